@@ -1,9 +1,9 @@
 """Predictions against measurements: `python -m authors.accuracy` writes docs/authors/accuracy.md; `--check` reports whether it is up to date.
 
-`--with FILE` reads a file created by `python -m scripts.plan learn --into FILE` in addition to the corpus, and prints the page instead.
+`--with FILE` reads a file created by `python -m scripts.plan learn` in addition to the corpus, and prints the page instead.
 
-Exit codes: 0 written or up to date; 1 out of date, an error in a file, or a value known when the formulas were written that is
-outside its tolerance.
+Exit codes: 0 written or up to date; 1 out of date, an error in a file, or a value that a constant was fitted to and that is outside its
+tolerance.
 """
 
 import argparse
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from authors.accuracy.evidence import EvidenceError
 from authors.accuracy.page import page
-from authors.accuracy.sweeps import SweepFileError, load_points
+from authors.accuracy.sweeps import SweepFileError, all_points
 from scripts.plan.corpus.errors import compared
-from scripts.plan.corpus.measured import FILE, MeasurementError, Measurements, load, load_files
+from scripts.plan.corpus.measured import MeasurementError, Measurements, corpus_files, load, load_files, read_off
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "authors" / "accuracy.md"
 
@@ -30,14 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return _run(own=args.own, check=args.check)
-    except (MeasurementError, SweepFileError, OSError) as error:
+    except (EvidenceError, MeasurementError, SweepFileError, OSError) as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return 1
 
 
 def _run(*, own: Path | None, check: bool) -> int:
-    measurements = load() if own is None else load_files(FILE, own)
-    text = page(measurements, load_points())
+    measurements = load() if own is None else load_files(*corpus_files(), own)
+    text = page(measurements, all_points())
     if own is not None:
         print(text, end="")
         return 0
@@ -54,12 +55,17 @@ def _run(*, own: Path | None, check: bool) -> int:
 
 
 def misses(measurements: Measurements) -> list[str]:
-    """Return the values outside their tolerance that were known when the formulas were written, one sentence each."""
+    """Return the values that a constant was fitted to and that are outside their tolerance, one sentence each."""
+    fitted = {
+        (boot.id, figure.key)
+        for constant in measurements.constants
+        for boot, figure in read_off(constant, measurements)
+    }
     return [
         f"{row.boot.title}: {row.figure.kind.name} predicted {row.predicted:.4g}, measured {row.figure.measured:.4g}, "
         f"off by {row.error:+.1%}"
         for row in compared(measurements.boots)
-        if not row.is_within and not row.boot.is_held_out
+        if not row.is_within and (row.boot.id, row.figure.key) in fitted
     ]
 
 

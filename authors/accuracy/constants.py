@@ -1,18 +1,23 @@
-"""Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources."""
+"""Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources.
+
+`left_out_rows` predicts all rows of a known source with every constant refitted to the other sources.
+"""
 
 import contextlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from planning.data import overheads
-from scripts.plan.corpus.errors import ComparedFigure
+from scripts.plan.corpus.errors import ComparedFigure, compared
 from scripts.plan.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
 
 _WIDEST: Final = 4.0
 """Range of the search, from a quarter of the constant to four times the constant."""
 _STEPS: Final = 120
+_NUDGE: Final = 1.1
+"""Factor of a constant that shows whether a value depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,50 @@ def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
         for rows in [read_off(constant, measurements)]
         for source in dict.fromkeys(boot.sources[0].citation for boot, _ in rows)
     )
+
+
+Values = Mapping[str, Mapping[str, float | None]]
+"""By source its constants and their values from the other sources; None without another source, and for tables."""
+
+
+def left_out_rows(measurements: Measurements, without: Values) -> tuple[ComparedFigure, ...]:
+    """Return the rows of known sources, each predicted with the constants refitted without the row's own source.
+
+    A row is omitted if it depends on a constant that has no other source: nothing is left to predict it with.
+    """
+    return tuple(
+        row
+        for boot in measurements.boots
+        if boot.evidence == "known"
+        for row in _left_out(boot, without.get(boot.sources[0].citation, {}))
+    )
+
+
+def values_without(measurements: Measurements) -> Values:
+    """Return the values of the constants without each of their sources."""
+    found: dict[str, dict[str, float | None]] = {}
+    for left in leave_one_out(measurements):
+        found.setdefault(left.source, {})[left.constant] = left.without
+    for constant in measurements.constants:
+        if not _is_number(constant) and hasattr(overheads, constant.name):
+            for boot, _ in read_off(constant, measurements):
+                found.setdefault(boot.sources[0].citation, {})[constant.name] = None
+    return found
+
+
+def _left_out(boot: Boot, without: Mapping[str, float | None]) -> Sequence[ComparedFigure]:
+    values = {name: value for name, value in without.items() if value is not None}
+    only_own = [name for name, value in without.items() if value is None]
+    with contextlib.ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(constant_set(name, value))
+        return [row for row in compared((boot,)) if not any(_depends(row, name) for name in only_own)]
+
+
+def _depends(row: ComparedFigure, name: str) -> bool:
+    with nudged(name):
+        other = _compared(row.boot, row.figure)
+    return not math.isclose(other.predicted, row.predicted, rel_tol=1e-9)
 
 
 def gone(measurements: Measurements) -> tuple[str, ...]:
@@ -77,7 +126,7 @@ def _misfit(name: str, value: float, boot: Boot, figure: Figure) -> float:
 
 
 def _with(name: str, value: float, boot: Boot, figure: Figure) -> ComparedFigure:
-    with _constant(name, value):
+    with constant_set(name, value):
         return _compared(boot, figure)
 
 
@@ -85,8 +134,21 @@ def _compared(boot: Boot, figure: Figure) -> ComparedFigure:
     return ComparedFigure(boot=boot, figure=figure, predicted=figure.kind.read(subject_of(boot)))
 
 
+def nudged(name: str) -> contextlib.AbstractContextManager[None]:
+    """Change a constant, or all numbers of a table, to see which predictions depend on it."""
+    return constant_set(name, _nudged(getattr(overheads, name)))
+
+
+def _nudged(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _nudged(one) for key, one in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, tuple):
+        return tuple(_nudged(one) for one in cast("tuple[object, ...]", value))
+    return value * _NUDGE if isinstance(value, int | float) else value
+
+
 @contextlib.contextmanager
-def _constant(name: str, value: float) -> Generator[None]:
+def constant_set(name: str, value: object) -> Generator[None]:
     """Make the planner use another value of a constant."""
     before = getattr(overheads, name)
     setattr(overheads, name, value)

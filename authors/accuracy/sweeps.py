@@ -10,13 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
+from scripts.plan.corpus.measured import load
+
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 
-FIT_DATE: Final = dt.date(2026, 7, 25)
-"""Day whose points may be used to fit throughput constants. Every other point only checks them."""
+REPEATING_DATE: Final = dt.date(2026, 7, 25)
+"""Day of the sweep that draws the same prompts for each number of users."""
 
-Split = Literal["fit", "held-out"]
-Note = Literal["", "mean-tpot", "prefix-cache", "prefix-cache-suspected"]
+Split = Literal["fit", "band", "held-out"]
+"""`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
+SPLITS: Final[tuple[str, ...]] = get_args(Split)
+Note = Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"]
 NOTES: Final[tuple[str, ...]] = get_args(Note)
 
 
@@ -29,7 +33,7 @@ class SweepPoint:
     """One measured point. The field names are the columns of the file."""
 
     deployment: str
-    """An id of `[deployments]` in measured.toml."""
+    """An id of `[deployments]` in the corpus."""
     input_tokens: int
     output_tokens: int
     users: int
@@ -38,15 +42,21 @@ class SweepPoint:
     failed: int
     output_tok_per_s: float
     ttft_ms: float | None
-    """Median time to the first token, in milliseconds; empty if the source has none."""
+    """Median time to the first token, in milliseconds (mean if stated in `note`); empty if the source has none."""
     tpot_ms: float | None
     """Median time per output token of one request, in milliseconds (mean if stated in `note`)."""
     date: dt.date
     split: Split
     note: Note
-    """`prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
+    """`mean-tpot`, `means`: the time per output token, or both times, are means.
+    `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
     source: str
-    """An id of `[sources]` in measured.toml, which has the URL, the path and the commit."""
+    """An id of `[sources]` in the corpus, which has the URL, the path and the commit."""
+
+    @property
+    def is_unseen(self) -> bool:
+        """True if nothing in the planner was set from the point's source."""
+        return load().sources[self.source].unseen
 
     @property
     def is_comparable(self) -> bool:
@@ -54,8 +64,18 @@ class SweepPoint:
         return not self.note.startswith("prefix-cache")
 
 
-@cache
 def load_points() -> tuple[SweepPoint, ...]:
+    """Return the points that constants and bands may be fitted to: those of known sources. Raises SweepFileError."""
+    return tuple(point for point in all_points() if not point.is_unseen)
+
+
+def load_unseen_points() -> tuple[SweepPoint, ...]:
+    """Return the points of unseen sources, which nothing may be fitted to. Raises SweepFileError."""
+    return tuple(point for point in all_points() if point.is_unseen)
+
+
+@cache
+def all_points() -> tuple[SweepPoint, ...]:
     """Return the points of the project. Raises SweepFileError."""
     return parse_points(FILE.read_text(encoding="utf-8"))
 
@@ -83,16 +103,14 @@ def _point(number: int, row: dict[str, str]) -> SweepPoint:
             ttft_ms=float(row["ttft_ms"]) if row["ttft_ms"] else None,
             tpot_ms=float(row["tpot_ms"]) if row["tpot_ms"] else None,
             date=date,
-            split="fit" if date == FIT_DATE else "held-out",
+            split=cast("Split", row["split"]),
             note=cast("Note", row["note"]),
             source=row["source"],
         )
     except (TypeError, ValueError) as error:
         raise SweepFileError(f"{FILE.name}: line {number}: {error}.") from None
-    if row["split"] != point.split:
-        raise SweepFileError(
-            f"{FILE.name}: line {number}: split is {row['split']}, but a point of {date} is {point.split}."
-        )
+    if row["split"] not in SPLITS:
+        raise SweepFileError(f"{FILE.name}: line {number}: split is {row['split']}. Known: {', '.join(SPLITS)}.")
     if row["note"] not in NOTES:
         raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}. Known notes: {', '.join(NOTES)}.")
     return point

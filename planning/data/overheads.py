@@ -195,33 +195,78 @@ PROBE_MARGIN: Final = 1.25
 # --- Decoding -----------------------------------------------------------------------------------------------------------------------
 GPU_BANDWIDTH_EFFICIENCY: Final = 0.80
 TPU_BANDWIDTH_EFFICIENCY: Final = 0.82
-TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.43
+TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.40
 """The same for 4-bit linear layers, whose kernel is bound by unpacking each tile, not by reading it. Fitted to 31B on v6e-1, which decodes 36.0
-tokens per second for one request (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-q4w4a16/benchmarks/runs/2026-09-29-31b-31b-repack-v6e1). 4-bit
-experts are not slower than others: 26B-A4B decodes 1,261 to 1,283 tokens per second for 16 requests."""
-COMPUTE_EFFICIENCY: Final = 0.50
-"""Fraction of the peak that a prompt's matrix products reach: 0.45 to 0.57 in the prefill of three models on v6e (public sweep of 2026-07-25).
+tokens per second for one request (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-q4w4a16/benchmarks/runs/2026-09-29-31b-31b-repack-v6e1).
+Experts are unpacked by the same product."""
+TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.25
+"""The same on v5e. Fitted to E4B, the middle of three sizes, which decodes 74.8 tokens per second for one request (xbill9/gemma4-dev 007fff8,
+jev-tpu-v5e1/evidence-v5e1/throughput.txt, e4b-google.load.c1): E2B is a tenth slower than planned with it, and 12B a tenth faster."""
+TPU_FP8_BANDWIDTH_EFFICIENCY: Final = 0.62
+"""The same for FP8 weights: the matrix units of v5e and v6e have no FP8, so each tile is converted to bf16. Fitted to E4B on v5e-1, which
+decodes 98.6 tokens per second for one request (the same file, e4b-fp8.load.c1). That v6e converts at the same share is assumed."""
+TPU_COMPUTE_EFFICIENCY: Final = 0.50
+"""Fraction of the peak that a prompt's operations reach: 0.45 to 0.57 in the prefill of three models on v6e (public sweep of 2026-07-25).
 MaxText publishes 0.44 to 0.50 for dense models on v6e (its page of optimized models, read 2026-11-20)."""
 TPU_V5E_COMPUTE_EFFICIENCY: Final = 0.61
 """The same on v5e, whose smaller matrix unit is easier to fill: the middle of the four sizes that MaxText publishes for one pod, 0.56 to
 0.67 (MaxText/configs/v5e/README.md). Not fitted to any run of the corpus."""
+GPU_COMPUTE_EFFICIENCY: Final = 0.38
+"""Fraction of the bf16 peak that the matrix products of a prompt reach on a GPU. Fitted to 12B on an MI300X, whose first token takes 54 ms with
+1,024 tokens (xbill9/gemma4-dev 5a5636d, gpu-vllm-mi300x-12b-fp8/benchmarks/runs/2026-10-07-dtype-sweep-mi300x, c1-in1024-out512)."""
+GPU_ATTENTION_EFFICIENCY: Final = 0.10
+"""The same for a prompt's attention. Gemma 4's heads have two widths, so vLLM runs all layers in its Triton kernel, whose wide heads leave most
+of a GPU idle (vllm-project/vllm#43257: 30 to 37 % of the compute, occupancy 6 to 13 %). Fitted to 26B-A4B on a GB10, which computes 4,819 prompt
+tokens per second with 8,192 tokens and 3,089 with 25,000 (djangodevreng/dgx-spark-benchmarks 5636536, results/gemma-4/gemma-4-26b-a4b-it/bf16)."""
+HOPPER_MARLIN_SHARE: Final = 0.63
+"""Fraction of that rate for 4-bit weights with 16-bit activations on H100 and H200: the Marlin kernel multiplies with the older warp-level
+instructions, which reach 62.9 % of the peak there (Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking and Multiple
+Level Analysis, 2024). Not fitted to any run."""
+GPU_WIDE_HEAD: Final = 512
+"""Width of the heads from which on attention is bound by latency; Gemma 4's layers with full attention have it."""
+GPU_WIDE_TOKEN_S: Final = 35e-9
+"""Time that a token of context adds to a decoding step in one layer with wide heads, whatever the number of requests: the threads of one head
+read its context in sequence. Fitted to 12B on an MI300X (the run at GPU_COMPUTE_EFFICIENCY): 6.84 ms per token with 1,024 tokens, 8.87 with
+8,192, in eight such layers."""
+GPU_SPLITS: Final = 16
+"""Parts of the context that a decoding step reads in parallel (NUM_PAR_SOFTMAX_SEGMENTS of vLLM's v1/attention/backends/triton_attn.py). A step
+that verifies proposals has more than one query per request, and reads the context in one part (v1/attention/ops/triton_unified_attention.py)."""
 GPU_LAYER_S: Final = 20e-6
 """Kernels of one layer that move no weights, replayed from a CUDA graph."""
 GPU_EAGER_LAYER_S: Final = 250e-6
 """The same, launched one by one from Python."""
 GPU_MOE_LAYER_S: Final = 40e-6
 """Routing, sorting and gathering of a mixture-of-experts layer, on top."""
+GPU_NVFP4_LEAST_EXPERTS: Final = 0.22
+"""Least fraction of the experts whose reading time a step takes with NVFP4 on a GPU: the grouped product is made for many tokens and leaves most
+of the GPU idle with few. Fitted to 26B-A4B NVFP4 on a GB10, which decodes 29.45 tokens per second for one request where its bytes allow 40
+(djangodevreng/dgx-spark-benchmarks 5636536, results/gemma-4/gemma-4-26b-a4b-it/nvfp4/01-chat.md). 4-bit experts in the Marlin kernel are as fast
+as their bytes: 26B-A4B w4a16 decodes 61.7 tokens per second on an L4, 61.2 planned (field report 002)."""
+ROUTING_EXPONENT: Final = 0.78
+"""Tokens of one step choose experts that are partly the same: n tokens use as many as n to this power with independent choices. Fitted to 26B-A4B
+on a GB10 (the run at GPU_ATTENTION_EFFICIENCY), whose steps take 72 ms with 5 requests and 92 with 10: 0.80 and 0.75."""
 GPU_STEP_S: Final = 0.6e-3
 """Scheduling and sampling of one step."""
 GPU_SEQUENCE_S: Final = 20e-6
 """Time that each additional sequence adds to a step."""
 GPU_ALL_REDUCE_S: Final = 15e-6
-TPU_LAYER_S: Final = 35e-6
 TPU_STEP_S: Final = 0.2e-3
-TPU_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
-"""Seconds that each additional sequence adds to a step, up to a number of sequences, divided over the chips: attention, logits and sampling.
-They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public sweep of
-2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
+TPU_SEQUENCE_LAYER_S: Final = 1.9e-6
+"""Seconds that each additional sequence adds to a step in one layer, divided over the chips, from `planning.question.releases.
+DECODES_FASTER_ON_TPU` on: 1.6e-6 for E2B and 2.2e-6 for E4B on one v5e chip with 16 requests (xbill9/gemma4-dev 007fff8,
+jev-tpu-v5e1/evidence-v5e1/throughput.txt, e2b-bf16 and e4b-fp8). The same steps of E2B, 6.9 ms for one request, leave nothing for layers."""
+TPU_MEASURED_SEQUENCES: Final = 16
+"""Most sequences of a measured step of those releases. Beyond it, each is assumed to cost what it did before (TPU_OLD_SEQUENCE_S)."""
+TPU_VERIFIED_TOKEN_S: Final = 0.18e-3
+"""Time that one token of a step with proposals adds on a v6e chip, on v5e by TPU_V5E_SEQUENCE_FACTOR more: the rejection sampler works on
+each. Fitted to E2B W8A8 with four proposals on one v5e chip, whose steps take 8.1 ms with one request and 31.8 with 16 (the same file,
+e2b-qat-w8a8-mtpb; 3.21 tokens per step by jev-tpu-v5e1/README.md)."""
+TPU_OLD_LAYER_S: Final = 35e-6
+"""Kernels of one layer that move no weights, before `planning.question.releases.DECODES_FASTER_ON_TPU`."""
+TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
+"""Seconds that each additional sequence adds to a step before that release, up to a number of sequences, divided over the chips: attention,
+logits and sampling. They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public
+sweep of 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""
 TPU_V5E_SEQUENCE_FACTOR: Final = 1.7
 TPU_ALL_REDUCE_S: Final = 38e-6
 ALL_REDUCES_PER_LAYER: Final = 2
@@ -240,4 +285,5 @@ CACHED_TOKEN_S: Final = 5e-6
 """Time per prompt token in the prefix cache: 4.2 to 5.5 us between 4,096 and 65,376 tokens (repeated prompts of the public sweep of
 2026-07-25). Other requests do not wait for it."""
 WAVE_SHARE: Final = 0.5
-"""Degree to which the prompts of a closed loop arrive together, 0 (evenly) to 1 (all at the same time). Responses of equal length finish together."""
+"""Degree to which the prompts of a closed loop arrive together, 0 (evenly) to 1 (all at the same time). Responses of equal length finish together.
+Prompts of one step get their first tokens at its end, all of them."""

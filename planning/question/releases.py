@@ -44,6 +44,10 @@ of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955).
 STARTS_FASTER_ON_TPU: Final = "0.29.0"
 """First release with the faster server start on TPU (`planning.data.overheads.TPU_PROCESS_START_S`); none between 0.26.1 and 0.29.1 was tested."""
 
+DECODES_FASTER_ON_TPU: Final = "0.29.0"
+"""First release whose decoding steps on TPU have cheaper layers and sequences (`planning.data.overheads.TPU_SEQUENCE_LAYER_S`); none between 0.26.1
+and 0.29.1 was tested."""
+
 
 def is_before(resolved: Resolved, release: str) -> bool:
     """Return whether the server is known to be older than a release. Development versions count as the release."""

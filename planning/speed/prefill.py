@@ -14,7 +14,7 @@ from planning.model.spec import ModelSpec, active_params
 from planning.question.resolved import Resolved
 from planning.question.workload import Workload
 from planning.speed.multimodal import encoder_flops, prompt_tokens
-from planning.speed.steps import FLOP_PER_PARAM, StepTime, flops_per_s
+from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s, flops_per_s
 
 _FLOP_PER_PAIR: Final = 4
 """A query and a key: a product and a weighted sum of values, two operations each."""
@@ -70,14 +70,14 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
     cached = cached_tokens(resolved, workload)
     budget = max(resolved.max_num_batched_tokens - 1, 1)
     computed = tokens - cached
-    flops = FLOP_PER_PARAM * body_params(resolved.spec) * computed + attention_flops(
-        resolved.spec, tokens=tokens, computed=computed
+    rate = flops_per_s(resolved) * resolved.tp
+    attention_s = attention_flops(resolved.spec, tokens=tokens, computed=computed) / (
+        attention_flops_per_s(resolved) * resolved.tp
     )
-    rate = flops_per_s(resolved.accelerator) * resolved.tp
     return Prompt(
         tokens=tokens,
         cached=cached,
-        compute_s=flops / rate,
+        compute_s=FLOP_PER_PARAM * body_params(resolved.spec) * computed / rate + attention_s,
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
         lookup_s=cached * min(overheads.CACHED_TOKEN_S, FLOP_PER_PARAM * body_params(resolved.spec) / rate),
         steps=computed / budget,

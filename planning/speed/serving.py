@@ -14,13 +14,13 @@ from planning.data import overheads
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.speculation import Drafter, speculation_of
 from planning.memory.weights import WeightSizes, weights_of
-from planning.question.releases import tokens_in_flight
+from planning.question.releases import STEPS_IN_FLIGHT, tokens_in_flight
 from planning.question.resolved import Resolved
 from planning.question.types import Band, Bottleneck, MemoryPlan, WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed import bands
 from planning.speed.prefill import Prompt, prompt_of
-from planning.speed.steps import StepTime, adapters_s, step_of
+from planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
 from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
@@ -87,9 +87,7 @@ class LoadedServer:
         """Return the time of a decoding step, including proposals and their verification."""
         batch, tokens = max(requests, 1.0), self.held_tokens
         proposals = self.drafter.proposals if self.drafter else 0
-        step = step_of(
-            self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, computed=batch * (1 + proposals)
-        )
+        step = step_of(self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, proposals=proposals)
         more_s = adapters_s(self.resolved, self.workload, batch)
         if self.drafter is not None and self.drafter.resolved is not None:
             drafter = self.drafter.resolved
@@ -102,18 +100,27 @@ class LoadedServer:
         """Return the computation that a step hides behind reads, at most that of a step of one request."""
         return max(min(step.memory_s - step.compute_s, self.alone.memory_s - self.alone.compute_s), 0.0)
 
+    def _extra_s(self, step: StepTime, requests: float, *, per_step: float) -> float:
+        """Return the time that a prompt adds to the steps of `requests` requests: its computation, or the experts that only it uses."""
+        chunk = self.prompt.computed / max(self.prompt.whole_steps, 1)
+        more = experts_read(self.resolved, self.weights, chunk + requests) - experts_read(
+            self.resolved, self.weights, requests
+        )
+        experts_s = self.prompt.whole_steps * more / bytes_per_s(self.resolved.accelerator)
+        return max(self.prompt.extra_s(self._hidden_s(step), per_step=per_step), experts_s)
+
     def load(self, requests: float, *, wave: float) -> Load:
         """Return the rates and times of `requests` concurrent requests, at least one; `wave` is how synchronized they arrive, 0 to 1."""
         prompt, steps = self.prompt, self.steps
         decoding = min(requests, max(steps / prompt.steps, 1.0))
         step = self.step(decoding)
         together_step = self.step(requests)
-        extra_s = prompt.extra_s(self._hidden_s(together_step), per_step=requests / steps)
+        extra_s = self._extra_s(together_step, requests, per_step=requests / steps)
         company = min((requests - 1) / (overheads.TURNAROUND_REQUESTS - 1), 1.0)
         turns = prompt.whole_steps + 1 + (overheads.TURNAROUND_STEPS - 1) * company
         lookup_s = prompt.cached_s(self._hidden_s(self.alone))
         cycle_s = (steps + turns - 1) * together_step.total_s + requests * extra_s + lookup_s
-        fullest_extra_s = prompt.extra_s(self._hidden_s(step), per_step=1 / prompt.steps)
+        fullest_extra_s = self._extra_s(step, decoding, per_step=1 / prompt.steps)
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
         fills_steps = requests * prompt.steps > steps
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
@@ -123,7 +130,9 @@ class LoadedServer:
         if not fills_steps:
             interference_s = min((decoding - 1) * extra_s / steps, interference_s)
         step_s = step.total_s + (1 - together / 2) * max(interference_s, 0.0)
-        waiting_s = wave * _waiting_prompts(requests, steps / prompt.steps) * prompt.service_s(self.alone)
+        waiting_s = (
+            wave * _waiting_prompts(requests, steps / prompt.steps, 1 / prompt.steps) * prompt.service_s(self.alone)
+        )
         ttft_s = max(turns * step.total_s + extra_s + waiting_s + lookup_s, requests / rate - steps * step_s)
         prefill_s, decode_s = prompt.service_s(self.alone), steps * step.total_s / decoding
         return Load(
@@ -137,13 +146,14 @@ class LoadedServer:
         )
 
 
-def _waiting_prompts(requests: float, most: float) -> float:
+def _waiting_prompts(requests: float, most: float, per_step: float) -> float:
     """Return the prompts ahead of the average one if all arrive together; with `most` concurrent requests, prompts fill every step.
 
     The wave flattens toward that. The time to the first token never decreases with more requests, so its maximum is kept.
     """
     highest = min(requests, max((most + 1) / 2, 1.0))
-    return max((highest - 1) / 2 * (1 - highest / most), 0.0)
+    together = max(min(highest, per_step), 1.0)
+    return max((highest - 1 + together - 1) / 2 * (1 - highest / most), 0.0)
 
 
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
@@ -167,19 +177,24 @@ def held_tokens(workload: Workload, prompt: Prompt) -> float:
 
 def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt: Prompt) -> int:
     shared, own = _blocks(resolved, workload, prompt)
-    return (memory.kv_blocks - shared) // own
+    tokens = min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
+    # Only the prompts of the step in progress hold its tokens in addition to their windows.
+    more = max(_request_blocks(resolved, tokens, tokens_in_flight(resolved)) - shared - own, 0)
+    computed, free = max(1 / prompt.steps, 1.0), memory.kv_blocks - shared
+    few = free / (own + more)
+    return math.floor(few if few <= computed else (free - computed * more) / own)
 
 
 def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:
-    """Return the blocks that all requests share, and the separate blocks of each."""
-    layout = layout_of(resolved)
-
-    def blocks(tokens: int) -> int:
-        return blocks_per_request(layout, max_model_len=tokens, tokens_in_flight=tokens_in_flight(resolved))
-
-    whole = blocks(min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len))
-    shared = min(blocks(prompt.cached), whole) if prompt.cached else 0
+    """Return the blocks that all requests share, and the separate blocks of each while it decodes."""
+    tokens = min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
+    whole = _request_blocks(resolved, tokens, STEPS_IN_FLIGHT)
+    shared = min(_request_blocks(resolved, prompt.cached, STEPS_IN_FLIGHT), whole) if prompt.cached else 0
     return shared, max(whole - shared, 1)
+
+
+def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
+    return blocks_per_request(layout_of(resolved), max_model_len=tokens, tokens_in_flight=in_flight)
 
 
 def saturation_batch(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> int:

@@ -15,6 +15,7 @@ from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
 from planning.model.spec import ModelSpec, active_params
+from planning.question.releases import DECODES_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
 from planning.question.workload import Workload
@@ -22,6 +23,7 @@ from planning.units import from_gib
 
 _GIGA: Final = 1e9
 _TERA: Final = 1e12
+_HOPPER: Final = ("H100", "H200")
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
 
@@ -49,33 +51,70 @@ def step_of(
     batch: float,
     tokens: float,
     computed: float | None = None,
+    proposals: int = 0,
 ) -> StepTime:
     """Return the time of one step of `batch` requests that hold `tokens` tokens each.
 
-    `computed`: total tokens that the step computes; None is a decoding step, one token per request.
+    `computed`: tokens of prompts that the step computes; None is a decoding step, one token per request, in addition to `proposals` that it verifies.
     """
-    computed = batch if computed is None else computed
+    computed = batch * (1 + proposals) if computed is None else computed
     accelerator = resolved.accelerator
     offloaded = from_gib(memory.offloaded_gib)
     dense = weights.read_per_token - weights.expert_read
-    experts = (
-        weights.experts * (1 - (1 - weights.expert_read / weights.experts) ** computed) if weights.experts else 0.0
-    )
+    experts = experts_read(resolved, weights, computed)
     read = dense + experts
     # Offload takes layers in order, so the offloaded part is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
-    if resolved.unpacks_int4:
-        slower = overheads.TPU_BANDWIDTH_EFFICIENCY / overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
-        local += (weights.layers - weights.experts) * (slower - 1)
+    local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
     flops = FLOP_PER_PARAM * _active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
     return StepTime(
         memory_s=local / bytes_per_s(accelerator),
-        compute_s=flops / flops_per_s(accelerator),
+        compute_s=flops / flops_per_s(resolved),
         link_s=linked / link_rate if linked and link_rate else 0.0,
-        fixed_s=_fixed_s(resolved, batch),
+        fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
+
+
+def _times_slower(resolved: Resolved) -> float:
+    """Return how many times slower a TPU reads linear layers that it unpacks before each product than it reads bf16 ones."""
+    if not resolved.is_tpu:
+        return 1.0
+    if resolved.scheme.name == "fp8":
+        return overheads.TPU_BANDWIDTH_EFFICIENCY / overheads.TPU_FP8_BANDWIDTH_EFFICIENCY
+    if not resolved.unpacks_int4:
+        return 1.0
+    is_v5e = resolved.accelerator.name.startswith("v5e")
+    return overheads.TPU_BANDWIDTH_EFFICIENCY / (
+        overheads.TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY if is_v5e else overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
+    )
+
+
+def experts_read(resolved: Resolved, weights: WeightSizes, computed: float) -> float:
+    """Return the bytes of the experts that a step of `computed` tokens reads.
+
+    Tokens of one step choose alike, so fewer experts are used than with independent choices.
+    """
+    if not weights.experts:
+        return 0.0
+    share = 1 - (1 - weights.expert_read / weights.experts) ** computed**overheads.ROUTING_EXPONENT
+    if not resolved.is_tpu and resolved.scheme.name.startswith("nvfp4"):
+        share = max(share, overheads.GPU_NVFP4_LEAST_EXPERTS)
+    return weights.experts * share
+
+
+def _wide_attention_s(resolved: Resolved, tokens: float, *, is_split: bool) -> float:
+    """Return the time that the longest context adds to a step on a GPU, in layers with wide heads."""
+    if resolved.is_tpu:
+        return 0.0
+    layers = sum(
+        group.count
+        for group in resolved.spec.groups
+        if group.attention.head_dim >= overheads.GPU_WIDE_HEAD and group.attention.window is None
+    )
+    splits = 1 if is_split else overheads.GPU_SPLITS
+    return layers * tokens * overheads.GPU_WIDE_TOKEN_S * splits
 
 
 def bytes_per_s(accelerator: Accelerator) -> float:
@@ -84,11 +123,25 @@ def bytes_per_s(accelerator: Accelerator) -> float:
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
-def flops_per_s(accelerator: Accelerator) -> float:
+def flops_per_s(resolved: Resolved) -> float:
     """Return the rate of large matrix products on one device, in operations per second."""
-    is_v5e = accelerator.name.startswith("v5e")
-    share = overheads.TPU_V5E_COMPUTE_EFFICIENCY if is_v5e else overheads.COMPUTE_EFFICIENCY
+    accelerator = resolved.accelerator
+    if accelerator.name.startswith("v5e"):
+        share = overheads.TPU_V5E_COMPUTE_EFFICIENCY
+    elif accelerator.is_tpu:
+        share = overheads.TPU_COMPUTE_EFFICIENCY
+    else:
+        share = overheads.GPU_COMPUTE_EFFICIENCY
+        if resolved.scheme.name == "w4a16" and any(chip in accelerator.name for chip in _HOPPER):
+            share *= overheads.HOPPER_MARLIN_SHARE
     return accelerator.bf16_tflops * _TERA * share
+
+
+def attention_flops_per_s(resolved: Resolved) -> float:
+    """Return the rate of a prompt's attention on one device, in operations per second."""
+    if resolved.is_tpu:
+        return flops_per_s(resolved)
+    return resolved.accelerator.bf16_tflops * _TERA * overheads.GPU_ATTENTION_EFFICIENCY
 
 
 def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
@@ -119,14 +172,20 @@ def _kv_bytes(resolved: Resolved, tokens: float) -> float:
     return total
 
 
-def _fixed_s(resolved: Resolved, batch: float) -> float:
+def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     layers = resolved.spec.layers
     if resolved.is_tpu:
-        per_layer = overheads.TPU_LAYER_S + (
-            overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if resolved.tp > 1 else 0.0
-        )
+        is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
+        per_layer = overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if resolved.tp > 1 else 0.0
         factor = overheads.TPU_V5E_SEQUENCE_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
-        return layers * per_layer + overheads.TPU_STEP_S + _tpu_sequences_s(batch) * factor / resolved.tp
+        sequences_s = _sampled_s(batch) * factor
+        if is_faster:
+            few = min(batch, overheads.TPU_MEASURED_SEQUENCES)
+            sequences_s += (few - 1) * layers * overheads.TPU_SEQUENCE_LAYER_S - _sampled_s(few) * factor
+            sequences_s += batch * (1 + proposals) * overheads.TPU_VERIFIED_TOKEN_S * factor if proposals else 0.0
+        else:
+            per_layer += overheads.TPU_OLD_LAYER_S
+        return layers * per_layer + overheads.TPU_STEP_S + sequences_s / resolved.tp
     per_layer = overheads.GPU_EAGER_LAYER_S if resolved.eager else overheads.GPU_LAYER_S
     if resolved.spec.is_moe:
         per_layer += overheads.GPU_MOE_LAYER_S
@@ -135,10 +194,10 @@ def _fixed_s(resolved: Resolved, batch: float) -> float:
     return layers * per_layer + overheads.GPU_STEP_S + (batch - 1) * overheads.GPU_SEQUENCE_S
 
 
-def _tpu_sequences_s(batch: float) -> float:
-    """Return the time that all sequences except the first add to a step on one chip."""
+def _sampled_s(batch: float) -> float:
+    """Return the time that all sequences except the first added to a step on one v6e chip before `DECODES_FASTER_ON_TPU`."""
     total, counted = 0.0, 1.0
-    for last, seconds in overheads.TPU_SEQUENCE_S:
+    for last, seconds in overheads.TPU_OLD_SEQUENCE_S:
         if batch <= counted:
             break
         total += (min(batch, last) - counted) * seconds

@@ -236,13 +236,15 @@ def _check_output(options: PlanOptions) -> None:
 def _learn(options: LearnOptions) -> ExitCode:
     """Record a boot log as a measured boot and compare it with the plan.
 
-      python -m scripts.plan learn boot.log
+      python -m scripts.plan learn --stack NAME
       python -m scripts.plan learn boot.log --accelerator L4 --url URL
+      python -m scripts.plan learn boot.log --device FIGURES
       python -m scripts.plan learn metrics.txt --stack NAME --show
 
-    Reads a boot log of vLLM or a saved /metrics response and adds it to the corpus
-    of measured boots. Also records crashed servers, with the stage and the last
-    error message.
+    Reads the newest start in a stack's logs, a boot log of vLLM, or a saved /metrics
+    response, and adds it to the corpus of measured boots as a file of its own. Also
+    records crashed servers, with the stage and the last error message. The file has
+    no project, machine, bucket or secret; offer it with a pull request.
     """
     from scripts.plan.learn import learn
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 
 from contracts.errors import CommandRefusedError
 from loadtest.client.metrics import CACHE_CONFIG, parse_metrics
+from scripts.plan.public_boot import public_text
 
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
 
@@ -42,6 +43,7 @@ _FIGURES: Final[Mapping[str, re.Pattern[str]]] = {
     "graphs": re.compile(rf"Graph capturing finished in [\d.]+ secs?, took {_NUMBER} GiB"),
     "torch_compile": re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s"),
     "utilization": re.compile(rf"The current \S+={_NUMBER} is equivalent to"),
+    "batched_tokens": re.compile(rf"Chunked prefill is enabled with max_num_batched_tokens={_NUMBER}"),
     "requests": re.compile(rf"Prepared request paddings: \[(?:\d+, )*{_NUMBER}\]"),
 }
 """Figures by name. The first line of a kind counts; later ones repeat it for other ranks or stages."""
@@ -50,6 +52,10 @@ _WORDS: Final[Mapping[str, re.Pattern[str]]] = {
     "tpu": re.compile(r"tpu_type=(\S+)"),
     "arguments": re.compile(r"non-default args: (\{.*\})"),
     "model": re.compile(r"with config: model='([^']+)'"),
+}
+_FIRST_LINES: Final[Mapping[str, re.Pattern[str]]] = {
+    "flags": re.compile(r"non-default args: \{"),
+    "version": re.compile(r"vLLM API server version|[▄█▀] +version [0-9]"),
 }
 _SERVING: Final = re.compile(r"Application startup complete|Starting vLLM (?:API )?server")
 _FAULTS: Final[tuple[tuple[re.Pattern[str], DiedAt], ...]] = (
@@ -81,7 +87,7 @@ class BootReport:
     outcome: Literal["runs", "dies"]
     died_at: DiedAt | None = None
     message: str = ""
-    """The last error message of a server that crashed."""
+    """The last error message of a server that crashed, without secrets and names of places."""
     derived: Mapping[str, object] = field(default_factory=dict[str, object])
     """Flags derived from figures in the log, such as the effective utilization, by vLLM's names."""
 
@@ -116,6 +122,11 @@ def read_boot(text: str) -> BootReport:
         message="" if serves else message,
         derived=_derived(found),
     )
+
+
+def first_line(line: str) -> str:
+    """Return the kind of a line that is among the first of a start, `version` or `flags`; empty for any other line."""
+    return next((kind for kind, pattern in _FIRST_LINES.items() if pattern.search(line)), "")
 
 
 def _read_metrics(text: str) -> BootReport:
@@ -184,7 +195,8 @@ def _fault(lines: list[str], *, is_loaded: bool) -> tuple[DiedAt | None, str]:
         for number, line in enumerate(plain):
             if pattern.fullmatch(line):
                 following = plain[number + 1] if line.endswith(":") and number + 1 < len(plain) else ""
-                message = f"{line} {following}".strip()[:_LONGEST_MESSAGE]
+                # Before it is cut, because a secret without its end is not recognized.
+                message = public_text(f"{line} {following}".strip())[:_LONGEST_MESSAGE]
                 return ("programs" if died_at == "loading" and is_loaded else died_at), message
     return None, ""
 
@@ -218,6 +230,8 @@ def _derived(found: Mapping[str, float]) -> dict[str, object]:
         derived["gpu_memory_utilization"] = round(found["hbm_cap"] / found["hbm"], 2)
     elif "utilization" in found:
         derived["gpu_memory_utilization"] = found["utilization"]
+    if "batched_tokens" in found:
+        derived["max_num_batched_tokens"] = int(found["batched_tokens"])
     if "requests" in found:
         derived["max_num_seqs"] = int(found["requests"])
     return derived

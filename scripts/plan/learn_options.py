@@ -12,12 +12,18 @@ from scripts.plan.question import Question
 class LearnOptions:
     """Options of the command."""
 
-    log: Annotated[Path, Option("Boot log of vLLM or a saved /metrics response.", positional=True)]
     question: Question
+    log: Annotated[
+        Path | None,
+        Option(
+            "Boot log of vLLM or a saved /metrics response. Default: the newest start in the logs of --stack.",
+            positional=True,
+        ),
+    ] = None
     url: Annotated[str, Option("URL where the log was published.")] = ""
     into: Annotated[
         Path | None,
-        Option("File to append the boot to. Default: scripts/plan/corpus/learned.toml."),
+        Option("Folder for the boot's file. Default: scripts/plan/corpus/boots.", metavar="FOLDER"),
     ] = None
     show: Annotated[bool, Option("Only show the comparison; write nothing.")] = False
     as_json: JsonSwitch = False

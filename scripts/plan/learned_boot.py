@@ -1,7 +1,6 @@
 """A boot imported from its log: its deployment, and its text in the corpus format."""
 
 import datetime as dt
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,13 +8,16 @@ from pathlib import Path
 from typing import Final, cast
 
 from contracts.errors import CommandRefusedError
-from planning.data.checkpoints import id_of_folder
+from contracts.masking import masked
+from planning.model.catalog import find_id
 from planning.question.fields import changed
 from planning.question.types import Deployment
 from planning.question.vllm_args import OPTIONS, VllmOption
 from scripts.plan.boot_log import BootReport, read_boot
-from scripts.plan.learn_options import LearnOptions
+from scripts.plan.learned_log import BootLog
+from scripts.plan.public_boot import public_deployment, public_flag, public_model
 from scripts.plan.question import Question, deployment_from, parse_set
+from scripts.plan.server_defaults import with_server_defaults
 from scripts.plan.toml_text import deployment_lines, toml_value
 
 _FLAGS: Final[Mapping[str, VllmOption]] = {
@@ -25,8 +27,10 @@ _FLAGS: Final[Mapping[str, VllmOption]] = {
 _WITHOUT_EFFECT: Final = frozenset(
     {"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision", "allowed_origins", "middleware"}
 )
-"""Flags that do not affect memory or speed. `model` is read separately; keys are never shown."""
-_SECRET: Final = re.compile(r"key|token|secret|password|credential")
+"""Flags that do not affect memory or speed. `model` is read separately."""
+_USER: Final = re.compile(r"//[^/@]*@")
+"""User and password of a URL."""
+_ID_DIGITS: Final = 8
 _EXPECTED: Final = ("weights", "kv_tokens", "load", "compile", "restart")
 """Figures that the log of a complete start contains."""
 
@@ -37,32 +41,49 @@ class LearnedBoot:
 
     report: BootReport
     deployment: Deployment
+    """The deployment's fields that may be published."""
+    device: str
+    """GPU outside the catalog, as `--device` describes it; empty for an accelerator of the catalog."""
     not_read: tuple[str, ...]
-    """Flags in the log without a planner option. They are kept as extra arguments unless they may contain a secret."""
+    """Flags in the log without a planner option. Numbers and switches are kept as extra arguments."""
+    dropped: tuple[str, ...]
+    """Those of them whose values are text, which is not published."""
     missing: tuple[str, ...]
     """Figures missing from the log."""
     boot_id: str
-    text: str
-    """The boot in the corpus format."""
+    title: str
+    citation: str
+    url: str
+    day: dt.date
+    log_sha256: str
 
 
-def read_log(options: LearnOptions, path: Path) -> LearnedBoot:
+def boot_of(log: BootLog, question: Question, *, url: str = "") -> LearnedBoot:
     """Return the boot recorded in a log. Raises PlanningError or CommandRefusedError if it cannot be read."""
-    try:
-        text = options.log.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise CommandRefusedError(f"Cannot read {options.log}: {error.strerror}. Pass the path of a log.") from None
-    report = read_boot(text)
-    deployment, not_read = deployment_of(report, options.question)
-    boot_id = _boot_id(deployment, path)
-    day = dt.datetime.fromtimestamp(options.log.stat().st_mtime, tz=dt.UTC).date()
+    report = read_boot(log.text)
+    deployment, not_read = deployment_of(report, question)
+    if deployment.model_spec is not None:
+        raise CommandRefusedError(
+            "learn does not record a model of --config, --from-hub or --from-bucket. Use a model of the catalog."
+        )
+    place = deployment.device.name if deployment.device else deployment.accelerator
+    digest = log.sha256[:_ID_DIGITS]
+    short = re.sub(r"[^a-z0-9]+", "-", f"{Path(deployment.model).name}-{place}".lower()).strip("-")
     return LearnedBoot(
         report=report,
-        deployment=deployment,
+        deployment=public_deployment(deployment),
+        device=question.device or "" if deployment.device else "",
         not_read=not_read,
+        dropped=tuple(
+            name for name in not_read if public_flag(name, {**report.derived, **report.arguments}.get(name)) is None
+        ),
         missing=tuple(name for name in _EXPECTED if name not in report.figures),
-        boot_id=boot_id,
-        text=_toml(report, deployment, boot_id, citation=f"{options.log.name}, {day}", url=options.url, day=day),
+        boot_id=f"learned-{short}-{digest}",
+        title=f"{Path(deployment.model).name}, {place}, {log.day}",
+        citation=f"log {digest}, {log.day}",
+        url=masked(_USER.sub("//", url)),
+        day=log.day,
+        log_sha256=log.sha256,
     )
 
 
@@ -72,37 +93,42 @@ def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, t
     The log's flags override the stack's; the command line overrides both.
     """
     model = question.model or report.model
-    accelerator = question.accelerator or report.accelerator
+    accelerator = question.accelerator or (None if question.has_own_device else report.accelerator)
     if question.stack is None:
         if model is None:
             raise CommandRefusedError("The log does not name a model. Add --model ID.")
-        if accelerator is None:
-            raise CommandRefusedError("The log does not name an accelerator. Add --accelerator NAME.")
-    named = question if question.stack else replace(question, model=_on_hub(model), accelerator=accelerator)
+        if accelerator is None and not question.has_own_device:
+            raise CommandRefusedError(
+                "The log does not name an accelerator. Add --accelerator NAME, or --device FIGURES for a GPU that is not listed."
+            )
+    _check_stack_model(question, report)
+    named = question if question.stack else replace(question, model=public_model(model), accelerator=accelerator)
     deployment = deployment_from(replace(named, set=()))
     flags = {**report.derived, **report.arguments}
     others = {name: value for name, value in flags.items() if name not in {*_FLAGS, *_WITHOUT_EFFECT}}
     known: dict[str, object] = {
         f"vllm.{_FLAGS[name].name}": _value(_FLAGS[name], value) for name, value in flags.items() if name in _FLAGS
     }
-    kept = tuple(_spelled(name, value) for name, value in others.items() if not _SECRET.search(name))
+    kept = tuple(flag for name, value in others.items() if (flag := public_flag(name, value)) is not None)
     deployment = changed(deployment, {**known, "vllm.extra_args": (*deployment.vllm.extra_args, *kept)})
     if question.set:
         deployment = changed(deployment, parse_set(question.set))
+    if question.stack is None:
+        deployment = with_server_defaults(deployment)
     return deployment, tuple(sorted(others))
 
 
-def _on_hub(model: str | None) -> str | None:
-    """Return the Hugging Face id of a checkpoint that was served from a folder of the same name."""
-    return id_of_folder(Path(model).name) if model and model.startswith("/") else model
-
-
-def _spelled(name: str, value: object) -> str:
-    """Return a flag in vLLM's syntax."""
-    flag = f"--{name.replace('_', '-')}"
-    if value is True:
-        return flag
-    return f"{flag}={value if isinstance(value, str) else json.dumps(value)}"
+def _check_stack_model(question: Question, report: BootReport) -> None:
+    """Raise CommandRefusedError if the log is of another model than the stack's: it is of an earlier deployment, or of another server."""
+    logged = find_id(public_model(report.model) or "")
+    if question.stack is None or logged is None:
+        return
+    model = deployment_from(replace(question, set=())).model
+    if find_id(model) not in {None, logged}:
+        raise CommandRefusedError(
+            f"The log is of {logged}, but stack {question.stack} has {model}. Pass the log of the stack's server, or --model and "
+            "--accelerator instead of --stack."
+        )
 
 
 def _value(option: VllmOption, value: object) -> object:
@@ -116,42 +142,53 @@ def _value(option: VllmOption, value: object) -> object:
     return value
 
 
-def _boot_id(deployment: Deployment, path: Path) -> str:
-    """Return an id that the file does not use yet."""
-    short = re.sub(r"[^a-z0-9]+", "-", f"learned-{Path(deployment.model).name}-{deployment.accelerator}".lower()).strip(
-        "-"
-    )
-    taken = path.read_text(encoding="utf-8") if path.exists() else ""
-    number = 1
-    while f'id = "{short}-{number}"' in taken:
-        number += 1
-    return f"{short}-{number}"
-
-
-def _toml(report: BootReport, deployment: Deployment, boot_id: str, *, citation: str, url: str, day: dt.date) -> str:
-    source = [f"[sources.{boot_id}]", f"citation = {toml_value(citation)}", f"date = {day.isoformat()}"]
-    source += [f"url = {toml_value(url)}"] * bool(url)
-    source += [f"failures = [{toml_value(boot_id)}]"] * (report.outcome == "dies")
-    died = [f"at = {toml_value(report.died_at)}", f"message = {toml_value(report.message)}"] if report.died_at else []
-    image = [f"image = {toml_value(f'vllm {report.version}')}"] * bool(report.version)
-    boot = [
+def boot_text(boot: LearnedBoot, *, first: Mapping[str, float] | None = None, first_right: bool | None = None) -> str:
+    """Return the boot's file. `first` and `first_right` are the predictions of the planner that has not seen it."""
+    report, first = boot.report, first or {}
+    source = [f"[sources.{boot.boot_id}]", f"citation = {toml_value(boot.citation)}", f"date = {boot.day.isoformat()}"]
+    source += [f"url = {toml_value(boot.url)}"] * bool(boot.url)
+    source += [f"failures = [{toml_value(boot.boot_id)}]"] * (report.outcome == "dies")
+    source += ["unseen = true", f"log_sha256 = {toml_value(boot.log_sha256)}"]
+    deployment = [f"[deployments.{boot.boot_id}]", *_deployment_lines(boot)]
+    lines = [
         "[[boots]]",
-        f"id = {toml_value(boot_id)}",
-        f"title = {toml_value(f'{Path(deployment.model).name} on {deployment.accelerator}, {citation}')}",
-        f"deployment = {toml_value(boot_id)}",
-        f"sources = [{toml_value(boot_id)}]",
+        f"id = {toml_value(boot.boot_id)}",
+        f"title = {toml_value(boot.title)}",
+        f"deployment = {toml_value(boot.boot_id)}",
+        f"sources = [{toml_value(boot.boot_id)}]",
         f"outcome = {toml_value(report.outcome)}",
-        *died,
-        *image,
-        "held_out = true",
     ]
+    if report.died_at:
+        lines += [f"at = {toml_value(report.died_at)}", f"message = {toml_value(report.message)}"]
+    lines += [f"image = {toml_value(f'vllm {report.version}')}"] * bool(report.version)
+    if boot.dropped:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in boot.dropped)
+        lines.append(f"ambiguous = {toml_value(f'Values of these flags are not recorded: {flags}.')}")
+    lines += [] if first_right is None else [f"first_right = {toml_value(first_right)}"]
     figures = [
-        f"{name} = {toml_value({'logged': value, 'note': report.notes[name]} if name in report.notes else value)}"
-        for name, value in report.figures.items()
+        _figure_line(name, value, report.notes.get(name), first.get(name)) for name, value in report.figures.items()
     ]
-    blocks = [source, [f"[deployments.{boot_id}]", *deployment_lines(deployment)], boot]
-    blocks += [["[boots.figures]", *figures]] if figures else []
-    return "\n".join("\n".join(block) + "\n" for block in blocks) + "\n"
+    blocks = [source, deployment, lines, *([["[boots.figures]", *figures]] if figures else [])]
+    return "\n".join("\n".join(block) + "\n" for block in blocks)
+
+
+def _deployment_lines(boot: LearnedBoot) -> list[str]:
+    """Return the deployment's lines: with a device of its own instead of an accelerator, and the release if the log does not name it."""
+    lines = [line for line in deployment_lines(boot.deployment) if line != 'accelerator = ""']
+    lines += [f"device = {toml_value(boot.device)}"] * bool(boot.device)
+    version = boot.deployment.image_version
+    if version is None or boot.report.version:
+        return lines
+    return [*lines, f"image_version = {toml_value(version)}"]
+
+
+def _figure_line(name: str, value: float, note: str | None, first: float | None) -> str:
+    if note is None and first is None:
+        return f"{name} = {toml_value(value)}"
+    parts: dict[str, object] = {"logged": value}
+    parts |= {} if note is None else {"note": note}
+    parts |= {} if first is None else {"first": float(f"{first:.6g}")}
+    return f"{name} = {toml_value(parts)}"
 
 
 def what_is_missing(boot: LearnedBoot) -> str:

@@ -39,12 +39,13 @@ def show(boot: Boot) -> None:
     screen.print(rows)
 
 
-def as_json(learned: LearnedBoot, boot: Boot, file: str | None) -> dict[str, Any]:
-    """Return the boot and its plan as JSON types. `file` is the file it was added to, None if it was only shown."""
+def as_json(learned: LearnedBoot, boot: Boot, file: str | None, *, is_recorded: bool) -> dict[str, Any]:
+    """Return the boot and its plan as JSON types. `file` is the file it was added to, None if it was only shown or already recorded."""
     verdict = judged(boot)
     return {
         "id": boot.id,
         "file": file,
+        "alreadyRecorded": is_recorded,
         "outcome": boot.outcome,
         "diedAt": boot.died_at,
         "message": boot.message,

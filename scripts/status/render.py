@@ -25,7 +25,7 @@ _LEAST: Final = ("KV", "requests")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
-_COMMANDS: Final = frozenset({"next", "reboot"})
+_COMMANDS: Final = frozenset({"learn", "next", "reboot"})
 """Keys of lines with a command, which are never wrapped."""
 
 
@@ -162,6 +162,12 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "drift", "none (all resources compared)"
     for item in status.unanswered:
         yield "unknown", f"{item.source}: {item.why}"
+    yield from _next(status)
+
+
+def _next(status: StackStatus) -> Iterator[tuple[str, str]]:
+    if status.learn_command:
+        yield "learn", status.learn_command
     yield "next", status.next_command
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import Deployment, PlanningError, VllmOptions, Workload, WorkloadPlan, parse_workload, plan
+from planning.machine.devices import parse_device
 from planning.memory.resolve import resolve
 from planning.memory.speculation import drafter_bytes
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
@@ -159,3 +160,143 @@ def test_the_saturated_rate_is_that_of_the_workload():
         plan(replace(E2B, workload=Workload(input_tokens=n))).throughput.saturated_tok_per_s for n in (64, 12_000)
     )
     assert short > 2 * long
+
+
+SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
+
+
+def rate_of(deployment: Deployment, **workload: int) -> float:
+    return answer(deployment, Workload(**workload)).output_tok_per_s.typical
+
+
+def test_attention_of_a_long_prompt_is_slower_on_a_gpu_than_its_products():
+    """Four times the prompt: attention's share of the operations is small on both, but its kernel on GPUs reaches a tenth of the peak."""
+    times: dict[str, float] = {}
+    for accelerator in ("H100", "v6e-1"):
+        server = Deployment(model="gemma-4-E4B-it", accelerator=accelerator, vllm=VllmOptions(max_model_len=131_072))
+        short, long = (
+            answer(server, Workload(input_tokens=n, output_tokens=8, users=1)).ttft_s.typical for n in (16_000, 64_000)
+        )
+        times[accelerator] = long / short
+    assert times["H100"] > 1.4 * times["v6e-1"]
+
+
+def test_drafts_pay_less_the_longer_the_context_is_on_a_gpu():
+    """A step that verifies drafts reads the context of wide heads in one part instead of sixteen."""
+    plain = Deployment(model="gemma-4-31B-it", accelerator="H200", vllm=VllmOptions(max_model_len=65_536))
+    drafts = {"method": "ngram", "num_speculative_tokens": 4}
+    drafted = replace(plain, vllm=replace(plain.vllm, speculative_config=drafts))
+    gains = [
+        answer(plain, asked).tpot_s.typical / answer(drafted, asked).tpot_s.typical
+        for n in (256, 32_000)
+        for asked in [Workload(input_tokens=n, output_tokens=256, users=1, accepted_share=0.6)]
+    ]
+    assert gains[0] > 2
+    assert gains[1] < 1
+
+
+def test_drafts_pay_for_one_request_on_a_tpu_and_not_for_sixteen():
+    """A public table has 144 and 346 tokens/s for one request of E2B on v5e-1, and 2,007 and 1,345 for sixteen (xbill9/gemma4-dev 007fff8)."""
+    options = VllmOptions(max_model_len=4_096, max_num_seqs=16, max_num_batched_tokens=512)
+    plain = Deployment(model="gemma-4-E2B-it", accelerator="v5e-1", image_version="0.29.1rc1", vllm=options)
+    drafts = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 4}
+    drafted = replace(plain, vllm=replace(options, speculative_config=drafts))
+    asked = Workload(input_tokens=28, output_tokens=256, accepted_share=0.55)
+    for users, with_drafts, without in ((1, 346, 144), (16, 1_345, 2_007)):
+        measured = answer(drafted, replace(asked, users=users)), answer(plain, replace(asked, users=users))
+        assert measured[0].output_tok_per_s.typical == pytest.approx(with_drafts, rel=0.15)
+        assert measured[1].output_tok_per_s.typical == pytest.approx(without, rel=0.05)
+
+
+def test_sixteen_requests_on_a_tpu_are_faster_from_a_release_on_and_an_unknown_release_is_not():
+    """Public runs of E2B on one v6e chip: 1,863 tokens/s in July, 3,546 with 0.29.1rc1."""
+    now, before, unknown = (
+        rate_of(replace(E2B, image_version=version), input_tokens=28, output_tokens=256, users=16)
+        for version in ("0.29.1rc1", "0.26.1", "")
+    )
+    assert now == pytest.approx(3_546, rel=0.1)
+    assert before == pytest.approx(1_900, rel=0.1)
+    assert unknown == before
+
+
+def test_four_bits_are_slower_than_their_bytes_where_they_are_unpacked():
+    """Public runs of E2B for one request on v5e-1: 136.6 tokens/s in 4 bits, 144.0 in bf16; the bytes alone would allow 220."""
+    asked = {"input_tokens": 28, "output_tokens": 256, "users": 1}
+    v5e = Deployment(
+        model="google/gemma-4-E2B-it-qat-w4a16-ct",
+        accelerator="v5e-1",
+        image_version="0.29.1rc1",
+        vllm=VllmOptions(max_model_len=2_048, max_num_batched_tokens=512),
+    )
+    assert rate_of(v5e, **asked) < 1.25 * rate_of(replace(v5e, model="google/gemma-4-E2B-it"), **asked)
+
+
+def test_fp8_is_stored_and_not_computed_on_a_tpu_without_its_units():
+    """A public run of E2B FP8 on one v5e chip decodes 182 tokens/s for one request; its bytes would allow 235."""
+    v5e = Deployment(
+        model="google/gemma-4-E2B-it",
+        quantization="fp8",
+        accelerator="v5e-1",
+        image_version="0.29.1rc1",
+        vllm=VllmOptions(max_model_len=2_048, max_num_batched_tokens=512),
+    )
+    assert rate_of(v5e, input_tokens=28, output_tokens=256, users=1) == pytest.approx(182, rel=0.1)
+
+
+def on_a_spark(model: str) -> Deployment:
+    options = VllmOptions(max_model_len=131_072, max_num_batched_tokens=8_192, kv_cache_dtype="fp8")
+    return Deployment(model=model, accelerator="", device=parse_device(SPARK), image_version="0.26.0", vllm=options)
+
+
+def test_few_tokens_of_nvfp4_experts_take_longer_than_their_bytes():
+    """A public run that no constant was fitted to: 29.9 tokens/s for one request, 25 for each of five (dgx-spark-benchmarks, nvfp4-v23)."""
+    for users, measured in ((1, 29.9), (5, 24.97)):
+        found = answer(on_a_spark("nvidia/Gemma-4-26B-A4B-NVFP4"), Workload(input_tokens=1_024, users=users))
+        assert 1 / found.tpot_s.typical == pytest.approx(measured, rel=0.15)
+
+
+def test_tokens_of_one_step_share_experts():
+    """The same rig: ten requests of 256 tokens decode 11.4 tokens/s each; with independent choices, a step would read half as much again."""
+    found = answer(on_a_spark("google/gemma-4-26B-A4B-it"), Workload(input_tokens=256, output_tokens=4_096, users=10))
+    assert 1 / found.tpot_s.typical == pytest.approx(11.4, rel=0.15)
+
+
+def test_prompts_of_one_step_get_their_first_tokens_together():
+    """Sixteen prompts of 1,000 tokens that share a step wait for all; one at a time, the first ones do not."""
+    one = Deployment(model="gemma-4-12B-it", accelerator="H100", vllm=VllmOptions(max_num_batched_tokens=2_496))
+    asked = Workload(input_tokens=1_000, output_tokens=512, users=16)
+    single = answer(one, replace(asked, users=1)).ttft_s.typical
+    apart = answer(one, asked).ttft_s.typical
+    together = answer(replace(one, vllm=VllmOptions(max_num_batched_tokens=16_384)), asked).ttft_s.typical
+    assert single < apart
+    assert together > 1.2 * apart
+
+
+def test_a_decoding_request_holds_its_window_and_not_the_tokens_of_a_whole_step():
+    server = Deployment(model="gemma-4-31B-it", accelerator="H200", vllm=VllmOptions(max_model_len=65_536))
+    small, large = (
+        answer(
+            replace(server, vllm=replace(server.vllm, max_num_batched_tokens=tokens, max_num_seqs=1_024)),
+            Workload(input_tokens=16_000, output_tokens=512),
+        ).most_users
+        for tokens in (2_496, 16_384)
+    )
+    assert large > 0.7 * small
+
+
+def test_a_short_prompt_of_a_mixture_of_experts_reads_all_of_them():
+    """On a GB10, a public run has 234 ms to the first token with 256 tokens, 0.2 s of it for 45 GB of experts."""
+    asked = Workload(input_tokens=256, output_tokens=64, users=1)
+    server = Deployment(
+        model="gemma-4-26B-A4B-it",
+        accelerator="",
+        device=parse_device(SPARK),
+        vllm=VllmOptions(max_model_len=8_192, max_num_batched_tokens=8_192),
+    )
+    assert answer(server, asked).ttft_s.typical == pytest.approx(0.234, rel=0.25)
+
+
+def test_a_short_prompt_is_no_proposal_to_verify():
+    """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
+    found = plan(replace(E2B, image_version="0.29.1rc1")).throughput
+    assert found.ttft_s < 2.5 / found.decode_tok_per_s

@@ -1,6 +1,7 @@
-"""Measured behavior of servers, read from measured.toml: boots with outcomes and figures, and the planner's subject for each.
+"""Measured behavior of servers: boots with outcomes and figures, and the planner's subject for each.
 
-A file written by `python -m scripts.plan learn`, such as learned.toml, has the same format and is read in addition.
+measured.toml has the founding sources and the constants. Each file in `boots/` has one later source in the same format;
+`python -m scripts.plan learn` adds such a file.
 """
 
 import datetime as dt
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from planning.cost.subject import Subject, examine
 from planning.cost.subject import subject_of as planned_subject
 from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.errors import PlanningError
+from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
 from planning.model.spec import ModelSpec
 from planning.question.types import Deployment
@@ -25,12 +28,14 @@ from planning.question.types import Deployment
 T = TypeVar("T")
 
 FILE: Final = Path(__file__).with_name("measured.toml")
-LEARNED_FILE: Final = FILE.with_name("learned.toml")
-"""Boots recorded in this checkout from its own logs."""
+BOOTS: Final = FILE.with_name("boots")
+"""One file for each later source: published ones, and boots recorded from logs."""
 
 Outcome = Literal["runs", "dies", "files"]
 """`files`: nothing was started; the figures come from a file list."""
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
+Evidence = Literal["unseen", "known"]
+"""`unseen`: nothing in the planner was set from a row of the boot's sources. `known`: a constant, a band or a choice was."""
 
 WEIGHTS: Final = 0.03
 KV: Final = 0.05
@@ -38,14 +43,14 @@ STARTUP: Final = 0.20
 DECODE: Final = 0.30
 SATURATION: Final = 0.50
 
-_VERSION: Final = re.compile(r"\b\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?")
+_VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?)")
 
 _LAST_ALLOCATION_GIB: Final = 2.625
 """The output head before it is tied, which report 003 could not allocate."""
 
 
 class MeasurementError(ValueError):
-    """measured.toml is invalid. The message is one sentence that names the key."""
+    """A file of the corpus is invalid. The message is one sentence that names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,10 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     "kv": FigureKind(name="KV cache per device", read=lambda s: s.memory.kv_gib, tolerance=KV, unit="GiB"),
     "kv_tokens": FigureKind(name="KV tokens", read=lambda s: s.memory.kv_tokens, tolerance=KV),
     "kv_blocks": FigureKind(name="KV blocks", read=lambda s: s.memory.kv_blocks, tolerance=KV),
+    "kv_tokens_per_gib": FigureKind(
+        name="KV tokens per GiB", read=lambda s: s.memory.kv_tokens / s.memory.kv_gib, tolerance=KV
+    ),
+    "kv_concurrency": FigureKind(name="KV, longest requests", read=lambda s: s.memory.max_concurrency, tolerance=KV),
     "kv_request": FigureKind(
         name="KV of one request", read=lambda s: s.memory.kv_request_gib, tolerance=KV, unit="GiB"
     ),
@@ -103,7 +112,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
         unit="tok/s",
     ),
 }
-"""Figures allowed in measured.toml, by key."""
+"""Figures allowed in the corpus, by key."""
 
 
 class _Table(BaseModel):
@@ -120,6 +129,20 @@ class ReportSource(_Table):
     date: dt.date | None = None
     failures: tuple[str, ...] = ()
     """Ids of this source's boots that crashed. A test fails if one is missing."""
+    unseen: bool = False
+    """True if no constant, band or choice of the planner was set from a row of this source."""
+    used: str = ""
+    """What was set from its rows, besides the constants that name them. Replaces `unseen`."""
+    first_points: Mapping[str, tuple[int, int]] = Field(default_factory=dict[str, tuple[int, int]])
+    """Sweep points within their factor when the source was first read, and points in all, by figure (rate, ttft, tpot)."""
+    log_sha256: str = ""
+    """Hash of the log that the source was recorded from, so that the same log is not recorded twice."""
+
+    @model_validator(mode="after")
+    def _is_used_or_unseen(self) -> "ReportSource":
+        if self.unseen and self.used:
+            raise ValueError("`unseen` and `used` cannot be combined. Remove `unseen`")
+        return self
 
 
 class Contradiction(_Table):
@@ -172,6 +195,7 @@ class _Logged(_Table):
     divided_by: float = 1
     note: str = ""
     beyond: str = ""
+    first: float | None = None
 
 
 class _BootTable(_Table):
@@ -183,15 +207,16 @@ class _BootTable(_Table):
     at: DiedAt | None = None
     message: str = ""
     image: str = ""
+    path: str = ""
     figures: Mapping[str, float | _Logged] = Field(default_factory=dict[str, float | _Logged])
     usable_gib: float | None = None
     padding_gap: int | None = None
     spare_gib: float | None = None
-    held_out: bool = False
     patched: bool = False
     superseded: str = ""
     beyond: str = ""
     ambiguous: str = ""
+    first_right: bool | None = None
 
     @model_validator(mode="after")
     def _says_how_it_died(self) -> "_BootTable":
@@ -206,6 +231,7 @@ class _File(_Table):
     sources: Mapping[str, ReportSource]
     deployments: Mapping[str, Deployment]
     architectures: Mapping[str, _Architecture]
+    devices: Mapping[str, str]
     boots: tuple[_BootTable, ...]
     constants: tuple[ReadConstant, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -224,6 +250,8 @@ class Figure:
     """Derivation of the figure if the log does not contain it."""
     beyond: str = ""
     """Reason why the planner cannot predict this figure. It still counts on the page, but not for the stated bounds."""
+    first: float | None = None
+    """The planner's prediction when the figure was first read, before anything could be set from it; None if it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +268,8 @@ class Boot:
     message: str
     """The last error message of a server that crashed, as logged."""
     image: str
+    path: str
+    """Files of the source that have this boot; empty if its URL names them."""
     figures: tuple[Figure, ...]
     padding_gap: int | None
     """VLLM_TPU_BUCKET_PADDING_GAP of the server, if it differs from the stacks' value."""
@@ -247,18 +277,23 @@ class Boot:
     """Memory of a device that is not in the catalog. All other figures are those of `deployment.accelerator`."""
     spare_gib: float | None
     """Measured free device memory during the run, if reported."""
-    is_held_out: bool
-    """True if no planner constant was fitted to this boot."""
     is_patched: bool
     superseded: str
     beyond: str
     """Reason why the planner cannot predict this failure or figure. It still counts on the page."""
     ambiguous: str
+    first_right: bool | None
+    """Whether the planner's verdict was correct when the boot was first read; None if it was not recorded."""
 
     @property
     def died(self) -> bool:
         """True if the server crashed before it was ready."""
         return self.outcome == "dies"
+
+    @property
+    def evidence(self) -> Evidence:
+        """Class of the boot: unseen only if all of its sources are."""
+        return "unseen" if all(source.unseen for source in self.sources) else "known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,34 +314,40 @@ class Measurements:
 
 @cache
 def load() -> Measurements:
-    """Return the project's measurements and this checkout's recorded boots. Raises MeasurementError."""
-    return load_files(FILE, LEARNED_FILE)
+    """Return the project's measurements. Raises MeasurementError."""
+    return load_files(*corpus_files())
+
+
+def corpus_files() -> tuple[Path, ...]:
+    """Return the files of the corpus, the founding file first."""
+    return (FILE, *sorted(BOOTS.glob("*.toml")))
 
 
 def load_files(*paths: Path) -> Measurements:
     """Return the measurements of several files. Later files can reference ids of earlier ones. Raises MeasurementError."""
-    return parse(*(path.read_text(encoding="utf-8") for path in paths))
+    return parse_named({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def parse(*texts: str) -> Measurements:
-    """Return the measurements in TOML texts.
+    """Return the measurements in TOML texts. In errors, the first is measured.toml. Raises MeasurementError."""
+    return parse_named({FILE.name if not number else f"text {number}": text for number, text in enumerate(texts)})
+
+
+def parse_named(texts: Mapping[str, str]) -> Measurements:
+    """Return the measurements in TOML texts by file name.
 
     Raises:
-        MeasurementError: for the first error: an unknown key, a wrong type, or an undefined id.
+        MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id, or a fitted row of an unseen source.
     """
+    documents = {name: _toml(name, text) for name, text in texts.items()}
+    document = _resolved(_together(documents))
     try:
-        document = _resolved(_together([tomllib.loads(text) for text in texts]))
         file = _File.model_validate_json(json.dumps(document, default=dt.date.isoformat))
-    except tomllib.TOMLDecodeError as error:
-        raise MeasurementError(f"{FILE.name} is not TOML: {error}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise MeasurementError(f"{FILE.name}: {where}: {first['msg']}.") from None
-    deployments = {
-        key: replace(found, model_spec=file.architectures[key].spec()) if key in file.architectures else found
-        for key, found in file.deployments.items()
-    }
+        raise MeasurementError(f"{_file_of(first['loc'], documents)}: {where}: {first['msg']}.") from None
+    deployments = {key: _special(key, found, file) for key, found in file.deployments.items()}
     found = Measurements(
         sources=file.sources,
         deployments=deployments,
@@ -316,7 +357,42 @@ def parse(*texts: str) -> Measurements:
         contradictions=file.contradictions,
     )
     _check_failures(found)
+    _check_fitted_rows(found)
     return found
+
+
+def _toml(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MeasurementError(f"{name} is not TOML: {error}.") from None
+
+
+def _file_of(location: Sequence[int | str], documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the file that has an invalid table, for an error's location in the whole document."""
+    kind, key = (*location, None, None)[:2]
+    before = 0
+    for name, document in documents.items():
+        tables = document.get(str(kind), {})
+        if isinstance(tables, list) and isinstance(key, int):
+            before += len(cast("list[object]", tables))
+            if key < before:
+                return name
+        elif key in tables:
+            return name
+    return FILE.name
+
+
+def _special(key: str, deployment: Deployment, file: _File) -> Deployment:
+    """Return a deployment with its model or device outside the catalog, if it has one."""
+    if key in file.architectures:
+        deployment = replace(deployment, model_spec=file.architectures[key].spec())
+    if key not in file.devices:
+        return deployment
+    try:
+        return replace(deployment, device=parse_device(file.devices[key]))
+    except PlanningError as error:
+        raise MeasurementError(f"{FILE.name}: deployments.{key}.device: {error}") from None
 
 
 def subject_of(boot: Boot) -> Subject:
@@ -343,6 +419,20 @@ def _figure_of(entry: str, measurements: Measurements) -> tuple[Boot, Figure]:
     return boot, _defined({figure.key: figure for figure in boot.figures}, key, entry)
 
 
+def _check_fitted_rows(measurements: Measurements) -> None:
+    """Raise MeasurementError if a constant was fitted to a row of a source that is marked unseen: such a row proves nothing."""
+    keys = {id(source): key for key, source in measurements.sources.items()}
+    for constant in measurements.constants:
+        for entry in constant.read_off:
+            boot = _defined({boot.id: boot for boot in measurements.boots}, entry.partition(" ")[0], constant.name)
+            unseen = next((source for source in boot.sources if source.unseen), None)
+            if unseen is not None:
+                raise MeasurementError(
+                    f"{FILE.name}: constants: {constant.name} was fitted to {entry}, but sources.{keys[id(unseen)]} is marked unseen. "
+                    f"Remove its line `unseen = true`."
+                )
+
+
 def _check_failures(measurements: Measurements) -> None:
     """Raise MeasurementError unless each source lists exactly its crashed boots, and all ids are unique."""
     ids = [boot.id for boot in measurements.boots]
@@ -357,30 +447,43 @@ def _check_failures(measurements: Measurements) -> None:
             )
 
 
-def _together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return several documents as one, with their tables merged and their lists concatenated."""
+def _together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return several documents as one, with their tables merged and their lists concatenated. Raises MeasurementError for a repeated id."""
     whole: dict[str, Any] = {"sources": {}, "deployments": {}, "boots": []}
-    for document in documents:
+    for name, document in documents.items():
         for key, value in document.items():
             if isinstance(value, dict):
-                whole[key] = {**whole.get(key, {}), **value}
+                own = cast("dict[str, object]", value)
+                if twice := sorted(set(own) & set(whole.get(key, {}))):
+                    raise MeasurementError(f"{name}: {key}.{twice[0]}: the id is used in another file. Choose another.")
+                whole[key] = {**whole.get(key, {}), **own}
             elif isinstance(value, list):
-                whole[key] = [*whole.get(key, []), *value]
+                whole[key] = [*whole.get(key, []), *cast("list[object]", value)]
             else:
                 whole[key] = value
     return whole
 
 
+_OUTSIDE_CATALOG: Final = frozenset({"architecture", "device"})
+
+
 def _resolved(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with inherited deployment fields resolved, and the architectures in a separate table."""
+    """Return the document with inherited deployment fields resolved, and models and devices outside the catalog in separate tables."""
     deployments: dict[str, dict[str, Any]] = {}
     for key, table in document.get("deployments", {}).items():
         own = dict(table)
         like = own.pop("like", None)
         deployments[key] = own if like is None else _merged(_defined(deployments, like, key), own)
-    architectures = {key: table["architecture"] for key, table in deployments.items() if "architecture" in table}
-    plain = {key: {k: v for k, v in table.items() if k != "architecture"} for key, table in deployments.items()}
-    return {**document, "deployments": plain, "architectures": architectures}
+    plain = {
+        key: {"accelerator": "", **{k: v for k, v in table.items() if k not in _OUTSIDE_CATALOG}}
+        for key, table in deployments.items()
+    }
+    return {
+        **document,
+        "deployments": plain,
+        "architectures": {key: table["architecture"] for key, table in deployments.items() if "architecture" in table},
+        "devices": {key: table["device"] for key, table in deployments.items() if "device" in table},
+    }
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,29 +505,35 @@ def _boot(table: _BootTable, deployments: Mapping[str, Deployment], sources: Map
         died_at=table.at,
         message=table.message,
         image=table.image,
+        path=table.path,
         figures=tuple(_figure(key, logged, table.id) for key, logged in table.figures.items()),
         padding_gap=table.padding_gap,
         usable_gib=table.usable_gib,
         spare_gib=table.spare_gib,
-        is_held_out=table.held_out,
         is_patched=table.patched,
         superseded=table.superseded,
         beyond=table.beyond,
         ambiguous=table.ambiguous,
+        first_right=table.first_right,
     )
 
 
 def _of_its_release(deployment: Deployment, image: str) -> Deployment:
     """Return the deployment with the vLLM version in its image's name. Default: the version of this project's image."""
     version = _VERSION.search(image)
-    return deployment if version is None else replace(deployment, image_version=version.group())
+    return deployment if version is None else replace(deployment, image_version=version[1])
 
 
 def _figure(key: str, found: float | _Logged, where: str) -> Figure:
     logged = found if isinstance(found, _Logged) else _Logged(logged=found)
     kind = _defined(KINDS, key, where)
     return Figure(
-        key=key, kind=kind, measured=logged.logged / logged.divided_by, note=logged.note, beyond=logged.beyond
+        key=key,
+        kind=kind,
+        measured=logged.logged / logged.divided_by,
+        note=logged.note,
+        beyond=logged.beyond,
+        first=logged.first,
     )
 
 

@@ -57,6 +57,7 @@ READY = StackStatus(
         measured_at="2026-11-01T12:00:00+00:00",
     ),
     next_command="python -m scripts.connect --stack tpu-v6e4",
+    learn_command="python -m scripts.plan learn --stack tpu-v6e4",
 )
 WAITING = StackStatus(
     stack="tpu-v6e4-turbo",
@@ -70,6 +71,7 @@ BROKEN = replace(
     READY,
     stack="tpu-v6e1",
     server=None,
+    learn_command="",
     drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="python -m scripts.logs --stack tpu-v6e1",
@@ -259,6 +261,7 @@ class TestTheCommand:
         assert (found["health"], found["unanswered"]) == ("ready", [])
         assert found["rate"]["planned_low_tok_per_s"] == 60
         assert found["next_command"] == "python -m scripts.connect --stack x"
+        assert found["learn_command"] == "python -m scripts.plan learn --stack x"
 
     @pytest.mark.parametrize("source", ["_query_google", "server_facts", "rate_facts", "settings_drift"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
