@@ -1,6 +1,6 @@
 """Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources.
 
-`left_out_rows` predicts all rows of a known source with every constant refitted without it.
+`left_out_rows` predicts all rows of a known source with every constant refitted to the other sources.
 """
 
 import contextlib

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from cloud import google_api
@@ -20,28 +21,28 @@ _BANNER_LINES: Final = 20
 """Lines before a first line that can have another, such as vLLM's banner with its version."""
 
 
-def newest_start(stack: str, is_first: Callable[[str], bool]) -> Sequence[PrintedLine]:
+def newest_start(stack: str, first_line: Callable[[str], str]) -> Sequence[PrintedLine]:
     """Return the server's lines since its newest start, oldest first; empty if none is found.
 
-    `is_first` recognizes the first lines of a start. Raises ScriptError if the logs cannot be read.
+    `first_line` returns the kind of a line that is among the first of a start, and an empty text for any other line.
+    Raises ScriptError if the logs cannot be read.
     """
     log = server_log(states.read(stack))
     lines = newest_first(google_api.connect(log.project), log, datetime.now(UTC) - RETENTION, LineMask(()))
-    return since_start((line for line in lines if line.source in _SERVER), is_first)
+    return since_start((line for line in lines if line.source in _SERVER), first_line)
 
 
-def since_start(newest: Iterable[PrintedLine], is_first: Callable[[str], bool]) -> Sequence[PrintedLine]:
+def since_start(newest: Iterable[PrintedLine], first_line: Callable[[str], str]) -> Sequence[PrintedLine]:
     """Return the lines of the newest start, oldest first, from lines with the newest first."""
     found: deque[PrintedLine] = deque()
+    kinds: set[str] = set()
     before = 0
-    for number, line in enumerate(newest):
-        first = is_first(line.text)
-        if before:
-            before += 1
-        elif first:
-            before = 1
-        if first or not before:
-            found.appendleft(line)
-        if before > _BANNER_LINES or number >= MOST_LINES:
+    for line in islice(newest, MOST_LINES):
+        kind = first_line(line.text)
+        if kind in kinds or before > _BANNER_LINES:
             break
-    return tuple(found) if before else ()
+        if kind or not kinds:
+            found.appendleft(line)
+        before += bool(kinds)
+        kinds |= {kind} - {""}
+    return tuple(found) if kinds else ()

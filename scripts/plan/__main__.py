@@ -227,8 +227,7 @@ def _learn(options: LearnOptions) -> ExitCode:
 
       python -m scripts.plan learn --stack NAME
       python -m scripts.plan learn boot.log --accelerator L4 --url URL
-      python -m scripts.plan learn boot.log \
-          --device "memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090"
+      python -m scripts.plan learn boot.log --device FIGURES
       python -m scripts.plan learn metrics.txt --stack NAME --show
 
     Reads the newest start in a stack's logs, a boot log of vLLM, or a saved /metrics

@@ -53,7 +53,10 @@ _WORDS: Final[Mapping[str, re.Pattern[str]]] = {
     "arguments": re.compile(r"non-default args: (\{.*\})"),
     "model": re.compile(r"with config: model='([^']+)'"),
 }
-_FIRST_LINE: Final = re.compile(r"vLLM API server version|non-default args: \{|[▄█▀] +version [0-9]")
+_FIRST_LINES: Final[Mapping[str, re.Pattern[str]]] = {
+    "flags": re.compile(r"non-default args: \{"),
+    "version": re.compile(r"vLLM API server version|[▄█▀] +version [0-9]"),
+}
 _SERVING: Final = re.compile(r"Application startup complete|Starting vLLM (?:API )?server")
 _FAULTS: Final[tuple[tuple[re.Pattern[str], DiedAt], ...]] = (
     (re.compile(r".*RuntimeProgramAllocationFailure.*"), "programs"),
@@ -121,9 +124,9 @@ def read_boot(text: str) -> BootReport:
     )
 
 
-def is_first_line(line: str) -> bool:
-    """Return whether a line is among the first of a start: vLLM's version or its flags."""
-    return _FIRST_LINE.search(line) is not None
+def first_line(line: str) -> str:
+    """Return the kind of a line that is among the first of a start, `version` or `flags`; empty for any other line."""
+    return next((kind for kind, pattern in _FIRST_LINES.items() if pattern.search(line)), "")
 
 
 def _read_metrics(text: str) -> BootReport:

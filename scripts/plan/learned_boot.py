@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.masking import masked
+from planning.model.catalog import find_id
 from planning.question.fields import changed
 from planning.question.types import Deployment
 from planning.question.vllm_args import OPTIONS, VllmOption
@@ -100,6 +101,7 @@ def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, t
             raise CommandRefusedError(
                 "The log does not name an accelerator. Add --accelerator NAME, or --device FIGURES for a GPU that is not listed."
             )
+    _check_stack_model(question, report)
     named = question if question.stack else replace(question, model=public_model(model), accelerator=accelerator)
     deployment = deployment_from(replace(named, set=()))
     flags = {**report.derived, **report.arguments}
@@ -114,6 +116,19 @@ def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, t
     if question.stack is None:
         deployment = with_server_defaults(deployment)
     return deployment, tuple(sorted(others))
+
+
+def _check_stack_model(question: Question, report: BootReport) -> None:
+    """Raise CommandRefusedError if the log is of another model than the stack's: it is of an earlier deployment, or of another server."""
+    logged = find_id(public_model(report.model) or "")
+    if question.stack is None or logged is None:
+        return
+    model = deployment_from(replace(question, set=())).model
+    if find_id(model) not in {None, logged}:
+        raise CommandRefusedError(
+            f"The log is of {logged}, but stack {question.stack} has {model}. Pass the log of the stack's server, or --model and "
+            "--accelerator instead of --stack."
+        )
 
 
 def _value(option: VllmOption, value: object) -> object:

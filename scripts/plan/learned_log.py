@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloud.simulated import is_simulated
 from contracts.errors import CommandRefusedError
-from scripts.plan.boot_log import is_first_line
+from scripts.plan.boot_log import first_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def log_of_stack(stack: str) -> BootLog:
     """Return the newest start in a stack's logs. Raises ScriptError if it cannot be read, and CommandRefusedError if there is none."""
     from scripts.logs.face import newest_start  # noqa: PLC0415 - Google's client, only without a file
 
-    lines = newest_start(stack, is_first_line)
+    lines = newest_start(stack, first_line)
     if not lines:
         raise CommandRefusedError(
             f"The logs of stack {stack} have no start of vLLM. Save the server's log and pass its path: "

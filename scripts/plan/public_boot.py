@@ -15,13 +15,12 @@ from planning.question.fields import changed, field_types, value_at
 from planning.question.types import Deployment
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_NAMES: Final = frozenset(
-    {"model", "accelerator", "platform", "quantization", "vllm.limit_mm_per_prompt", "vllm.speculative_config"}
-)
-"""Text fields that are kept: names that the planner knows, and mappings that are reduced to such names and numbers."""
+_NAMES: Final = frozenset({"model", "accelerator", "platform", "quantization", "vllm.limit_mm_per_prompt"})
+"""Fields that are kept although they are not numbers: names that the planner knows, and counts by modality."""
 _WORDS: Final = frozenset({"vllm.tool_call_parser", "vllm.reasoning_parser", "vllm.load_format"})
 """Text fields that are kept if they are a single word, as vLLM's own values are."""
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
+_PLAIN_FLAG: Final = re.compile(r"--[\w-]+(=-?[\d.]+|=true|=false)?")
 _PLACES: Final = (
     (re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\",)\]]+", re.IGNORECASE), "[url]"),
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "[address]"),
@@ -71,15 +70,13 @@ def public_flag(name: str, value: object) -> str | None:
 def _public(path: str, value: object) -> object:
     """Return the value of a field that may be published; None if it is dropped."""
     hint = field_types()[path].hint
-    if value is None or hint in (int, float, bool) or typing.get_origin(hint) is typing.Literal or path in _NAMES:
-        return _config(value) if path == "vllm.speculative_config" and isinstance(value, Mapping) else value
+    if path == "vllm.speculative_config" and isinstance(value, Mapping):
+        return _config(typing.cast("Mapping[str, object]", value))
+    is_plain = hint is int or hint is float or hint is bool or typing.get_origin(hint) is typing.Literal
+    if value is None or is_plain or path in _NAMES:
+        return value
     if path == "vllm.extra_args" and isinstance(value, tuple):
-        kept = tuple(
-            flag
-            for flag in typing.cast("tuple[str, ...]", value)
-            if re.fullmatch(r"--[\w-]+(=-?[\d.]+|=true|=false)?", flag)
-        )
-        return kept or None
+        return tuple(flag for flag in typing.cast("tuple[str, ...]", value) if _PLAIN_FLAG.fullmatch(flag)) or None
     return value if path in _WORDS and isinstance(value, str) and _WORD.fullmatch(value) else None
 
 

@@ -236,6 +236,21 @@ def test_a_miss_of_a_fitted_figure_is_reported_with_both_figures():
     assert "measured 100," in miss
 
 
+@pytest.mark.parametrize(
+    ("boot_id", "version"),
+    [
+        ("e2b-gb10", "0.27.1"),
+        ("e2b-l4", "0.28.0"),
+        ("e2b-text-v6e-1", "0.29.1rc1.dev468"),
+        ("qat-e2b-l4", "0.30.0"),
+        ("dense-12b-gb10", "0.22.1"),
+        ("e2b-v6e-4", ""),
+    ],
+)
+def test_a_boot_is_planned_with_the_release_that_its_image_names(boot_id: str, version: str):
+    assert MEASURED.boot(boot_id).deployment.image_version == version
+
+
 def test_every_figure_of_the_corpus_is_compared_once():
     assert len(list(compared(MEASURED.boots))) == sum(len(boot.figures) for boot in MEASURED.boots)
 

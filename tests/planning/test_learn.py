@@ -24,7 +24,7 @@ from scripts.plan import learn as learn_module
 from scripts.plan import learned_boot as learned_boot_module
 from scripts.plan import learned_log, public_boot
 from scripts.plan.__main__ import main
-from scripts.plan.boot_log import is_first_line, read_boot
+from scripts.plan.boot_log import first_line, read_boot
 from scripts.plan.corpus.errors import compared
 from scripts.plan.corpus.measured import BOOTS, Boot, Measurements, corpus_files, load, load_files
 from scripts.plan.learned_log import BootLog
@@ -396,7 +396,7 @@ def test_a_folder_with_a_file_of_another_kind_is_named(
 
 
 def test_a_stacks_logs_are_read_from_its_newest_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    log = BootLog(text=L4_RUNS, day=date(2026, 11, 22))
+    log = BootLog(text=L4_RUNS.replace("E2B", "12B"), day=date(2026, 11, 22))
     asked: list[str] = []
     monkeypatch.setattr(learn_module, "log_of_stack", lambda stack: asked.append(stack) or log)
     assert main(["learn", "--stack", "l4-12b-qat", "--into", str(tmp_path / "own")]) == ExitCode.DONE
@@ -407,7 +407,7 @@ def test_a_stacks_logs_are_read_from_its_newest_start(monkeypatch: pytest.Monkey
 def test_a_simulated_server_is_compared_and_not_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    log = BootLog(text=L4_RUNS, day=date(2026, 11, 22), is_simulated=True)
+    log = BootLog(text=L4_RUNS.replace("E2B", "12B"), day=date(2026, 11, 22), is_simulated=True)
     monkeypatch.setattr(learn_module, "log_of_stack", lambda _: log)
     assert main(["learn", "--stack", "l4-12b-qat", "--into", str(tmp_path / "own")]) == ExitCode.DONE
     output = capsys.readouterr()
@@ -423,9 +423,9 @@ def test_a_log_without_a_start_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_first_lines_of_a_start_are_recognized():
-    first = [line for line in (V5E_DIES + L4_RUNS).splitlines() if is_first_line(line)]
-    assert len(first) == 3
-    assert not is_first_line("INFO [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, version 3")
+    first = [kind for line in (V5E_DIES + L4_RUNS).splitlines() if (kind := first_line(line))]
+    assert sorted(first) == ["flags", "flags", "version"]
+    assert not first_line("INFO [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, version 3")
 
 
 def test_the_files_of_the_corpus_are_named_by_their_source():
