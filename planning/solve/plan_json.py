@@ -15,6 +15,10 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     document = asdict(plan.summary())
     if plan.margin is not None:
         document["margin"] = with_former_names(document["margin"], MARGIN)
+    document["startup"] |= {
+        name: round(getattr(plan.startup, name), 1)
+        for name in ("compile_low_s", "compile_high_s", "total_low_s", "total_high_s")
+    }
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()
