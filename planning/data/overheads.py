@@ -108,6 +108,9 @@ authors/benchmarks/runs/2026-09-26-kvbf16-26b-q4w4-kvbf16-v6e1)."""
 OLD_DISK_TO_DEVICE_BYTES_PER_S: Final = 200e6
 """The same before `planning.question.releases.STARTS_FASTER_ON_TPU`: 204 to 231 MB/s for E2B in public boot logs of vLLM 0.26."""
 PAGE_CACHE_TO_GPU_BYTES_PER_S: Final = 1_500e6
+LOAD_BAND: Final = (0.75, 1.3)
+"""Loading time relative to the plan, low and high: 11 public loads are between 0.79 and 1.22. A 12th, 12B by the PyTorch path on v6e-1,
+took 36 s for 104 planned: it maps its files and reads them later."""
 
 # --- Starting -----------------------------------------------------------------------------------------------------------------------
 CLOUD_RUN_CONTAINER_START_S: Final = 20

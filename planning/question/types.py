@@ -276,6 +276,9 @@ class StartupPlan:
 
     pull_s: float
     load_s: float
+    load_low_s: float
+    load_high_s: float
+    """The same with the scatter of public logs."""
     cached_total_s: float | None
     """Seconds of a start that finds compiled graphs in the bucket; None if none are stored there."""
     compile_s: float
@@ -286,7 +289,7 @@ class StartupPlan:
     total_s: float
     total_low_s: float
     total_high_s: float
-    """The total with the compile time at its low and at its high end; image and weights as planned."""
+    """The total with loading and compiling at their low and at their high end; the image as planned."""
     probe_budget_s: int
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None

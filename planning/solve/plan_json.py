@@ -17,7 +17,7 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
         document["margin"] = with_former_names(document["margin"], MARGIN)
     document["startup"] |= {
         name: round(getattr(plan.startup, name), 1)
-        for name in ("compile_low_s", "compile_high_s", "total_low_s", "total_high_s")
+        for name in ("load_low_s", "load_high_s", "compile_low_s", "compile_high_s", "total_low_s", "total_high_s")
     }
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
     if plan.workload is not None:

@@ -39,7 +39,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     compile_s = compile_s_of(resolved, is_cached=False)
     low_s, high_s = compile_band_of(resolved)
     total_s = pull_s + load_s + compile_s
-    total_high_s = pull_s + load_s + high_s
+    load_low_s, load_high_s = (load_s * share for share in overheads.LOAD_BAND)
     cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
     process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache
@@ -48,7 +48,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     )
     is_machine = resolved.platform == "tpu-vm"
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
-    longest_s = max(total_s * overheads.PROBE_MARGIN, total_high_s)
+    longest_s = max(total_s * overheads.PROBE_MARGIN, pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start within the platform's limit gets its full margin, up to that limit.
@@ -58,13 +58,15 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     return StartupPlan(
         pull_s=pull_s,
         load_s=load_s,
+        load_low_s=load_low_s,
+        load_high_s=load_high_s,
         cached_total_s=None if cached_s is None else pull_s + load_s + cached_s,
         compile_s=compile_s,
         compile_low_s=low_s,
         compile_high_s=high_s,
         total_s=total_s,
-        total_low_s=pull_s + load_s + low_s,
-        total_high_s=total_high_s,
+        total_low_s=pull_s + load_low_s + low_s,
+        total_high_s=pull_s + load_high_s + high_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
         probe=probe,

@@ -62,6 +62,8 @@ class Arguments:
     allowed_media_domains: tuple[str, ...]
     allowed_local_media_path: str = ""
     middleware: tuple[str, ...]
+    speculative_config: dict[str, Any] | None = None
+    """Drafts are not simulated; the programs that verify them are."""
 
 
 def readable_int(text: str) -> int:
