@@ -19,7 +19,6 @@ from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
-_FLOPS_SHARE: Final = 0.4
 _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
 
@@ -34,7 +33,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
-    """Durations in real seconds. `fixed_*` override the model of the accelerator.
+    """Durations in real seconds. `fixed_*` override the model of the accelerator. The first token takes `ttft_base_s`, the prefill and one step.
 
     `experts_s` is the time to read all experts of a mixture, of which one sequence reads `expert_share`.
     """
@@ -56,6 +55,12 @@ class TokenTiming:
         experts_s = self.experts_s * (1 - (1 - self.expert_share) ** running) if self.experts_s else 0.0
         return self.interval_base_s + experts_s + running * self.interval_per_sequence_s
 
+    def ttft_s(self, prompt_tokens: int) -> float:
+        """Return the time to the first token of a request alone."""
+        if self.fixed_ttft_s is not None:
+            return self.fixed_ttft_s
+        return self.ttft_base_s + prompt_tokens / self.prefill_tokens_per_s + self.interval_s(1)
+
 
 def timing(
     model: Model,
@@ -73,7 +78,7 @@ def timing(
     always_b = model.active_b - model.expert_b * model.expert_share
     link_s = accelerator.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
-    flops = accelerator.tflops * 1e12 * tensor_parallel * _FLOPS_SHARE
+    flops = accelerator.tflops * 1e12 * tensor_parallel * accelerator.prefill_share
     return TokenTiming(
         ttft_base_s=accelerator.ttft_base_s / speed,
         prefill_tokens_per_s=flops / (2 * model.active_b * 1e9) * speed,
@@ -103,6 +108,8 @@ class Sequence:
     first_at: float = 0.0
     last_at: float = 0.0
     next_at: float = 0.0
+    prefilled_s: float = 0.0
+    """Prefill time of all requests up to this sequence's last token."""
     state: str = "new"
 
     @property
@@ -156,6 +163,7 @@ class SimulatedEngine:
         self._reserved = 0
         self._used = 0
         self._prefill_free_at = 0.0
+        self._prefilled_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -222,8 +230,11 @@ class SimulatedEngine:
             sequence.next_at = sequence.admitted_at + fixed
         else:
             begin = max(sequence.admitted_at, self._prefill_free_at)
-            self._prefill_free_at = begin + (prompt - sequence.cached) / self._timing.prefill_tokens_per_s
-            sequence.next_at = self._prefill_free_at + self._timing.ttft_base_s
+            prefill_s = (prompt - sequence.cached) / self._timing.prefill_tokens_per_s
+            self._prefill_free_at = begin + prefill_s
+            self._prefilled_s += prefill_s
+            sequence.next_at = self._prefill_free_at + self._timing.ttft_s(0)
+        sequence.prefilled_s = self._prefilled_s
         self._stall(sequence)
         heappush(self._heap, (sequence.next_at, next(self._order), sequence))
 
@@ -277,7 +288,9 @@ class SimulatedEngine:
         if end == sequence.length:
             self._finish(sequence, sequence.finish_reason, now)
         else:
-            sequence.next_at += tokens * interval
+            # The prefills of other requests take steps from this one.
+            sequence.next_at += tokens * interval + self._prefilled_s - sequence.prefilled_s
+            sequence.prefilled_s = self._prefilled_s
             self._stall(sequence)
             heappush(self._heap, (sequence.next_at, next(self._order), sequence))
         sequence.sink.emit(begin, end)
