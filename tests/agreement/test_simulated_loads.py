@@ -3,121 +3,28 @@
 The engine runs on a virtual clock, so the law needs no time of the machine. Drafts are not simulated, so a stack is planned without them.
 """
 
-import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import count
-from statistics import fmean
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from localcloud.vllm import engine
-from localcloud.vllm.engine import Sequence, SimulatedEngine
-from localcloud.vllm.metrics import Metrics
 from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
 from planning.solve.residuals import LEAST_MARGIN, TTFT_MARGIN
 from planning.speed.serving import workload_plan
 from tests.agreement.simulated_stacks import STACKS, Served, served
+from tests.agreement.virtual_engine import ClosedLoop
 
 PROMPTS = (64, 512, 2048, 8192)
 USERS = (1, 4, 16)
 OUTPUT_TOKENS = 256
 REQUESTS = 6
-"""Requests of each user; the first ones, which arrive together, are not counted."""
+"""Requests of each user."""
 
 
-class VirtualClock:
-    """The part of an event loop that the engine uses, with a clock that jumps to the next timer."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._timers: list[tuple[float, int, VirtualTimer]] = []
-        self._order = count()
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, due: float, call: Callable[[], None]) -> "VirtualTimer":
-        timer = VirtualTimer(due, call)
-        heapq.heappush(self._timers, (due, next(self._order), timer))
-        return timer
-
-    def run(self) -> None:
-        while self._timers:
-            due, _, timer = heapq.heappop(self._timers)
-            if not timer.cancelled():
-                self.now = max(self.now, due)
-                timer.call()
-
-
-@dataclass
-class VirtualTimer:
-    due: float
-    call: Callable[[], None]
-    is_cancelled: bool = False
-
-    def when(self) -> float:
-        return self.due
-
-    def cancelled(self) -> bool:
-        return self.is_cancelled
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-@dataclass
-class User:
-    """A user of a closed loop: sends its next request when a response is complete."""
-
-    number: int
-    prompt_tokens: int
-    clock: VirtualClock
-    server: SimulatedEngine
-    done: int = 0
-    arrived_s: float = 0.0
-    ttfts_s: list[float] | None = None
-
-    def send(self) -> None:
-        self.arrived_s = self.clock.now
-        start = (self.number * REQUESTS + self.done) * self.prompt_tokens
-        prompt = range(start, start + self.prompt_tokens)
-        self.server.submit(
-            Sequence(
-                prompt=prompt,
-                length=OUTPUT_TOKENS,
-                max_tokens=OUTPUT_TOKENS,
-                finish_reason="length",
-                sink=self,
-                arrived_at=self.clock.now,
-            )
-        )
-
-    def emit(self, start: int, end: int) -> None:
-        if start == 0 and self.done and self.ttfts_s is not None:
-            self.ttfts_s.append(self.clock.now - self.arrived_s)
-        if end == OUTPUT_TOKENS:
-            self.done += 1
-            if self.done < REQUESTS:
-                self.send()
-
-
-def simulated(one: Served, prompt_tokens: int, users: int, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
-    """Return the output tokens per second and the mean time to the first token of a closed loop."""
-    clock, room = VirtualClock(), one.capacity()
-    assert room is not None
-    monkeypatch.setattr(engine.asyncio, "get_running_loop", lambda: clock)
-    server = SimulatedEngine(capacity=room, timing=one.pace(), metrics=Metrics("m", {}), prefix_caching=False)
-    ttfts_s: list[float] = []
-    everybody = [
-        User(number=n, prompt_tokens=prompt_tokens, clock=clock, server=server, ttfts_s=ttfts_s) for n in range(users)
-    ]
-    for user in everybody:
-        user.send()
-    clock.run()
-    return users * REQUESTS * OUTPUT_TOKENS / clock.now, fmean(ttfts_s)
+def loop(prompt_tokens: int, users: int) -> ClosedLoop:
+    return ClosedLoop(prompt_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users, requests=REQUESTS)
 
 
 def planned(one: Served, prompt_tokens: int, users: int) -> WorkloadPlan:
@@ -140,7 +47,8 @@ def loads(one: Served) -> Iterator[tuple[int, int, WorkloadPlan]]:
 def differences(one: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield what is outside the plan's bands, with the margins of a check of one server (`planning.solve.residuals`)."""
     for prompt_tokens, users, plan in loads(one):
-        rate, ttft_s = simulated(one, prompt_tokens, users, monkeypatch)
+        found = loop(prompt_tokens, users).run(one, monkeypatch)
+        rate, ttft_s = found.output_tok_per_s, found.ttft_s
         tokens, first = plan.output_tok_per_s, plan.ttft_s
         low, high = min(tokens.low, tokens.typical * LEAST_MARGIN), max(tokens.high, tokens.typical / LEAST_MARGIN)
         where = f"{prompt_tokens} tokens, {users} users"
@@ -181,5 +89,5 @@ def test_a_difference_is_found(fault: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_prompt_takes_steps_from_the_other_requests(monkeypatch: pytest.MonkeyPatch):
     one = without_drafts("tpu-v6e1-e4b")
-    short, long = (simulated(one, prompt_tokens, 16, monkeypatch)[0] for prompt_tokens in (64, 8192))
+    short, long = (loop(prompt_tokens, 16).run(one, monkeypatch).output_tok_per_s for prompt_tokens in (64, 8192))
     assert long < 0.7 * short
