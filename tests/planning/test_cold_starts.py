@@ -23,7 +23,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def seconds(cell: str) -> float:
-    return float(cell.split()[0])
+    return float(cell.split(maxsplit=1)[0])
 
 
 def at_most(cell: str) -> float:
