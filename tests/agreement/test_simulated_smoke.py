@@ -4,8 +4,10 @@ The server is a process on a fast clock. The two checks of speed measure its eng
 cannot make it look slow.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +65,7 @@ def checks_of(one: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[Check, ...]
     )
 
 
-def smoke(one: Served, stack: str, monkeypatch: pytest.MonkeyPatch) -> SmokeReport:
+def smoke(one: Served, stack: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SmokeReport:
     plan, checks = plan_of(one.subject), checks_of(one, monkeypatch)
     words = vllm_arguments(one.subject.resolved.vllm, model_or_path=one.subject.resolved.model_id)
     # Responses come at fifty times their rate; the checks that remain here compare no time with the plan.
@@ -72,6 +74,7 @@ def smoke(one: Served, stack: str, monkeypatch: pytest.MonkeyPatch) -> SmokeRepo
         "VLLM_SIM_ACCELERATOR": hardware_of(settings_of(stack)),
         "VLLM_SIM_IMAGE": BUILT_IMAGE,
         "VLLM_SIM_SPEED": "50",
+        "VLLM_SIM_PATHS": json.dumps({"/": str(folder)}),
     }
     with server(["vllm", "serve", *words], **around) as url:
         return run_smoke(
@@ -88,18 +91,18 @@ def bad(report: SmokeReport) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, monkeypatch: pytest.MonkeyPatch):
-    report = smoke(served(stack), stack, monkeypatch)
+def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    report = smoke(served(stack), stack, tmp_path, monkeypatch)
     assert bad(report) == {}
     assert "plan" in {check.name for check in report.checks if check.outcome.verdict == "passed"}
 
 
-def test_the_changed_flag_of_the_tasks_page_has_no_warning(monkeypatch: pytest.MonkeyPatch):
-    assert bad(smoke(served("tpu-v6e1", 8192), "tpu-v6e1", monkeypatch)) == {}
+def test_the_changed_flag_of_the_tasks_page_has_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert bad(smoke(served("tpu-v6e1", 8192), "tpu-v6e1", tmp_path, monkeypatch)) == {}
 
 
-def test_a_server_with_other_blocks_than_planned_warns(monkeypatch: pytest.MonkeyPatch):
+def test_a_server_with_other_blocks_than_planned_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one = served("tpu-v6e1", 8192)
     memory = replace(one.subject.memory, kv_blocks=one.subject.memory.kv_blocks // 8)
-    report = smoke(replace(one, subject=replace(one.subject, memory=memory)), "tpu-v6e1", monkeypatch)
+    report = smoke(replace(one, subject=replace(one.subject, memory=memory)), "tpu-v6e1", tmp_path, monkeypatch)
     assert "more than planned" in bad(report)["options in effect"]

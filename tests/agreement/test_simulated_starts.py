@@ -32,12 +32,13 @@ def phases(one: Served, stack: str, folder: Path) -> dict[str, float]:
     mode = one.subject.resolved.weights_mode
     options = {"enable-buffered-read": "true"} if mode == "fuse-buffered" else {}
     listing = folder / "mounts.json"
-    listing.write_text(simulated_mount(files, options), encoding="utf-8")
+    listing.write_text(mounted(files, options), encoding="utf-8")
     around = read(
         {
             **dict(plan_of(one.subject).environment),
             "VLLM_SIM_ACCELERATOR": hardware_of(settings_of(stack)),
             "VLLM_SIM_IMAGE": BUILT_IMAGE,
+            "VLLM_SIM_PATHS": json.dumps({"/": str(folder)}),
             **({"VLLM_SIM_MOUNTS_FILE": str(listing)} if mode.startswith("fuse") else {}),
             **(
                 {"VLLM_SIM_NETWORK_MB_PER_S": "75"}
@@ -57,7 +58,8 @@ def phases(one: Served, stack: str, folder: Path) -> dict[str, float]:
     return found
 
 
-def simulated_mount(files: dict[str, int], options: dict[str, str]) -> str:
+def mounted(files: dict[str, int], options: dict[str, str]) -> str:
+    """Return a mount of the weights' bucket as the simulator reads it."""
     return json.dumps([{"path": "/mnt/models", "files": files, "options": options, "readable": True}])
 
 
