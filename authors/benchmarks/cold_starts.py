@@ -2,9 +2,9 @@
 
     python -m authors.benchmarks.cold_starts [--write]
 
-Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from a separate table
-of measured boots
-(`packages/localcloud/vllm/data/starts.json`). No clock is read, so the output is the same on every machine. `--write` updates docs/authors/cold-starts.md.
+Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from measured boots
+(`packages/localcloud/vllm/data/starts.json`). No clock is read, so the output is the same on every machine. `--write` updates
+docs/authors/cold-starts.md.
 """
 
 import json

@@ -46,7 +46,7 @@ def _boot(row: dict[str, object]) -> MeasuredStart:
         size=_size(model),
         is_w4a16=row["scheme"] == "w4a16",
         kind=accelerator.kind,
-        generation=_generation(accelerator),
+        generation=generation_of(accelerator),
         layers=_number(row["layers"]),
         compile_s=_seconds(row.get("compile_s")),
         programs=_number(row.get("programs", 1)),
@@ -94,12 +94,13 @@ def _nearest(
 ) -> Sequence[MeasuredStart]:
     """Return the boots that are most like a server: accelerator, model and bits, then without the model, then without the accelerator."""
     bits = [boot for boot in boots if boot.is_w4a16 == model.is_w4a16] or list(boots)
-    here = [boot for boot in bits if boot.generation == _generation(accelerator)] or bits
+    here = [boot for boot in bits if boot.generation == generation_of(accelerator)] or bits
     return [boot for boot in here if boot.size == _size(model)] or here
 
 
-def _generation(accelerator: SimulatedAccelerator) -> str:
-    return accelerator.name.partition("-")[0] if accelerator.kind == "tpu" else accelerator.name
+def generation_of(accelerator: SimulatedAccelerator) -> str:
+    """Return a TPU's generation, such as `v6e`, or another accelerator's name."""
+    return accelerator.name.removeprefix("TPU ").partition("-")[0] if accelerator.kind == "tpu" else accelerator.name
 
 
 def _size(model: Model) -> str:

@@ -18,9 +18,7 @@ from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, cap
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
-_FUSE_MB_PER_S: Final = (
-    53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE with its defaults, the first of two reads
-)
+_FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
 _FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
 _FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
 _HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
@@ -40,11 +38,17 @@ load of the boots without it, about 960 s for 26 programs, 1.5 times the 24.6 s 
 _COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
 _COMPILE_TPU_CACHED_SHARE: Final = 0.40
 """Measured: 235 s of 595 s for E2B on a v5e-1 with a warm cache (public report of 2026-08-09). Programs are traced, loaded and run once."""
+_CACHED_W4A16_PROGRAM_S: Final = {"v5litepod": 24.4}
+"""Measured: 97.64 s for four programs of 12B in four bits on a v5e-1 with a restored cache (public boot log of 2026-09-30). Other TPUs are
+assumed to take half: their hosts compile in half the time."""
+_CACHED_W4A16_OTHERS_S: Final = 12.2
 _TPU_SMALLEST_BATCH: Final = 16
 _TPU_BATCH: Final = 1024  # vLLM's default on v6e
 _TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took in addition to loading and its engine (public boot log of 2026-09-26); the split is assumed
 _TPU_SERVER_S: Final = 30.0  # the rest of them, until /health responds
-_TPU_PROCESSOR_S: Final = 55.0  # measured: 124 s instead of 69 s if images, video or audio are served (E2B, the log of _COMPILE_TPU_PROGRAM_S)
+_TPU_PROCESSOR_S: Final = (
+    55.0  # measured: 124 s instead of 69 s if images, video or audio are served (the boot e2b-text-v6e-1)
+)
 _TPU_BUCKET_MB_PER_S: Final = 400.0  # assumed: runai_streamer from gs://; 56 MB/s and more than 1 GB/s are published
 _COMPILE_TINY_S: Final = 1.0
 
@@ -421,7 +425,9 @@ def _compile(
     full_s = full_compile_s(arguments, environment, accelerator, model)
     if cache is not None and cache.is_file():
         on_tpu = accelerator.kind == "tpu" and model.name != "tiny"
-        took = full_s * _COMPILE_TPU_CACHED_SHARE if on_tpu else min(_COMPILE_CACHED_S, full_s)
+        took = min(_COMPILE_CACHED_S, full_s)
+        if on_tpu:
+            took = min(_tpu_cached_s(arguments, environment, accelerator, model), full_s)
         line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
         charge = Charge(what="cached", name=cache.name, seconds=took)
         return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
@@ -444,11 +450,25 @@ def full_compile_s(
         return _COMPILE_TINY_S
     if accelerator.kind != "tpu":
         return measured_starts.gpu_engine_s(model, accelerator) - measured_starts.WARM_UP_GPU_S
-    batches = _batch_sizes(arguments.max_num_batched_tokens or _TPU_BATCH, environment.padding_gap)
-    # One program per batch size, and another with embeddings as input for media.
-    programs = batches * (2 if _sees_or_hears(arguments) else 1)
+    programs = _programs(arguments, environment)
     speculation = _SPECULATION_FACTOR if arguments.speculative_config else 1.0
     return programs * measured_starts.program_s(model, accelerator) * speculation
+
+
+def _tpu_cached_s(
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
+) -> float:
+    """Return the seconds to load a TPU's programs from a cache."""
+    if not model.is_w4a16:
+        return full_compile_s(arguments, environment, accelerator, model) * _COMPILE_TPU_CACHED_SHARE
+    generation = measured_starts.generation_of(accelerator)
+    return _programs(arguments, environment) * _CACHED_W4A16_PROGRAM_S.get(generation, _CACHED_W4A16_OTHERS_S)
+
+
+def _programs(arguments: Arguments, environment: RuntimeEnvironment) -> int:
+    """Return the number of XLA programs: one per batch size, and another with embeddings as input for media."""
+    batches = _batch_sizes(arguments.max_num_batched_tokens or _TPU_BATCH, environment.padding_gap)
+    return batches * (2 if _sees_or_hears(arguments) else 1)
 
 
 def _batch_sizes(most: int, padding_gap: int) -> int:

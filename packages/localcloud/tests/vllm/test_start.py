@@ -317,3 +317,17 @@ def test_a_padding_gap_adds_batch_sizes_and_speculation_makes_programs_longer():
         for arguments, given in ((words, {"VLLM_SIM_ACCELERATOR": "v6e-4"}), (words, gap), (drafts, gap))
     ]
     assert times == pytest.approx([18 * 24.625, 26 * 24.625, 26 * 24.625 * 1.5])
+
+
+@pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.6), ("v6e-1", 48.8)])
+def test_a_cache_saves_almost_all_of_a_4_bit_models_compilation(tmp_path: Path, accelerator: str, seconds: float):
+    paths = {"VLLM_XLA_CACHE_PATH": "/cache", "VLLM_SIM_PATHS": json.dumps({"/": str(tmp_path)})}
+    around = read({"VLLM_SIM_ACCELERATOR": accelerator, "VLLM_SIM_IMAGE": BUILT, **paths})
+    limits = '--limit-mm-per-prompt={"image": 0, "video": 0, "audio": 0}'
+    model = "google/gemma-4-E2B-it-qat-w4a16-ct"
+    words = parse(["vllm", "serve", model, "--max-model-len=2048", "--max-num-batched-tokens=128", limits])
+    for file in [step.cache_file for step in plan(words, around).steps if step.cache_file]:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    charges = {step.charge.what: step.charge.seconds for step in plan(words, around).steps if step.charge}
+    assert charges["cached"] == pytest.approx(seconds)
