@@ -2,8 +2,9 @@
 
     python -m authors.benchmarks.cold_starts [--write]
 
-Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from a separate table
-(`packages/localcloud/vllm/startup.py`). No clock is read, so the output is the same on every machine. `--write` updates docs/authors/cold-starts.md.
+Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from measured boots
+(`packages/localcloud/vllm/data/starts.json`). No clock is read, so the output is the same on every machine. `--write` updates
+docs/authors/cold-starts.md.
 """
 
 import json
@@ -56,7 +57,16 @@ def _rows(stack: str) -> Iterator[str]:
 
 def _row(stack: str, way: LoadingMode, cold: str, cached: str, memory: str) -> str:
     vpc = "yes" if way.direct_vpc else "no"
-    cells = (stack, f"`{way.mode}`", vpc, f"{way.start_s:.0f} s", cold, f"{way.cached_start_s:.0f} s", cached, memory)
+    cells = (
+        stack,
+        f"`{way.mode}`",
+        vpc,
+        f"{way.start_s:.0f} s, at most {way.start_high_s:.0f} s",
+        cold,
+        f"{way.cached_start_s:.0f} s",
+        cached,
+        memory,
+    )
     return f"| {' | '.join(cells)} |"
 
 

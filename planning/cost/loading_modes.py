@@ -40,6 +40,8 @@ class LoadingMode:
     load_s: float
     start_s: float
     """With an empty compile cache."""
+    start_high_s: float
+    """The same at the high end of its band."""
     cached_start_s: float
     """With `cloudRun.compileCache: bucket`, from the second start on."""
     host_gib: float
@@ -66,6 +68,7 @@ class LoadingMode:
             "chosen": self.is_chosen,
             "load_s": round(self.load_s, 1),
             "start_s": round(self.start_s, 1),
+            "start_high_s": round(self.start_high_s, 1),
             "cached_start_s": round(self.cached_start_s, 1),
             "host_gib": round(self.host_gib, 2),
             "memory_gib": rounded(self.memory_gib, 2),
@@ -116,6 +119,7 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
         is_chosen=is_chosen and mode == resolved.weights_mode,
         load_s=startup.load_s,
         start_s=startup.total_s,
+        start_high_s=startup.total_high_s,
         cached_start_s=usual_start_s(startup_plan(cached)),
         host_gib=host_gib,
         memory_gib=None if host is None else host[0],

@@ -126,6 +126,9 @@ authors/benchmarks/runs/2026-09-26-kvbf16-26b-q4w4-kvbf16-v6e1)."""
 OLD_DISK_TO_DEVICE_BYTES_PER_S: Final = 200e6
 """The same before `planning.question.releases.STARTS_FASTER_ON_TPU`: 204 to 231 MB/s for E2B in public boot logs of vLLM 0.26."""
 PAGE_CACHE_TO_GPU_BYTES_PER_S: Final = 1_500e6
+LOAD_BAND: Final = (0.75, 1.3)
+"""Loading time relative to the plan, low and high: 11 public loads are between 0.79 and 1.22. A 12th, 12B by the PyTorch path on v6e-1,
+took 36 s for 104 planned: it maps its files and reads them later."""
 
 # --- Starting -----------------------------------------------------------------------------------------------------------------------
 CLOUD_RUN_CONTAINER_START_S: Final = 20
@@ -155,8 +158,14 @@ TPU_OLD_MULTIMODAL_WARM_UP_S: Final = 34
 """The same as TPU_MULTIMODAL_WARM_UP_S before that release (the same log: 34.2 s)."""
 GPU_COMPILE_BASE_S: Final = 20
 GPU_COMPILE_S_PER_LAYER: Final = 2.5
-"""torch.compile and graph optimization on the vCPU of Cloud Run (field report 002); a dedicated machine takes about half."""
-GPU_DEDICATED_COMPILE_FACTOR: Final = 0.5
+"""torch.compile and graph optimization on the vCPU of Cloud Run (field report 002). One core does the work: vLLM sets Inductor's compile
+threads to 1 (vllm/env_override.py), so neither more vCPU nor a dedicated machine is faster, only a faster core."""
+GPU_FAST_CORE_COMPILE_FACTOR: Final = 0.52
+"""The same on a host with fast cores (`planning.machine.hardware.has_fast_cores`). Fitted to 31B in fp8 on an H200 NVL: 108.24 s in the engine
+(the boot fp8-31b-h200 of scripts/plan/corpus/measured.toml), of which 20 s are graph capture and warm-up."""
+GPU_COMPILE_BAND: Final = (0.85, 1.25)
+"""Compile time on a known host relative to the plan, low and high: public logs of six hosts are between 0.99 and 1.22. On a host whose cores
+are unknown, the band reaches from the low end of fast cores to the high end of the others."""
 GPU_CACHED_COMPILE_FACTOR: Final = 0.21
 """Fraction of the compile time that a start with a restored VLLM_CACHE_ROOT still takes: 15.9 of 65.0 s, 12.2 of 65.6, 3.6 of 15.0, 7.2 of 27.4 and
 3.2 of 25.5 for five models (vllm-project/vllm#37198, 2026-03, before its change; 0.12 after it). Graph capture and warm-up are never skipped."""
@@ -169,6 +178,20 @@ XLA_W4A16_PROGRAM_S: Final = 20
 XLA_W4A16_S_PER_BILLION: Final = 2.6
 """Additional time per program of a 4-bit model on v6e, per billion parameters in linear layers outside the experts on one chip:
 on v6e-1 eight programs take 985 s for 31B, 520 for 12B and 336 for 26B-A4B (the runs at TPU_W4A16_LAYER_S and TPU_W4A16_EXPERT_PARAMS_PER_S)."""
+XLA_V5E_W4A16_PROGRAM_S: Final = 59
+XLA_V5E_W4A16_S_PER_BILLION: Final = 26.4
+"""The same on v5e, with a cold cache: four programs take 603.86 s for E2B and 1,555.54 s for 12B (xbill9/gemma4-dev, tpu-vllm-v5e1-2b-w4a16/benchmarks/
+runs/2026-09-29-e2b-e2b-google-v5e1, and jev-tpu-v5e1/results/2026-09-28-12b3-v5e1-logs at bca1c8b). Ten times as much per parameter as on v6e:
+the matrix unit has a quarter of the size (128 x 128 for 256 x 256), so a tile of the 4-bit kernel unrolls to four times as many instructions,
+on a host that compiles at half the speed (XLA_V5E_FACTOR). Not fitted: E4B, 859.65 s, and 26B-A4B, 1,047.38 s for eight programs.
+Public v5e boots of 4-bit models that took a third of it (12B, 436 s in total) restored the compile cache of an earlier boot."""
+XLA_COMPILE_BAND: Final = (0.8, 1.25)
+"""Compile time of XLA programs relative to the plan, low and high: 13 public boots on v5e and v6e are between 0.83 and 1.17."""
+XLA_W4A16_COMPILE_LOW: Final = 0.65
+"""Low end for 4-bit models: on four chips, 26B-A4B took 236 s for 345 planned."""
+XLA_V5E_W4A16_COMPILE_HIGH: Final = 1.75
+"""High end for 4-bit models on v5e, whose host of 44 GiB then swaps: the same boot of 12B took 2,852 s in total for 4 programs, its small programs
+minutes each (jev-tpu-v5e1/README.md: "Four buckets peaked at about 40 GB plus 9 GB of swap"; eight did not finish within an hour)."""
 XLA_V5E_FACTOR: Final = 1.9
 """v5e hosts compile more slowly: 738 s where a v6e host took 394 s for the same programs."""
 XLA_TORCH_FACTOR: Final = 1.4
@@ -182,6 +205,9 @@ XLA_CACHED_FACTOR: Final = 0.37
 on v5e-1 (xbill9/gemma4-dev 4cf2d8b, tpu-vllm-v5e1-2b/benchmarks/runs/2026-08-09-serving-params-v5e1/REPORT.md) took 857 s cold and 497 s with
 the cache kept; without 202 s of the process and 60 s of loading, that is 235 of 595 s, 0.40. 12B for text on v6e-1 (the log at
 TPU_PROCESS_START_S) took 55 s for eight programs, 0.31 of 176. The mean of both, weighted by their 18 and 8 programs."""
+XLA_W4A16_CACHED_FACTOR: Final = 0.03
+"""The same for the additional time of 4-bit programs, which is almost all compilation: with a restored cache, four programs of 12B on v5e-1 took 97.64 s
+(xbill9/gemma4-dev b584cd5, tpu-vllm-v5e1-12b-w4a16/benchmarks/runs/2026-09-30-g12speedb-12b-google-v5e1) of the 1,555.54 s without one."""
 # The archive of compiled programs downloads during the image pull: 64 programs took 11 s through a bucket (sgl-project/sglang-jax#1263,
 # 97 s instead of 86 s), less than VM_IMAGE_PULL_S. A machine that restores them therefore takes no extra time.
 HOST_SYSTEM_DISK_GIB: Final = (10, 20)

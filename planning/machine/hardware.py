@@ -58,6 +58,8 @@ class Host:
     min_memory_gib: float = 0
     max_vcpu: float = 0
     """0 if the machine always has `vcpu`."""
+    has_fast_cores: bool | None = None
+    """True for CPUs from 2023 on (Sapphire Rapids, Genoa, Grace, Turin), False for older ones (Compute Engine, CPU platforms); None if unknown."""
     machine: str = ""
     source: str = ""
 
@@ -156,6 +158,11 @@ _OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine
 def host_of(accelerator: Accelerator, platform: str) -> Host:
     """Return the default machine or container of the accelerator on this platform."""
     return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
+
+
+def has_fast_cores(accelerator: Accelerator, platform: str) -> bool | None:
+    """Return whether the host's CPU is of 2023 or later, on which one core compiles about twice as fast; None if unknown."""
+    return host_of(accelerator, platform).has_fast_cores
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)

@@ -280,11 +280,20 @@ class StartupPlan:
 
     pull_s: float
     load_s: float
+    load_low_s: float
+    load_high_s: float
+    """The same with the scatter of public logs."""
     cached_total_s: float | None
     """Seconds of a start that finds compiled graphs in the bucket; None if none are stored there."""
     compile_s: float
     """Engine initialization after the weights are loaded: compilation, graph capture, warm-up."""
+    compile_low_s: float
+    compile_high_s: float
+    """The same on a host with faster and with slower cores, as far as the host is unknown, and with the scatter of public logs."""
     total_s: float
+    total_low_s: float
+    total_high_s: float
+    """The total with loading and compiling at their low and at their high end; the image as planned."""
     probe_budget_s: int
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None

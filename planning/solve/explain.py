@@ -133,7 +133,7 @@ def _startup(subject: Subject) -> tuple[str, ...]:
     return (
         f"image and process   {startup.pull_s:8.1f} s",
         f"weights, {resolved.weights_mode:<10} {startup.load_s:8.1f} s for {subject.memory.checkpoint_gib:.2f} GiB",
-        f"compile and warm-up {startup.compile_s:8.1f} s ({work})",
+        f"compile and warm-up {startup.compile_s:8.1f} s ({work}), between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s",
         f"total               {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s",
         *_seen(startup),
         *_again(startup),

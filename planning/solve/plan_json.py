@@ -17,6 +17,10 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     document["memory"]["kv_margin_gib"] = round(plan.memory.kv_margin_gib, 3)
     if plan.margin is not None:
         document["margin"] = with_former_names(document["margin"], MARGIN)
+    document["startup"] |= {
+        name: round(getattr(plan.startup, name), 1)
+        for name in ("load_low_s", "load_high_s", "compile_low_s", "compile_high_s", "total_low_s", "total_high_s")
+    }
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()

@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from planning.data import overheads
-from planning.machine.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
+from planning.machine.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S, has_fast_cores
 from planning.memory.buckets import buckets_of
 from planning.memory.budget import captured_graphs
 from planning.memory.host_memory import keeps_graphs
@@ -37,7 +37,9 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     pull_s = _pull_s(resolved)
     load_s = _load_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
+    low_s, high_s = compile_band_of(resolved)
     total_s = pull_s + load_s + compile_s
+    load_low_s, load_high_s = (load_s * share for share in overheads.LOAD_BAND)
     cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
     process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache
@@ -46,7 +48,8 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     )
     is_machine = resolved.platform == "tpu-vm"
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
-    budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
+    longest_s = max(total_s * overheads.PROBE_MARGIN, pull_s + load_s + high_s)
+    budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
     # A start within the platform's limit gets its full margin, up to that limit.
     if limit_s is not None and total_s <= limit_s:
@@ -55,9 +58,15 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     return StartupPlan(
         pull_s=pull_s,
         load_s=load_s,
+        load_low_s=load_low_s,
+        load_high_s=load_high_s,
         cached_total_s=None if cached_s is None else pull_s + load_s + cached_s,
         compile_s=compile_s,
+        compile_low_s=low_s,
+        compile_high_s=high_s,
         total_s=total_s,
+        total_low_s=pull_s + load_low_s + low_s,
+        total_high_s=pull_s + load_high_s + high_s,
         probe_budget_s=budget_s,
         probe_limit_s=limit_s,
         probe=probe,
@@ -167,16 +176,50 @@ def _unpack_s(resolved: Resolved) -> float:
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
     """Return the seconds for compilation, graph capture and warm-up."""
     if resolved.is_tpu:
-        return xla_programs(resolved) * _xla_program_s(resolved) * (overheads.XLA_CACHED_FACTOR if is_cached else 1.0)
+        return xla_programs(resolved) * _xla_program_s(resolved, is_cached=is_cached)
+    return _gpu_compile_s(resolved, has_fast_cores=_counts_as_fast(resolved), is_cached=is_cached)
+
+
+def compile_band_of(resolved: Resolved) -> tuple[float, float]:
+    """Return the low and the high end of a cold start's compile time, in seconds."""
+    if resolved.is_tpu:
+        low, high = overheads.XLA_COMPILE_BAND
+        if resolved.unpacks_int4:
+            low = overheads.XLA_W4A16_COMPILE_LOW
+            high = overheads.XLA_V5E_W4A16_COMPILE_HIGH if _is_v5e(resolved) else high
+        compile_s = compile_s_of(resolved, is_cached=False)
+        return low * compile_s, high * compile_s
+    known = has_fast_cores(resolved.accelerator, resolved.platform)
+    fast, slow = (True, False) if known is None else (known, known)
+    low, high = overheads.GPU_COMPILE_BAND
+    return (
+        low * _gpu_compile_s(resolved, has_fast_cores=fast, is_cached=False),
+        high * _gpu_compile_s(resolved, has_fast_cores=slow, is_cached=False),
+    )
+
+
+def _counts_as_fast(resolved: Resolved) -> bool:
+    """Return whether the host's cores count as fast.
+
+    Unknown hosts of large devices do, except on Cloud Run, where a short estimate would end a start: devices of 70 GiB or more other than
+    the A100 are from 2023 or later (`Accelerator.is_large`), and so are the CPUs beside them.
+    """
+    known = has_fast_cores(resolved.accelerator, resolved.platform)
+    if known is None:
+        return resolved.platform != "cloud-run" and resolved.accelerator.is_large
+    return known
+
+
+def _gpu_compile_s(resolved: Resolved, *, has_fast_cores: bool, is_cached: bool) -> float:
+    """Return the seconds of torch.compile, graph capture and warm-up on a GPU's host."""
     if resolved.eager:
         return overheads.GPU_EAGER_WARM_UP_S
-    factor = 1.0 if resolved.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
-    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
+    factor = overheads.GPU_FAST_CORE_COMPILE_FACTOR if has_fast_cores else 1.0
     if is_cached:
         factor *= overheads.GPU_CACHED_COMPILE_FACTOR
-    return (
-        factor * compile_s + captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
-    )
+    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
+    captured_s = captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S
+    return factor * compile_s + captured_s + overheads.GPU_EAGER_WARM_UP_S
 
 
 def graphs_s_of(resolved: Resolved) -> float:
@@ -193,12 +236,23 @@ def xla_programs(resolved: Resolved) -> int:
     return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)
 
 
-def _xla_program_s(resolved: Resolved) -> float:
-    slower = overheads.XLA_V5E_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
-    speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
-    torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
-    program_s = overheads.XLA_PROGRAM_S
+def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
+    """Return the seconds of one program: compiled, or traced, loaded and run once from a cache."""
+    is_v5e = _is_v5e(resolved)
+    program_s = overheads.XLA_PROGRAM_S * (overheads.XLA_V5E_FACTOR if is_v5e else 1.0)
+    program_s *= overheads.XLA_CACHED_FACTOR if is_cached else 1.0
     if resolved.unpacks_int4:
         billions = linear_params(resolved.spec) / resolved.tp / _BILLION
-        program_s += overheads.XLA_W4A16_PROGRAM_S + overheads.XLA_W4A16_S_PER_BILLION * billions
-    return program_s * slower * torch * speculation
+        base_s, billion_s = (
+            (overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION)
+            if is_v5e
+            else (overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION)
+        )
+        program_s += (base_s + billion_s * billions) * (overheads.XLA_W4A16_CACHED_FACTOR if is_cached else 1.0)
+    speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
+    torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
+    return program_s * torch * speculation
+
+
+def _is_v5e(resolved: Resolved) -> bool:
+    return resolved.accelerator.name.startswith("v5e")

@@ -99,7 +99,8 @@ def _startup(console: Console, plan: Plan) -> None:
     seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
     most = "up to " if plan.platform == "cloud-run" else ""
     paragraph(
-        console, f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}"
+        console,
+        f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}",
     )
     longest, bar = _longest_bar(console), Text()
     parts = (
@@ -111,7 +112,9 @@ def _startup(console: Console, plan: Plan) -> None:
         bar.append(mark * _cells(seconds, s.total_s, longest), style=color)
     bar.truncate(longest)
     paragraph(console, bar, prefix=_INDENT)
-    _legend(console, [Text(f"{mark} {name} {duration(seconds)}") for name, seconds, mark, _ in parts])
+    legend = [Text(f"{mark} {name} {duration(seconds)}") for name, seconds, mark, _ in parts]
+    legend[-1].append(f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})")
+    _legend(console, legend)
     console.print()
 
 

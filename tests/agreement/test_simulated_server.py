@@ -5,79 +5,17 @@ tell whether the plan or the simulation is wrong.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from localcloud.vllm.arguments import Arguments, parse
-from localcloud.vllm.engine import timing
-from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
-from planning.cost.subject import Subject, examine
-from planning.question.vllm_args import vllm_arguments
 from planning.solve.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
-from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.settings import Settings
+from tests.agreement.simulated_stacks import STACKS, Served, served
 
-ROOT = Path(__file__).resolve().parents[2]
-STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
 LENGTHS = (2048, 4096, 8192, 16384, 32768)
-BUILT_IMAGE = f"registry/vllm-tpu@sha256:{'1' * 64}"
-"""An image that loads 4-bit weights on a TPU."""
 TOLERANCE = 0.05
 """Blocks and tokens: the planner's own tolerance against logged servers (docs/authors/accuracy.md), and half of the smoke check's, so a
 simulated server can never warn. The simulator has logged weights where the planner computes them, which differ by up to 3 %."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """A stack at one length, as planned and as the simulator starts it."""
-
-    subject: Subject
-    arguments: Arguments
-    model: Model
-    accelerator: SimulatedAccelerator
-    burst_requests: int
-
-    def capacity(self) -> KvCacheSize | None:
-        """Return what the simulated server has; None if it refuses to start."""
-        try:
-            return capacity(self.arguments, self.model, self.accelerator)
-        except EngineStartError as error:
-            assert "To serve at least one request" in str(error)
-            return None
-
-
-def settings_of(stack: str) -> Settings:
-    return from_file(ROOT / f"Pulumi.{stack}.yaml", project="local-project")
-
-
-def served(stack: str, length: int) -> Served:
-    settings = settings_of(stack)
-    deployment = to_deployment(settings, ROOT)
-    subject = examine(replace(deployment, vllm=replace(deployment.vllm, max_model_len=length)))
-    arguments = parse(
-        ["vllm", "serve", *vllm_arguments(subject.resolved.vllm, model_or_path=subject.resolved.model_id)]
-    )
-    model, accelerator = find_model(arguments.model), find_accelerator(hardware_of(settings))
-    assert model is not None
-    assert accelerator is not None
-    return Served(
-        subject=subject,
-        arguments=arguments,
-        model=as_loaded(model, accelerator, BUILT_IMAGE),
-        accelerator=accelerator,
-        burst_requests=settings.smoke.burst_requests,
-    )
-
-
-def hardware_of(settings: Settings) -> str:
-    if settings.tpu is not None:
-        return settings.tpu.accelerator_type
-    assert settings.cloud_run is not None
-    return settings.cloud_run.gpu
 
 
 def differences(one: Served) -> Iterator[str]:
@@ -98,17 +36,9 @@ def differences(one: Served) -> Iterator[str]:
 
 def slower_or_faster(one: Served) -> Iterator[str]:
     """Yield simulated rates outside the plan's band for a healthy server, which is what the smoke check warns about."""
-    pace = timing(
-        one.model,
-        one.accelerator,
-        tensor_parallel=one.arguments.tensor_parallel_size,
-        offload_gib=one.arguments.cpu_offload_gib,
-        speed=1,
-        ttft_s=None,
-        tpot_s=None,
-    )
+    pace = one.pace()
     together = one.burst_requests
-    burst_s = pace.ttft_base_s + SMOKE_OUTPUT_TOKENS * pace.interval_s(together)
+    burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together)
     planned = smoke_figures(one.subject, together)
     assert planned.burst_tok_per_s is not None
     rates = (

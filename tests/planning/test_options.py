@@ -329,7 +329,21 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
             ]
         ),
         "vllm_version": None,
-        "startup": sorted(["pull_s", "load_s", "compile_s", "total_s", "probe_budget_s"]),
+        "startup": sorted(
+            [
+                "pull_s",
+                "load_s",
+                "load_low_s",
+                "load_high_s",
+                "compile_s",
+                "compile_low_s",
+                "compile_high_s",
+                "total_s",
+                "total_low_s",
+                "total_high_s",
+                "probe_budget_s",
+            ]
+        ),
         "throughput": ["decode_tok_per_s", "saturated_tok_per_s", "ttft_s"],
         "cost": sorted(
             [

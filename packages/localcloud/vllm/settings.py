@@ -74,6 +74,8 @@ class RuntimeEnvironment:
     is_developer: bool
     loads_adapters: bool
     charges: str | None = None
+    padding_gap: int = 0
+    """Tokens between batch sizes of a TPU above this size; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP)."""
     cuda_driver: int | None = None
     """Branch of the GPU's driver; None simulates none."""
     device_problem: str = ""
@@ -128,6 +130,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         is_developer=_switch(environment, "VLLM_SERVER_DEV_MODE", default="0"),
         loads_adapters=environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"},
         charges=environment.get(VARIABLE),
+        padding_gap=_integer(environment, "VLLM_TPU_BUCKET_PADDING_GAP") or 0,
         device_problem=environment.get("VLLM_SIM_DEVICE_PROBLEM", ""),
         cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),
         uses_cuda_compatibility=environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY", "").strip().lower() in {"1", "true"},

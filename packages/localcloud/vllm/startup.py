@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, hub_access, streamer
+from localcloud.vllm import VERSION, hub_access, measured_starts, streamer
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
-_FUSE_MB_PER_S: Final = 24.8  # measured: 16.44 GB in 664.24 s over Cloud Storage FUSE with its defaults
-_FUSE_PREFETCH_MB_PER_S: Final = 53.0  # measured: the same 16.44 GB prefetched in 310 s
+_FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
+_FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
 _FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
 _HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
 _DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
@@ -32,26 +32,23 @@ _HOST_OVERHEAD_GIB: Final = 1.46
 """Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
 
 _IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's configuration
-_COMPILE_GPU_S: Final = 98.93  # measured: torch.compile of the 26B-A4B QAT checkpoint on an L4
-_WARM_UP_GPU_S: Final = 4.03  # measured, same place
-_COMPILE_TPU_MOE_S: Final = 1440.0  # measured: 24 minutes of XLA compilation for the 26B-A4B on a v6e-4
-_COMPILE_TPU_MOE_TEXT_S: Final = (
-    197.0  # measured: the same for text only, vLLM 0.29.1rc1 (public boot log of 2026-09-26)
-)
-_COMPILE_TPU_PROGRAM_S: Final = (
-    18.4  # measured: 166 s in the engine for nine programs of E2B on a v6e-1 (public boot log of 2026-09-24)
-)
+_SPECULATION_FACTOR: Final = 1.5
+"""Measured: 1,440 s until the first answer of 26B-A4B with speculation on a v6e-4 (field report 001). Without the image's pull, imports, processor and
+load of the boots without it, about 960 s for 26 programs, 1.5 times the 24.6 s of dense-26b-v6e-4."""
 _COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
 _COMPILE_TPU_CACHED_SHARE: Final = 0.40
 """Measured: 235 s of 595 s for E2B on a v5e-1 with a warm cache (public report of 2026-08-09). Programs are traced, loaded and run once."""
+_CACHED_W4A16_PROGRAM_S: Final = {"v5litepod": 24.4}
+"""Measured: 97.64 s for four programs of 12B in four bits on a v5e-1 with a restored cache (public boot log of 2026-09-30). Other TPUs are
+assumed to take half: their hosts compile in half the time."""
+_CACHED_W4A16_OTHERS_S: Final = 12.2
 _TPU_SMALLEST_BATCH: Final = 16
 _TPU_BATCH: Final = 1024  # vLLM's default on v6e
 _TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took in addition to loading and its engine (public boot log of 2026-09-26); the split is assumed
 _TPU_SERVER_S: Final = 30.0  # the rest of them, until /health responds
-_TPU_PROCESSOR_S: Final = 55.0  # measured: 124 s instead of 69 s if images, video or audio are served (E2B, the log of _COMPILE_TPU_PROGRAM_S)
-_TPU_LOAD_MB_PER_S: Final = {"E2B": 230.0}  # measured: E2B; the others load at
-_TPU_LOAD_OTHERS_MB_PER_S: Final = 425.0  # measured: 12B
-_TPU_HUB_MB_PER_S: Final = 430.0  # measured: the slowest of several public logs, without the load after it
+_TPU_PROCESSOR_S: Final = (
+    55.0  # measured: 124 s instead of 69 s if images, video or audio are served (the boot e2b-text-v6e-1)
+)
 _TPU_BUCKET_MB_PER_S: Final = 400.0  # assumed: runai_streamer from gs://; 56 MB/s and more than 1 GB/s are published
 _COMPILE_TINY_S: Final = 1.0
 
@@ -206,7 +203,7 @@ def hub_cache_file(name: str, environment: RuntimeEnvironment, revision: str = "
 def download_s(model: Model, environment: RuntimeEnvironment) -> float:
     """Return the simulated seconds of a download from the hub, without the load after it."""
     if _is_tpu(environment):
-        return model.disk_bytes / (min(_TPU_HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
+        return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
     rates = (_DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
     load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
     return both_s - load_s
@@ -314,7 +311,7 @@ def _steps(
         line = f"[weight_utils.py:1] Time spent downloading weights for {arguments.model}: {weights.download_s:.6f} seconds"
         hub = Charge(what="hub", name=arguments.model, seconds=weights.download_s, bytes=model.disk_bytes)
         yield StartupStep(at_s=now, line=line, cache_file=weights.downloaded, charge=hub)
-    load_s = weights.size_bytes / (_load_mb_per_s(weights, is_tpu=is_tpu) * 1e6)
+    load_s = weights.size_bytes / (_load_mb_per_s(weights, accelerator, is_tpu=is_tpu) * 1e6)
     for shard in range(1, model.shards + 1):
         done = shard / model.shards
         killed = _killed(environment, weights.load_gib, (shard - 1) / model.shards, done)
@@ -343,7 +340,7 @@ def _steps(
         f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
         f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
     )
-    end_s = 0.5 if tiny else _tpu_end_s(arguments) if is_tpu else _WARM_UP_GPU_S
+    end_s = 0.5 if tiny else _tpu_end_s(arguments) if is_tpu else measured_starts.WARM_UP_GPU_S
     now += end_s
     yield StartupStep(at_s=now, charge=Charge(what="process", name="warm-up and HTTP server", seconds=end_s))
     yield from logged(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
@@ -377,13 +374,13 @@ def _is_tpu(environment: RuntimeEnvironment) -> bool:
     return found is not None and found.kind == "tpu"
 
 
-def _load_mb_per_s(weights: _Weights, *, is_tpu: bool) -> float:
+def _load_mb_per_s(weights: _Weights, accelerator: SimulatedAccelerator, *, is_tpu: bool) -> float:
     """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
     if not is_tpu:
         return weights.mb_per_s
     if weights.streamed:
         return min(_TPU_BUCKET_MB_PER_S, weights.mb_per_s)
-    return min(_TPU_LOAD_MB_PER_S.get(weights.model.name, _TPU_LOAD_OTHERS_MB_PER_S), weights.mb_per_s)
+    return min(measured_starts.tpu_load_mb_per_s(weights.model, accelerator), weights.mb_per_s)
 
 
 def _sees_or_hears(arguments: Arguments) -> bool:
@@ -425,10 +422,12 @@ def _compile(
             StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")
         ]
     cache = _cache_file(arguments, environment, accelerator, model)
-    full_s = _full_compile_s(arguments, accelerator, model)
+    full_s = full_compile_s(arguments, environment, accelerator, model)
     if cache is not None and cache.is_file():
         on_tpu = accelerator.kind == "tpu" and model.name != "tiny"
-        took = full_s * _COMPILE_TPU_CACHED_SHARE if on_tpu else min(_COMPILE_CACHED_S, full_s)
+        took = min(_COMPILE_CACHED_S, full_s)
+        if on_tpu:
+            took = min(_tpu_cached_s(arguments, environment, accelerator, model), full_s)
         line = f"[backends.py:1] Directly load the compiled graph(s) from the cache, took {took:.3f} s"
         charge = Charge(what="cached", name=cache.name, seconds=took)
         return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
@@ -443,16 +442,42 @@ def _compile(
     return now + took, [compiling, done]
 
 
-def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, model: Model) -> float:
+def full_compile_s(
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
+) -> float:
+    """Return the seconds of a compilation without a cache."""
     if model.name == "tiny":
         return _COMPILE_TINY_S
     if accelerator.kind != "tpu":
-        return _COMPILE_GPU_S
-    if model.is_moe:
-        return _COMPILE_TPU_MOE_S if _sees_or_hears(arguments) else _COMPILE_TPU_MOE_TEXT_S
-    # One program per power of two up to the batch, and another with embeddings as input for media.
-    batches = max((arguments.max_num_batched_tokens or _TPU_BATCH) // _TPU_SMALLEST_BATCH, 1).bit_length()
-    return _COMPILE_TPU_PROGRAM_S * batches * (2 if _sees_or_hears(arguments) else 1)
+        return measured_starts.gpu_engine_s(model, accelerator) - measured_starts.WARM_UP_GPU_S
+    programs = _programs(arguments, environment)
+    speculation = _SPECULATION_FACTOR if arguments.speculative_config else 1.0
+    return programs * measured_starts.program_s(model, accelerator) * speculation
+
+
+def _tpu_cached_s(
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
+) -> float:
+    """Return the seconds to load a TPU's programs from a cache."""
+    if not model.is_w4a16:
+        return full_compile_s(arguments, environment, accelerator, model) * _COMPILE_TPU_CACHED_SHARE
+    generation = measured_starts.generation_of(accelerator)
+    return _programs(arguments, environment) * _CACHED_W4A16_PROGRAM_S.get(generation, _CACHED_W4A16_OTHERS_S)
+
+
+def _programs(arguments: Arguments, environment: RuntimeEnvironment) -> int:
+    """Return the number of XLA programs: one per batch size, and another with embeddings as input for media."""
+    batches = _batch_sizes(arguments.max_num_batched_tokens or _TPU_BATCH, environment.padding_gap)
+    return batches * (2 if _sees_or_hears(arguments) else 1)
+
+
+def _batch_sizes(most: int, padding_gap: int) -> int:
+    """Return the number of batch sizes: powers of two up to the gap, then multiples of it (VLLM_TPU_BUCKET_PADDING_GAP; 0 for powers alone)."""
+    sizes, size = 1, _TPU_SMALLEST_BATCH
+    while size < most:
+        size = size + padding_gap if 0 < padding_gap <= size else size * 2
+        sizes += 1
+    return sizes
 
 
 def _cache_file(

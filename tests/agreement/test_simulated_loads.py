@@ -1,0 +1,93 @@
+"""Prompts and users on a stack, as planned and on the simulated server's engine: rates and first tokens within the plan's band.
+
+The engine runs on a virtual clock, so the law needs no time of the machine. Drafts are not simulated, so a stack is planned without them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planning.question.types import WorkloadPlan
+from planning.question.workload import Workload
+from planning.solve.residuals import LEAST_MARGIN, TTFT_MARGIN
+from planning.speed.serving import workload_plan
+from tests.agreement.simulated_stacks import STACKS, Served, served
+from tests.agreement.virtual_engine import ClosedLoop
+
+PROMPTS = (64, 512, 2048, 8192)
+USERS = (1, 4, 16)
+OUTPUT_TOKENS = 256
+REQUESTS = 6
+"""Requests of each user."""
+
+
+def loop(prompt_tokens: int, users: int) -> ClosedLoop:
+    return ClosedLoop(prompt_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users, requests=REQUESTS)
+
+
+def planned(one: Served, prompt_tokens: int, users: int) -> WorkloadPlan:
+    load = Workload(input_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS, users=users)
+    subject = one.subject
+    return workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, load)
+
+
+def loads(one: Served) -> Iterator[tuple[int, int, WorkloadPlan]]:
+    """Yield prompts and users that the stack serves without a queue."""
+    longest = one.arguments.max_model_len or 0
+    for prompt_tokens in PROMPTS:
+        for users in USERS:
+            if prompt_tokens + OUTPUT_TOKENS <= longest:
+                plan = planned(one, prompt_tokens, users)
+                if plan.most_users >= users:
+                    yield prompt_tokens, users, plan
+
+
+def differences(one: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield what is outside the plan's bands, with the margins of a check of one server (`planning.solve.residuals`)."""
+    for prompt_tokens, users, plan in loads(one):
+        found = loop(prompt_tokens, users).run(one, monkeypatch)
+        rate, ttft_s = found.output_tok_per_s, found.ttft_s
+        tokens, first = plan.output_tok_per_s, plan.ttft_s
+        low, high = min(tokens.low, tokens.typical * LEAST_MARGIN), max(tokens.high, tokens.typical / LEAST_MARGIN)
+        where = f"{prompt_tokens} tokens, {users} users"
+        if not low <= rate <= high:
+            yield f"rate: {where}: planned {low:.0f} to {high:.0f} tok/s, simulated {rate:.0f}"
+        least_s, most_s = min(first.low, first.typical / TTFT_MARGIN), max(first.high, first.typical * TTFT_MARGIN)
+        if not least_s <= ttft_s <= most_s:
+            yield f"first token: {where}: planned {least_s:.3f} to {most_s:.3f} s, simulated {ttft_s:.3f}"
+
+
+def without_drafts(stack: str) -> Served:
+    return served(stack, speculative_config=None)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_plan_and_the_simulated_server_agree_on_every_prompt_and_load(stack: str, monkeypatch: pytest.MonkeyPatch):
+    one = without_drafts(stack)
+    assert len(list(loads(one))) >= 3
+    assert list(differences(one, monkeypatch)) == []
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "the first token of a distant connection": ("tpu-v6e1", {"ttft_base_s": 0.3}, "first token"),
+    "prompts that cost nothing": ("tpu-v6e1-e4b", {"prefill_share": 50.0}, "first token"),
+    "prompts at a tenth of the rate": ("l4-12b-qat", {"prefill_share": 0.04}, "rate"),
+    "sequences that cost nothing": ("tpu-v6e1", {"interval_per_sequence_s": 0.0}, "rate"),
+    "half the bandwidth": ("rtx6000-31b", {"bandwidth_share": 0.2, "w4a16_bandwidth_share": 0.2}, "rate"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_difference_is_found(fault: str, monkeypatch: pytest.MonkeyPatch):
+    stack, changes, says = PLANTED[fault]
+    one = without_drafts(stack)
+    changed = replace(one, accelerator=replace(one.accelerator, **changes))
+    assert any(said.startswith(says) for said in differences(changed, monkeypatch))
+
+
+def test_a_prompt_takes_steps_from_the_other_requests(monkeypatch: pytest.MonkeyPatch):
+    one = without_drafts("tpu-v6e1-e4b")
+    short, long = (loop(prompt_tokens, 16).run(one, monkeypatch).output_tok_per_s for prompt_tokens in (64, 8192))
+    assert long < 0.7 * short

@@ -1,0 +1,108 @@
+"""The smoke checks of every shipped stack against its simulated server: nothing warns.
+
+The server is a process on a fast clock. The two checks of speed measure its engine on a virtual clock instead, so that a busy machine
+cannot make it look slow.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from localcloud.tests.running.running_server import server
+from planning.planner import plan_of
+from planning.question.vllm_args import given_options, vllm_arguments
+from planning.solve.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
+from scripts.cli.access import ServerAccess
+from scripts.smoke.context import Check, CheckContext
+from scripts.smoke.results import Outcome, SmokeReport, judged
+from scripts.smoke.run import CHECKS, run_smoke
+from scripts.smoke.target import SmokeTarget, stack_target
+from stacks.outputs import smoke_thresholds
+from tests.agreement.simulated_stacks import BUILT_IMAGE, STACKS, Served, hardware_of, served, settings_of
+from tests.agreement.virtual_engine import ClosedLoop, Rates
+from tests.scripts.sample_outputs import sample_outputs
+
+BAD = ("warned", "failed", "unknown")
+
+
+def target_of(one: Served, stack: str) -> SmokeTarget:
+    plan, settings = plan_of(one.subject), settings_of(stack)
+    outputs = replace(
+        from_json(StackOutputs, sample_outputs()),
+        served_model=settings.model,
+        plan=plan.summary(),
+        vllm=given_options(plan.vllm),
+        smoke=smoke_thresholds(settings.smoke, one.subject, plan),
+    )
+    return stack_target(stack, outputs, smoke_figures(one.subject, settings.smoke.burst_requests))
+
+
+def rates_of(one: Served, users: int, monkeypatch: pytest.MonkeyPatch) -> Rates:
+    loop = ClosedLoop(prompt_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users, requests=1)
+    return loop.run(one, monkeypatch)
+
+
+def measured(values: dict[str, float]) -> Callable[[CheckContext], Awaitable[Outcome]]:
+    async def run(_context: CheckContext) -> Outcome:
+        return judged("on a virtual clock", "", values=dict(values))
+
+    return run
+
+
+def checks_of(one: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[Check, ...]:
+    alone, burst = (rates_of(one, users, monkeypatch) for users in (1, one.burst_requests))
+    speeds = {
+        "single stream": {"ttft_s": alone.ttft_s, "decode_tok_per_s": alone.decode_tok_per_s},
+        "burst": {"burst_tok_per_s": burst.output_tok_per_s},
+    }
+    return tuple(
+        replace(check, run=measured(speeds[check.name])) if check.name in speeds else check for check in CHECKS
+    )
+
+
+def smoke(one: Served, stack: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> SmokeReport:
+    plan, checks = plan_of(one.subject), checks_of(one, monkeypatch)
+    words = vllm_arguments(one.subject.resolved.vllm, model_or_path=one.subject.resolved.model_id)
+    # Responses come at fifty times their rate; the checks that remain here compare no time with the plan.
+    around = {
+        **dict(plan.environment),
+        "VLLM_SIM_ACCELERATOR": hardware_of(settings_of(stack)),
+        "VLLM_SIM_IMAGE": BUILT_IMAGE,
+        "VLLM_SIM_SPEED": "50",
+        "VLLM_SIM_PATHS": json.dumps({"/": str(folder)}),
+    }
+    with server(["vllm", "serve", *words], **around) as url:
+        return run_smoke(
+            ServerAccess(base_url=url, auth="none"), target_of(one, stack), lambda _said: None, checks=checks
+        )
+
+
+def bad(report: SmokeReport) -> dict[str, str]:
+    return {
+        check.name: f"{check.outcome.measured}: {check.outcome.detail}"
+        for check in report.checks
+        if check.outcome.verdict in BAD
+    }
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    report = smoke(served(stack), stack, tmp_path, monkeypatch)
+    assert bad(report) == {}
+    assert "plan" in {check.name for check in report.checks if check.outcome.verdict == "passed"}
+
+
+def test_the_changed_flag_of_the_tasks_page_has_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert bad(smoke(served("tpu-v6e1", 8192), "tpu-v6e1", tmp_path, monkeypatch)) == {}
+
+
+def test_a_server_with_other_blocks_than_planned_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one = served("tpu-v6e1", 8192)
+    memory = replace(one.subject.memory, kv_blocks=one.subject.memory.kv_blocks // 8)
+    report = smoke(replace(one, subject=replace(one.subject, memory=memory)), "tpu-v6e1", tmp_path, monkeypatch)
+    assert "more than planned" in bad(report)["options in effect"]

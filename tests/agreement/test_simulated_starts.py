@@ -1,0 +1,112 @@
+"""The start of a stack, as planned and on the simulated server: each phase within the plan's band.
+
+The plan computes a start from constants; the simulator has boots of real servers as data (localcloud/vllm/data/starts.json).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from authors.benchmarks import simulated_starts
+from localcloud.vllm import measured_starts
+from localcloud.vllm.settings import read
+from localcloud.vllm.startup import plan as start_of
+from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.planner import plan_of
+from scripts.plan.corpus.measured import load
+from tests.agreement.simulated_stacks import BUILT_IMAGE, STACKS, Served, hardware_of, served, settings_of
+
+LENGTHS = (2048, 4096, None)
+PROCESS = (0.6, 1.4)
+"""Process, processor and HTTP server, which have no band: the plan's 70 and 53 s on a TPU are one boot's. On Cloud Run the simulated server
+starts after the container, so the plan's seconds of the container are not compared."""
+
+
+def phases(one: Served, stack: str, folder: Path) -> dict[str, float]:
+    """Return the simulated seconds by phase, with the weights where the stack has them."""
+    name = one.arguments.model.rpartition("/")[2]
+    files = {f"{name}/config.json": 1, f"{name}/model.safetensors": 1}
+    mode = one.subject.resolved.weights_mode
+    options = {"enable-buffered-read": "true"} if mode == "fuse-buffered" else {}
+    listing = folder / "mounts.json"
+    listing.write_text(mounted(files, options), encoding="utf-8")
+    around = read(
+        {
+            **dict(plan_of(one.subject).environment),
+            "VLLM_SIM_ACCELERATOR": hardware_of(settings_of(stack)),
+            "VLLM_SIM_IMAGE": BUILT_IMAGE,
+            "VLLM_SIM_PATHS": json.dumps({"/": str(folder)}),
+            **({"VLLM_SIM_MOUNTS_FILE": str(listing)} if mode.startswith("fuse") else {}),
+            **(
+                {"VLLM_SIM_NETWORK_MB_PER_S": "75"}
+                if mode.startswith("fuse") and not one.subject.resolved.deployment.cloud_run.direct_vpc
+                else {}
+            ),
+        }
+    )
+    model = f"/mnt/models/{name}" if mode.startswith("fuse") else one.arguments.model
+    start = start_of(replace(one.arguments, model=model), around)
+    assert start.capacity is not None, start.steps[-1].error
+    found: dict[str, float] = {}
+    for step in start.steps:
+        if step.charge is not None:
+            kind = {"hub": "load", "bucket": "load"}.get(step.charge.what, step.charge.what)
+            found[kind] = found.get(kind, 0.0) + step.charge.seconds
+    return found
+
+
+def mounted(files: dict[str, int], options: dict[str, str]) -> str:
+    """Return a mount of the weights' bucket as the simulator reads it."""
+    return json.dumps([{"path": "/mnt/models", "files": files, "options": options, "readable": True}])
+
+
+def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
+    """Yield each phase that is outside the plan's band."""
+    planned, found = one.subject.startup, phases(one, stack, folder)
+    warm_up_s = 0.0 if one.subject.resolved.is_tpu else measured_starts.WARM_UP_GPU_S
+    bands = {
+        "load": (planned.load_low_s, planned.load_high_s, found["load"]),
+        "compile": (planned.compile_low_s, planned.compile_high_s, found["compile"] + warm_up_s),
+    }
+    if one.subject.resolved.is_tpu:
+        process_s = planned.total_s - planned.load_s - planned.compile_s - VM_IMAGE_PULL_S
+        bands["process"] = (PROCESS[0] * process_s, PROCESS[1] * process_s, found["process"])
+    for name, (low, high, seconds) in bands.items():
+        if not low <= seconds <= high:
+            yield f"{name}: planned {low:.0f} to {high:.0f} s, simulated {seconds:.0f} s"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_phase_of_a_stacks_start_on_the_local_cloud_is_within_the_plans_band(stack: str, tmp_path: Path):
+    found = {length: list(differences(served(stack, length), stack, tmp_path)) for length in LENGTHS}
+    assert not {length: said for length, said in found.items() if said}
+
+
+PLANTED = {
+    "a compile time of half": ("tpu-v6e1", "program_s", 0.5, "compile"),
+    "a compile time of twice": ("tpu-v6e4-turbo", "program_s", 2.0, "compile"),
+    "a slow processor": ("l4-12b-qat", "gpu_engine_s", 1.5, "compile"),
+    "a load at half the rate": ("tpu-v6e1-31b-w4a16", "tpu_load_mb_per_s", 0.5, "load"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_difference_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stack, name, factor, says = PLANTED[fault]
+    one, measured = served(stack), getattr(measured_starts, name)
+    assert list(differences(one, stack, tmp_path)) == []
+    monkeypatch.setattr(measured_starts, name, lambda *given: measured(*given) * factor)
+    assert any(said.startswith(says) for said in differences(one, stack, tmp_path))
+
+
+def test_the_local_clouds_measured_starts_are_those_of_the_corpus():
+    text = simulated_starts.FILE.read_text(encoding="utf-8")
+    assert text == simulated_starts.text(load()), f"out of date: run {simulated_starts.COMMAND}"
+
+
+def test_an_unknown_argument_is_one_sentence(capsys: pytest.CaptureFixture[str]):
+    assert simulated_starts.main(["--wrong"]) == 2
+    assert capsys.readouterr().err == "simulated_starts: the only argument is --write\n"
