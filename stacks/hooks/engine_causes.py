@@ -233,7 +233,7 @@ ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
         rule=rules_memory.precision,
     ),
     KnownCause(
-        pattern=re.compile(r"There is no module or parameter named|\.weight is missing for layers"),
+        pattern=re.compile(r"There is\sno module or parameter named|\.weight is missing for layers"),
         explain=_wrong_tensors,
         rule=rules_memory.precision,
     ),
