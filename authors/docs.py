@@ -30,10 +30,10 @@ _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generat
 
 def _accuracy_page() -> str:
     from authors.accuracy.page import page
-    from authors.accuracy.sweeps import load_points
+    from authors.accuracy.sweeps import all_points
     from scripts.plan.corpus.measured import load
 
-    return page(load(), load_points())
+    return page(load(), all_points())
 
 
 def _settings_page() -> str:

@@ -89,6 +89,7 @@ SHARED: Final = {
     "evals": ("engine", "scripts"),
     "kills": ("engine",),
     "planning": ("stacks",),
+    "scripts": ("agreement",),
     "tools": ("agreement", "engine", "scripts"),
     "vm_agent": ("engine",),
 }

@@ -24,10 +24,14 @@ from authors.oracle.server import (
     running_server,
     wait_until_ready,
 )
+from planning.question.vllm_args import VllmOptions, vllm_arguments
 
 _SIMULATED_MODEL: Final = "simulated/tiny"
 _REQUEST_LIMIT_S: Final = 60.0
-_SPECULATION: Final = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
+_OPTIONS: Final = VllmOptions(
+    max_model_len=MAX_MODEL_LEN,
+    speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
+)
 """N-grams are the one method without a second model. vLLM has the counters of drafts only with speculative decoding."""
 _TYPE: Final = re.compile(r"# TYPE (\S+) (\w+)")
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+")
@@ -110,8 +114,9 @@ def compare_shapes(simulated: Mapping[str, MetricShape], real: Mapping[str, Metr
 
 def check_metrics(home: OracleHome, cores: OracleCores, say: OracleSay) -> ShapeComparison:
     """Send the same requests to a real vLLM and to the simulated server, and compare their metrics. Raises OracleError."""
-    arguments = ("--speculative-config", _SPECULATION)
-    with running_server(home, free_port(0), cores, say, name="metrics", arguments=arguments) as url:
+    port = free_port(0)
+    _, *arguments = vllm_arguments(_OPTIONS, model_or_path=MODEL, host=HOST, port=port)
+    with running_server(home, port, cores, say, name="metrics", arguments=arguments) as url:
         real = _after_requests(url, MODEL)
     simulated = _simulated_metrics(home, say)
     (home.results / "metrics-vllm.txt").write_text(real, encoding="utf-8")
@@ -124,8 +129,8 @@ def check_metrics(home: OracleHome, cores: OracleCores, say: OracleSay) -> Shape
 def _simulated_metrics(home: OracleHome, say: OracleSay) -> str:
     port = free_port(0)
     log = home.results / "metrics-simulated.log"
-    command = [sys.executable, "-m", "localcloud.vllm", "vllm", "serve", _SIMULATED_MODEL, "--host", HOST]
-    command += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN), "--speculative-config", _SPECULATION]
+    arguments = vllm_arguments(_OPTIONS, model_or_path=_SIMULATED_MODEL, host=HOST, port=port)
+    command = [sys.executable, "-m", "localcloud.vllm", "vllm", "serve", *arguments]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True

@@ -20,7 +20,7 @@ _ADAPTER_PATH: Final = re.compile(r'"path"\s*:\s*"([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubFile:
+class LoadedRepository:
     """A repository on the hub."""
 
     kind: Literal["drafter", "tokenizer", "adapter"]
@@ -29,11 +29,11 @@ class HubFile:
     """Its revision; empty for the main branch. vLLM always loads the main branch of an adapter."""
 
 
-def hub_files(resolved: Resolved) -> Iterator[HubFile]:
+def hub_files(resolved: Resolved) -> Iterator[LoadedRepository]:
     """Yield the repositories, the drafter first. A name that is a path is not one."""
     config, drafter = resolved.vllm.speculative_config, named_drafter(resolved.vllm)
     if config is not None and drafter is not None and _HUB_ID.fullmatch(drafter):
-        yield HubFile(kind="drafter", name=drafter, revision=str(config.get("revision") or ""))
+        yield LoadedRepository(kind="drafter", name=drafter, revision=str(config.get("revision") or ""))
     arguments = resolved.deployment.vllm.extra_args
     if not arguments:
         return
@@ -42,11 +42,11 @@ def hub_files(resolved: Resolved) -> Iterator[HubFile]:
     values = {one.flag.name: one.value for one in read if one.flag is not None}
     tokenizer = _first(values.get(TOKENIZER))
     if _HUB_ID.fullmatch(tokenizer):
-        yield HubFile(kind="tokenizer", name=tokenizer, revision=_first(values.get(TOKENIZER_REVISION)))
+        yield LoadedRepository(kind="tokenizer", name=tokenizer, revision=_first(values.get(TOKENIZER_REVISION)))
     for module in values.get(ADAPTERS, ()):
         name = _adapter_place(module)
         if _HUB_ID.fullmatch(name):
-            yield HubFile(kind="adapter", name=name, revision="")
+            yield LoadedRepository(kind="adapter", name=name, revision="")
 
 
 def _first(value: Sequence[str] | None) -> str:

@@ -235,9 +235,7 @@ def solve(
     """
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
-        raise PlanningError(
-            "--solve requires a load. Add users=N or rate=N to --workload, or --throughput-first for a full server."
-        )
+        raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, goal=goal, prices=prices)
     pairs = [
         (served, hosts)

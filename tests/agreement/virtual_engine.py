@@ -109,7 +109,12 @@ class ClosedLoop:
         clock, room = VirtualClock(), one.capacity()
         assert room is not None
         monkeypatch.setattr(engine.asyncio, "get_running_loop", lambda: clock)
-        server = SimulatedEngine(capacity=room, timing=one.pace(), metrics=Metrics("m", {}), prefix_caching=False)
+        server = SimulatedEngine(
+            capacity=room,
+            timing=one.pace(),
+            metrics=Metrics("m", {}, max_model_len=room.max_model_len),
+            prefix_caching=False,
+        )
         users = [User(number=number, load=self, clock=clock, server=server) for number in range(self.users)]
         for user in users:
             user.send()

@@ -49,6 +49,9 @@ MISSES = {
     "dense-12b-v6e-1-0924 load",
     "qat-26b-v6e-4 compile",
     "dense-26b-v6e-4 load",
+    # 4-bit experts that are not padded take memory that no workspace of vLLM's kernels explains; only the verdict allows for it.
+    "unpadded-26b-l4-16 kv",
+    "unpadded-26b-l4-16 kv_tokens",
 }
 """Those of them outside their tolerance, without a reason. They stand on the page; a row that is right again has to leave this list."""
 REPORTED = [boot for boot in MEASURED.boots if any("field report" in source.citation for source in boot.sources)]

@@ -39,13 +39,14 @@ def test_no_figure_is_planned_worse_than_at_first_sight():
 def test_no_verdict_is_worse_than_at_first_sight():
     rows = [row for boot in started(MEASURED.boots) if boot.first_right and (row := judged(boot)).is_counted]
     assert len(rows) > 30
-    assert [f"{row.boot.id}: planned {row.planned}" for row in rows if not row.is_right] == []
+    worse = [row for row in rows if not row.is_right and not row.boot.beyond]
+    assert [f"{row.boot.id}: planned {row.planned}" for row in worse] == []
 
 
 def test_a_figure_that_leaves_its_bound_with_a_reason_still_leaves_it():
     """A reason that is no longer needed has to go."""
     excused = [row for row in compared(KNOWN) if row.figure.beyond]
-    assert {row.figure.key for row in excused} == {"restart", "compile", "decode", "decode_16"}
+    assert {row.figure.key for row in excused} == {"restart", "decode", "decode_16"}
     assert all(abs(row.error) > STARTUP for row in excused)
 
 

@@ -19,6 +19,7 @@ from planning.data.prices import PriceBook, region_of
 from planning.machine.hardware import ACCELERATORS
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
+from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, detected
 from planning.solve import search
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
@@ -208,24 +209,32 @@ def test_a_server_for_short_requests_has_room_for_a_chat_unless_less_is_asked_fo
     assert longest_request(parse_workload(LONG), 512) == 4_500
 
 
-def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monkeypatch):
-    found = solved(LONG, "26B").cheapest
-    assert found.warnings == ("FIT07",)
-    clean = min(one.usd_per_hour for one in solved(LONG, "26B").solutions if not one.warnings)
-    assert found.usd_per_hour < 0.9 * clean
-    monkeypatch.setattr(search, "WARNING_DISCOUNT", 0.5)
+def fully_doubled(monkeypatch):
+    """Let FIT07 warn of every fp8 KV cache that does not double the tokens, and solve for 26B."""
+    monkeypatch.setattr(rules_memory, "_WORTH_KEEPING", 2.0)
     workload, places = parse_workload(LONG), rented(())
-    dear = solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+    return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+
+
+def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monkeypatch):
+    solve_again = fully_doubled(monkeypatch)
+    found = solve_again()
+    assert found.cheapest.warnings == ("FIT07",)
+    clean = min(one.usd_per_hour for one in found.solutions if not one.warnings)
+    assert found.cheapest.usd_per_hour < 0.9 * clean
+    monkeypatch.setattr(search, "WARNING_DISCOUNT", 0.5)
+    dear = solve_again()
     assert dear.cheapest.warnings == ()
     assert dear.cheapest.usd_per_hour == clean
 
 
 def test_a_warning_of_a_risk_excludes(monkeypatch):
+    solve_again = fully_doubled(monkeypatch)
+    usual = solve_again().cheapest
     monkeypatch.setattr(search, "WEIGHED_WARNINGS", frozenset[str]())
-    workload, places = parse_workload(LONG), rented(())
-    strict = solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
+    strict = solve_again()
     assert {one.warnings for one in strict.solutions} == {()}
-    assert strict.cheapest.usd_per_hour > solved(LONG, "26B").cheapest.usd_per_hour
+    assert strict.cheapest.usd_per_hour > usual.usd_per_hour
 
 
 def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():

@@ -21,6 +21,7 @@ NO_LAST_WORDS = {
     "bf16-26b-l4": "the report has no line of the log, only `out of memory`",
     "bf16-31b-l4": "as above",
     "fp8-26b-h100": "the report has no line of the log",
+    "awq-31b-2xh100-097": "as above",
 }
 UNPREDICTED = {
     "sweep-12b-16k": "the engine's last line names no cause",

@@ -74,12 +74,9 @@ def timing(
     ttft_s: float | None,
     tpot_s: float | None,
 ) -> TokenTiming:
-    """Return the timing of a model on an accelerator, `speed` times faster than real.
-
-    4-bit experts are read at the rate of others: 26B-A4B in four bits on v6e-1 decodes 1,261 tokens per second for 16 requests
-    (the boot qat-26b-v6e-1 of the corpus).
-    """
+    """Return the timing of a model on an accelerator, `speed` times faster than real."""
     share = accelerator.w4a16_bandwidth_share if model.is_w4a16 else accelerator.bandwidth_share
+    expert_share = accelerator.w4a16_expert_share if model.is_w4a16 else accelerator.bandwidth_share
     memory_gb_per_s = accelerator.bandwidth_gb_per_s * tensor_parallel
     s_per_billion = model.bytes_per_active / (memory_gb_per_s * share)
     always_b = model.active_b - model.expert_b * model.expert_share
@@ -93,7 +90,7 @@ def timing(
         interval_per_sequence_s=accelerator.interval_per_sequence_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
-        experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * accelerator.bandwidth_share) / speed,
+        experts_s=model.expert_b * model.bytes_per_active / (memory_gb_per_s * expert_share) / speed,
         expert_share=model.expert_share,
     )
 

@@ -19,7 +19,7 @@ HUB_MB_PER_S: Final = 1_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStart:
+class MeasuredBoot:
     """One boot with an empty compile cache. Times are None if its log has none."""
 
     size: str
@@ -34,15 +34,15 @@ class MeasuredStart:
 
 
 @cache
-def _boots() -> tuple[MeasuredStart, ...]:
+def _boots() -> tuple[MeasuredBoot, ...]:
     return tuple(_boot(row) for row in parts(packaged("localcloud.vllm", "starts.json"), "boots"))
 
 
-def _boot(row: dict[str, object]) -> MeasuredStart:
+def _boot(row: dict[str, object]) -> MeasuredBoot:
     model, accelerator = find_model(str(row["model"])), find_accelerator(str(row["accelerator"]))
     if model is None or accelerator is None:
         raise ValueError(f"starts.json, boot {row['id']}: the simulator does not support its model or accelerator")
-    return MeasuredStart(
+    return MeasuredBoot(
         size=_size(model),
         is_w4a16=row["scheme"] == "w4a16",
         kind=accelerator.kind,
@@ -81,7 +81,7 @@ def gpu_engine_s(model: Model, accelerator: SimulatedAccelerator) -> float:
     return median((boot.compile_s or 0.0) * model.layers / boot.layers for boot in nearest)
 
 
-def _rate(boot: MeasuredStart) -> float:
+def _rate(boot: MeasuredBoot) -> float:
     model = find_model(f"google/gemma-4-{boot.size}-it{'-qat-w4a16-ct' if boot.is_w4a16 else ''}")
     if model is None or boot.load_s is None:
         raise ValueError(f"starts.json: no checkpoint of {boot.size}")
@@ -89,9 +89,7 @@ def _rate(boot: MeasuredStart) -> float:
     return megabytes / (boot.load_s - megabytes / HUB_MB_PER_S)
 
 
-def _nearest(
-    boots: Sequence[MeasuredStart], model: Model, accelerator: SimulatedAccelerator
-) -> Sequence[MeasuredStart]:
+def _nearest(boots: Sequence[MeasuredBoot], model: Model, accelerator: SimulatedAccelerator) -> Sequence[MeasuredBoot]:
     """Return the boots that are most like a server: accelerator, model and bits, then without the model, then without the accelerator."""
     bits = [boot for boot in boots if boot.is_w4a16 == model.is_w4a16] or list(boots)
     here = [boot for boot in bits if boot.generation == generation_of(accelerator)] or bits

@@ -174,7 +174,8 @@ class SimulatedAccelerator:
     """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets.
 
     A step takes `interval_base_s`, `link_s_per_layer` with several devices, and the reading of weights at `bandwidth_share` of the peak
-    (`w4a16_bandwidth_share` for 4-bit ones). Prompts reach `prefill_share` of the FLOPS. `default_block_size` is None if it depends on the length.
+    (`w4a16_bandwidth_share` for 4-bit ones, `w4a16_expert_share` for 4-bit experts). Prompts reach `prefill_share` of the FLOPS.
+    `default_block_size` is None if it depends on the length.
     """
 
     name: str
@@ -191,6 +192,7 @@ class SimulatedAccelerator:
     interval_per_sequence_s: float
     bandwidth_share: float
     w4a16_bandwidth_share: float
+    w4a16_expert_share: float
     prefill_share: float = 0.4
     link_s_per_layer: float = 0.0
 

@@ -23,7 +23,7 @@ from planning.machine.hardware import (
     MIN_RUN_S,
     gpu_regions,
 )
-from planning.question.hub_files import ADAPTERS, HubFile, hub_files
+from planning.question.hub_files import ADAPTERS, LoadedRepository, hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
@@ -520,7 +520,7 @@ def hub_without_nat(subject: Subject) -> RuleResult | None:
     )
 
 
-def _without_files(subject: Subject, files: Sequence[HubFile]) -> Remedy:
+def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remedy:
     """Return the change that removes the drafter, and the arguments that name a tokenizer or adapters."""
     kinds, changes = {one.kind for one in files}, dict[str, object]()
     if "drafter" in kinds:

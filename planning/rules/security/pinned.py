@@ -8,7 +8,7 @@ from typing import Final
 from planning.cost.subject import Subject
 from planning.data.checkpoints import find_checkpoint
 from planning.memory.resolve import Resolved
-from planning.question.hub_files import HubFile, hub_files
+from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.types import Remedy
 from planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 from planning.rules.registry import RuleResult, change, rule
@@ -115,7 +115,7 @@ def _floating(resolved: Resolved) -> Iterator[_Floating]:
             yield _floating_file(resolved, one)
 
 
-def _floating_file(resolved: Resolved, one: HubFile) -> _Floating:
+def _floating_file(resolved: Resolved, one: LoadedRepository) -> _Floating:
     """Return a drafter, tokenizer or adapter without a commit, with how to give it one."""
     known = _known_commit(one.name) if one.kind == "drafter" else ""
     advice = {

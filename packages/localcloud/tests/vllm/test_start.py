@@ -158,6 +158,8 @@ def environment(
     )
 
 
+COMPILE_S = (102.96 + 111.91) / 2 - 4.03
+"""Compile times of the two measured boots of 26B-A4B QAT on an L4, without the warm-up."""
 STAGED = {"gemma-4-26B-A4B-it-qat-w4a16-ct/config.json": 9, "gemma-4-26B-A4B-it-qat-w4a16-ct/model.safetensors": 7}
 
 
@@ -177,7 +179,7 @@ def test_prefetching_reads_twice_and_buffered_reads_and_eager_mode_shorten_it(tm
     prefetched = start(environment(tmp_path, STAGED), "--safetensors-load-strategy=prefetch").total_s
     buffered = start(environment(tmp_path, STAGED, options={"enable-buffered-read": "true"})).total_s
     assert buffered < plain < prefetched
-    assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - 98.93)
+    assert start(environment(tmp_path, STAGED), "--enforce-eager").total_s == pytest.approx(plain - COMPILE_S)
 
 
 def error_of(planned: Start) -> str:
@@ -292,7 +294,11 @@ def test_a_tpu_that_serves_text_alone_compiles_half_the_programs_and_prepares_no
             8 * 53.53,
         ),  # the four 4-bit boots
         ("google/gemma-4-E4B-it --max-num-batched-tokens=2048", "v5litepod-1", 8 * 41.0),  # E2B's on the same TPU
-        ("google/gemma-4-12B-it-qat-w4a16-ct", "nvidia-l4", 102.96 * 48 / 30 - 4.03),  # 26B's, by its layers
+        (
+            "google/gemma-4-12B-it-qat-w4a16-ct",
+            "nvidia-l4",
+            (102.96 + 111.91) / 2 * 48 / 30 - 4.03,
+        ),  # two boots of 26B, by its layers
     ],
 )
 def test_a_model_compiles_as_its_measured_boot_or_the_one_most_like_it(model: str, accelerator: str, compile_s: float):
