@@ -83,19 +83,16 @@ class Collecting:
         """Why a collector stores nothing, by the revision or machine."""
 
     def targets(self) -> list[Collected]:
-        """Return the targets of all running collectors."""
+        """Return the targets of all running collectors whose samples Google would store."""
         self.problems = {}
         found = list(self._of_revisions())
         for kind in _MACHINES:
             for name, document in self._cloud.store.under(kind):
                 found += self._of_machine(name, document)
-        return found
+        return [each for each in found if not self._is_denied(each)]
 
     async def scrape(self, each: Collected, expositions: Expositions) -> Scrape | None:
-        """Return a scrape of a target, or None while its collector has not started or Google would not store the samples."""
-        if problem := self._denial(each):
-            self.problems[each.owner] = problem
-            return None
+        """Return a scrape of a target, or None while its collector has not started."""
         text = None if each.url is None else await expositions.read(each.url)
         if text is not None:
             self._answered.add(each.identity)
@@ -110,13 +107,16 @@ class Collecting:
             up=text is not None,
         )
 
-    def _denial(self, each: Collected) -> str:
-        """Return why Google rejects the samples, or an empty text."""
+    def _is_denied(self, each: Collected) -> bool:
+        """Return whether Google rejects the samples, and record why."""
+        problem = ""
         if not answers(self._cloud, each.project, "monitoring"):
-            return f"The Cloud Monitoring API of {each.project} is not enabled."
-        if not self._cloud.policies.allows(each.account, _WRITE, [project_policy(each.project)]):
-            return f"{each.account} lacks the permission {_WRITE} (roles/monitoring.metricWriter)."
-        return ""
+            problem = f"The Cloud Monitoring API of {each.project} is not enabled."
+        elif not self._cloud.policies.allows(each.account, _WRITE, [project_policy(each.project)]):
+            problem = f"{each.account} lacks {_WRITE} (roles/monitoring.metricWriter)."
+        if problem:
+            self.problems[each.owner] = problem
+        return bool(problem)
 
     def _of_revisions(self) -> Iterator[Collected]:
         for instance in self._cloud.runtimes.revisions.instances():

@@ -15,6 +15,7 @@ exporter/collector/googlemanagedprometheus/monitoredresource.go).
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -67,7 +68,9 @@ def targets(text: str, detected: Mapping[str, str]) -> list[Target]:
     return found
 
 
+@lru_cache(maxsize=32)
 def _parsed(text: str) -> JsonObject:
+    """Return the configuration; callers do not change it. It is read in each round, and reading YAML takes most of a round's time."""
     try:
         config: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
