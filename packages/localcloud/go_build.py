@@ -55,7 +55,12 @@ def compile_program(go: str, program: GoProgram, module: Path, target: Path, *, 
     log = module.parent / "build.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command, cwd=module, env=environment(modules), stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            command,
+            cwd=module,
+            env=environment(modules),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
         )
         with _stopped_on_error(process):
             _wait(process, log, program)

@@ -28,6 +28,10 @@ class ExpressionError(Exception):
     """Prometheus rejects a request. The message is its own."""
 
 
+class EvaluatorExitedError(Exception):
+    """The program has exited. What it stored is lost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """A valid expression: the metrics that it selects by name, and those of them that have no sample."""
@@ -146,11 +150,13 @@ class Evaluator:
         assert sink is not None  # noqa: S101 - pipes were requested
         assert source is not None  # noqa: S101
         async with self._turn:
-            sink.write(json.dumps(request).encode() + b"\n")
-            await sink.drain()
-            line = await source.readline()
+            line = b""
+            with suppress(ConnectionError):
+                sink.write(json.dumps(request).encode() + b"\n")
+                await sink.drain()
+                line = await source.readline()
         if not line:
-            raise ConnectionResetError("The evaluator exited.")
+            raise EvaluatorExitedError("The evaluator exited.")
         answer = cast("dict[str, Any]", json.loads(line))
         if "error" in answer:
             raise ExpressionError(str(answer["error"]))

@@ -105,9 +105,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     await resume_run(cloud)
     resume_tpu(cloud)
     resume_instances(cloud)
-    return OpenCloud(
-        cloud=cloud, base_url=cloud.base_url, credentials=credentials, monitor=monitor, _runner=runner
-    )
+    return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, monitor=monitor, _runner=runner)
 
 
 async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:

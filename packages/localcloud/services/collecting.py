@@ -141,14 +141,18 @@ class Collecting:
                 owner=instance.revision.name,
                 target=target,
                 url=f"{instance.url}{target.path}" if reached else None,
-                account=str(template.get("serviceAccount") or self._cloud.default_account(target.resource["project_id"])),
+                account=str(
+                    template.get("serviceAccount") or self._cloud.default_account(target.resource["project_id"])
+                ),
                 waits=bool(server.get("name")) and server["name"] in as_list(sidecar.get("dependsOn")),
                 identity=instance.identity,
             )
 
     def _of_machine(self, name: str, document: JsonObject) -> Iterator[Collected]:
         machines, project = self._cloud.runtimes.machines, name.split("/")[1]
-        given = as_object(document.get("_request")).get("account") or as_object(document.get("serviceAccount")).get("email")
+        given = as_object(document.get("_request")).get("account") or as_object(document.get("serviceAccount")).get(
+            "email"
+        )
         account = str(given or self._cloud.default_account(project))
         for text in machines.collectors(name):
             try:
@@ -179,7 +183,9 @@ def _no_file(path: str) -> str:
 
 def _variables(instance: RunningInstance, container: JsonObject) -> dict[str, str]:
     service = instance.revision.service.rpartition("/")[2]
-    own = {str(item.get("name")): str(item.get("value") or "") for item in map(as_object, as_list(container.get("env")))}
+    own = {
+        str(item.get("name")): str(item.get("value") or "") for item in map(as_object, as_list(container.get("env")))
+    }
     revision = instance.revision.name.rpartition("/")[2]
     return {**own, "K_SERVICE": service, "K_REVISION": revision, "K_CONFIGURATION": service}
 

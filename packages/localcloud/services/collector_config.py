@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -24,13 +24,10 @@ from localcloud.json_values import JsonObject, as_list, as_object
 from localcloud.world.collector import CollectorConfigError
 
 _EXPORTER: Final = "googlemanagedprometheus"
-_WITHOUT_EFFECT: Final = {"batch", "memory_limiter"}
 _DEFAULT_INTERVAL_S: Final = 60.0
 """Prometheus' default of `scrape_interval`."""
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
-_SET: Final = re.compile(
-    r'set\((?:datapoint\.)?attributes\["([^"]+)"\],\s*resource\.attributes\["([^"]+)"\]\)'
-)
+_SET: Final = re.compile(r'set\((?:datapoint\.)?attributes\["([^"]+)"\],\s*resource\.attributes\["([^"]+)"\]\)')
 _TARGET_KEYS: Final[Mapping[str, Sequence[str]]] = {
     "location": ("location", "cloud.availability_zone", "cloud.region"),
     "cluster": ("cluster", "k8s.cluster.name"),
@@ -72,10 +69,10 @@ def targets(text: str, detected: Mapping[str, str]) -> list[Target]:
 def _parsed(text: str) -> JsonObject:
     """Return the configuration; callers do not change it. It is read in each round, and reading YAML takes most of a round's time."""
     try:
-        config: Any = yaml.safe_load(text)
+        config: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise CollectorConfigError(f"The collector's configuration is not YAML: {error}") from None
-    if not isinstance(config, dict):
+    if not as_object(config):
         raise CollectorConfigError("The collector's configuration is not a YAML mapping.")
     return as_object(config)
 
@@ -138,7 +135,8 @@ def _processed(target: Target, config: JsonObject, names: Sequence[str], detecte
     for name in names:
         _apply(name, _component(config, "processors", name), labels, attributes, detected)
     resource = {
-        label: next((attributes[key] for key in keys if attributes.get(key)), "") for label, keys in _TARGET_KEYS.items()
+        label: next((attributes[key] for key in keys if attributes.get(key)), "")
+        for label, keys in _TARGET_KEYS.items()
     }
     project = attributes.get("gcp.project.id") or detected.get("cloud.account.id", "")
     return Target(
@@ -155,21 +153,19 @@ def _processed(target: Target, config: JsonObject, names: Sequence[str], detecte
 def _apply(
     name: str, settings: JsonObject, labels: dict[str, str], attributes: dict[str, str], detected: Mapping[str, str]
 ) -> None:
+    """Change a series' own labels and its resource's attributes as one processor does."""
     match _kind(name):
         case "resourcedetection":
-            if "gcp" in as_list(settings.get("detectors")):
-                attributes |= detected
+            attributes |= detected if "gcp" in as_list(settings.get("detectors")) else {}
         case "resource":
             for action in map(as_object, as_list(settings.get("attributes"))):
                 _act(action, attributes)
         case "groupbyattrs":
-            for key in map(str, as_list(settings.get("keys"))):
-                if key in labels:
-                    attributes[key] = labels.pop(key)
+            keys = {str(key) for key in as_list(settings.get("keys"))}
+            attributes |= {key: labels.pop(key) for key in keys & labels.keys()}
         case "transform":
-            for statement in _statements(name, settings):
-                labels[statement[1]] = attributes.get(statement[2], "")
-        case kind if kind in _WITHOUT_EFFECT:
+            labels |= {found[1]: attributes.get(found[2], "") for found in _statements(name, settings)}
+        case "batch" | "memory_limiter":
             return
         case _:
             raise CollectorConfigError(f"The local cloud does not model the processor {name}.")
@@ -187,9 +183,9 @@ def _act(action: JsonObject, attributes: dict[str, str]) -> None:
 
 
 def _statements(name: str, settings: JsonObject) -> Iterator["re.Match[str]"]:
-    for group in as_list(settings.get("metric_statements")):
-        for statement in as_list(as_object(group).get("statements")) if isinstance(group, dict) else [group]:
-            found = _SET.fullmatch(str(statement).strip())
-            if found is None:
-                raise CollectorConfigError(f"The local cloud does not model the statement {statement} of {name}.")
-            yield found
+    groups = as_list(settings.get("metric_statements"))
+    for statement in (each for group in groups for each in as_list(as_object(group).get("statements")) or [group]):
+        found = _SET.fullmatch(str(statement).strip())
+        if found is None:
+            raise CollectorConfigError(f"The local cloud does not model the statement {statement} of {name}.")
+        yield found

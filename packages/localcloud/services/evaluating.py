@@ -17,7 +17,7 @@ import aiohttp
 
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rules import program
-from localcloud.rules.evaluator import Checked, Evaluator, ExpressionError
+from localcloud.rules.evaluator import Checked, Evaluator, EvaluatorExitedError, ExpressionError
 from localcloud.services.collecting import Collected, Collecting, Expositions, described
 from localcloud.services.incidents import Incidents
 from localcloud.services.notifying import Notifier
@@ -136,13 +136,19 @@ class Monitor:
                 self._at_s += ROUND_S
                 try:
                     await self._round(self._at_s, expositions)
-                except (OSError, ExpressionError) as error:
+                except (EvaluatorExitedError, OSError) as error:
                     self._fail(error)
 
     async def check(self, project: str, expression: str) -> Checked | None:
         """Parse an expression of a policy. None: no evaluator can. Raises ExpressionError."""
         found = await self._project(project)
-        return None if found is None else await found.evaluator.check(expression)
+        if found is None:
+            return None
+        try:
+            return await found.evaluator.check(expression)
+        except EvaluatorExitedError as error:
+            self._fail(error)
+            return None
 
     async def query(self, project: str, expression: str, at: datetime | None) -> dict[str, Any]:
         """Answer an instant query. Raises ExpressionError, and NotEvaluatedError without an evaluator."""
@@ -150,7 +156,11 @@ class Monitor:
         if found is None:
             raise NotEvaluatedError(self.status)
         at = at or self._cloud.timeline.now()
-        return await found.evaluator.query(int(at.timestamp() * 1000), expression)
+        try:
+            return await found.evaluator.query(int(at.timestamp() * 1000), expression)
+        except EvaluatorExitedError as error:
+            self._fail(error)
+            raise NotEvaluatedError(self.status) from error
 
     async def close(self) -> None:
         """Stop the evaluators."""
@@ -161,7 +171,7 @@ class Monitor:
             await self._session.close()
             self._session = None
 
-    def _fail(self, error: OSError | ExpressionError) -> None:
+    def _fail(self, error: EvaluatorExitedError | OSError) -> None:
         """Record a failure of the evaluator and start over with a new one."""
         self._failure = f"the evaluator failed: {error}"
         self._projects = {}

@@ -39,9 +39,7 @@ class Incidents:
         self._cloud = cloud
         self._store = cloud.store
 
-    def settle(
-        self, at: datetime, policy: JsonObject, condition: JsonObject, firing: Iterable[Alert]
-    ) -> list[Change]:
+    def settle(self, at: datetime, policy: JsonObject, condition: JsonObject, firing: Iterable[Alert]) -> list[Change]:
         """Open an incident for each new firing series of a condition, and close those whose series no longer fires."""
         stamp, known = rfc3339(at), self._open_of(str(condition["name"]))
         changes: list[Change] = []
@@ -49,12 +47,11 @@ class Incidents:
             if known.pop(_series(alert.labels), None) is None:
                 incident = self._opened(stamp, policy, condition, alert)
                 changes.append(Change(policy=policy, condition=condition, incident=incident, value=alert.value))
-        for incident in known.values():
-            changes.append(Change(policy=policy, condition=condition, incident=self._closed(stamp, incident), value=""))
-        return changes
+        closed = (self._closed(stamp, incident) for incident in known.values())
+        return [*changes, *(Change(policy=policy, condition=condition, incident=each, value="") for each in closed)]
 
     def close_without(self, at: datetime, conditions: Iterable[str]) -> None:
-        """Close the incidents of conditions that no longer exist or are disabled. Nobody is notified."""
+        """Close the incidents of conditions that no longer exist or are disabled, without a notification."""
         alive = set(conditions)
         for _, incident in self._store.under(ALERTS):
             if incident["state"] == _OPEN and incident["_condition"] not in alive:

@@ -274,7 +274,10 @@ class _TemplateCheck:
         limits = list(_limits(self.template))
         cpu = sum(cpus(each.get("cpu", "1")) or 0 for each in limits)
         memory = sum(memory_gib(each.get("memory", "512Mi")) or 0 for each in limits)
-        for what, total, maximum, unit in (("cpu", cpu, most.max_cpu, " CPU"), ("memory", memory, most.max_memory_gib, "Gi")):
+        for what, total, maximum, unit in (
+            ("cpu", cpu, most.max_cpu, " CPU"),
+            ("memory", memory, most.max_memory_gib, "Gi"),
+        ):
             if total > maximum:
                 raise _violation(
                     f"{self.path}.containers",

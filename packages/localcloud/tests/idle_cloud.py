@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
+from localcloud.services.evaluating import Monitor
 from localcloud.world import oauth, run_messages
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import (
@@ -192,6 +193,7 @@ class Started:
     routes: list[tuple[str, str]]
     """Verb and path of the local cloud's own routes."""
     cloud: Cloud
+    monitor: Monitor
     loop: asyncio.AbstractEventLoop
 
 
@@ -216,9 +218,7 @@ def start(
         if not credentials.exists():  # the cloud keeps the key of an existing file
             credentials.touch(mode=0o600)
             credentials.write_text(json.dumps({"private_key": _operators_key()}), encoding="utf-8")
-        options = Options(
-            project=project, speed=speed, scenario=scenario or Scenario(), evaluator=lambda: evaluator
-        )
+        options = Options(project=project, speed=speed, scenario=scenario or Scenario(), evaluator=lambda: evaluator)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
         thread.start()
@@ -235,6 +235,7 @@ def start(
                     token=token,
                     routes=opened.routes(),
                     cloud=opened.cloud,
+                    monitor=opened.monitor,
                     loop=loop,
                 )
             finally:

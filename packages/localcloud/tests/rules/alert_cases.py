@@ -33,7 +33,9 @@ class Case:
 
 def _burn(long: str, short: str, factor: float) -> str:
     def errors(window: str) -> str:
-        bucket = f'sum by (namespace) (rate(vllm:time_to_first_token_seconds_bucket{{namespace="g",le="2.5"}}[{window}]))'
+        bucket = (
+            f'sum by (namespace) (rate(vllm:time_to_first_token_seconds_bucket{{namespace="g",le="2.5"}}[{window}]))'
+        )
         return f"(1 - {bucket} / sum by (namespace) (rate(vllm:time_to_first_token_seconds_count{S}[{window}]))) > {factor} * 0.01"
 
     return f"{errors(long)} and {errors(short)}"

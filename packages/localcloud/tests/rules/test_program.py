@@ -50,7 +50,7 @@ def test_a_build_happens_once_and_leaves_no_modules(bare, capsys):
     assert path == program.found() == program.ensure()
     assert program.why_missing() == ""
     (call,) = (bare / "calls").read_text().splitlines()
-    flags, modules, folder, arguments = call.split("|")
+    flags, modules, _, arguments = call.split("|")
     assert "-mod=readonly" in flags
     assert "-modcacherw" in flags
     assert modules.startswith(str(bare / "cache"))

@@ -5,7 +5,7 @@ import pytest
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client
 from localcloud.tests.idle_cloud import start
 from localcloud.tests.rules.alert_cases import IDLE
-from localcloud.tests.services.watched import CONFIG, QUERY, V3, promql, sidecar, watched
+from localcloud.tests.services.watched import COLLECTOR, CONFIG, QUERY, V3, promql, sidecar, watched
 
 WAITING = "vllm:num_requests_waiting 3\n"
 RINGS = 'vllm:num_requests_waiting{namespace="gemma"} > 0'
@@ -74,8 +74,14 @@ class TestCollecting:
         [
             (CONFIG.replace("[googlemanagedprometheus]", "[debug]"), "No pipeline of metrics"),
             (CONFIG.replace("receivers: [prometheus]", "receivers: [otlp]"), "No pipeline of metrics"),
-            (CONFIG.replace("batch: {}", "filter: {}").replace("batch]", "filter]"), "does not model the processor filter"),
-            (CONFIG.replace("batch: {}", "").replace("exporters:\n", "exporters:\n", 1), "names batch, which is not in processors"),
+            (
+                CONFIG.replace("batch: {}", "filter: {}").replace("batch]", "filter]"),
+                "does not model the processor filter",
+            ),
+            (
+                CONFIG.replace("batch: {}", "").replace("exporters:\n", "exporters:\n", 1),
+                "names batch, which is not in processors",
+            ),
             ("receivers: [", "is not YAML"),
         ],
     )
@@ -89,9 +95,9 @@ class TestCollecting:
 
     def test_an_account_that_may_not_write_metrics_stores_nothing(self, world):
         world.server.text = WAITING
-        account = world.client.ok(
-            "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "server-sa"}
-        )["email"]
+        account = world.client.ok("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "server-sa"})[
+            "email"
+        ]
         world.deploy(sidecar())
         name, document = world.cloud.cloud.store.under("run.revisions")[0]
         world.run(name, {**document, "serviceAccount": account}, "0a1b")
@@ -307,6 +313,22 @@ class TestRefusals:
         assert other["data"]["result"] == []
 
 
+def test_an_evaluator_that_is_killed_is_reported_and_replaced(world, capfd):
+    world.server.text = WAITING
+    world.deploy(sidecar())
+    world.policy(RINGS)
+    world.advance(1)
+    assert world.states() == ["OPEN"]
+    for project in world.monitor._projects.values():
+        project.evaluator._process.kill()
+    world.advance(0.5)
+    assert "the evaluator failed" in capfd.readouterr().err
+    world.server.text = "vllm:num_requests_waiting 0\n"
+    world.advance(1)
+    assert world.states() == ["CLOSED"]
+    assert world.client.ok("GET", "/admin/")["alerts"] == "evaluated"
+
+
 def test_without_an_evaluator_policies_are_stored_and_the_cloud_says_so():
     with start(scenario=SCENARIO) as cloud:
         client = Client(cloud.base_url, cloud.token)
@@ -321,3 +343,11 @@ def test_without_an_evaluator_policies_are_stored_and_the_cloud_says_so():
 
 def test_with_an_evaluator_the_cloud_says_that_policies_are_evaluated(world):
     assert world.client.ok("GET", "/admin/")["alerts"] == "evaluated"
+
+
+def test_the_collectors_tag_has_the_digest_of_googles_attestation(client):
+    name, _, tag = COLLECTOR.partition("/")[2].rpartition(":")
+    url = f"{client.base_url}/registry/us-docker.pkg.dev/v2/{name}/manifests/{tag}"
+    answer = client.session.get(url, headers={"Authorization": f"Bearer {client.token}"}, timeout=30)
+    digest = "sha256:90c2bab052e6c9da37efb6e7181b0cbb99562b9b39096dce895c7afe957b3b02"
+    assert answer.headers["Docker-Content-Digest"] == digest

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from localcloud.services.evaluating import Monitor
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client
 from localcloud.tests.rules.built import evaluator_program
@@ -104,7 +105,7 @@ def serving() -> Iterator[Server]:
     server = Server()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             server.reads += 1
             known = self.path == "/metrics"
             self.send_response(server.status if known else 404)
@@ -112,7 +113,7 @@ def serving() -> Iterator[Server]:
             if known:
                 self.wfile.write(server.text.encode())
 
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
             server.posted.append(json.loads(self.rfile.read(length)))
             self.send_response(200)
@@ -146,6 +147,10 @@ class Watched:
         found = self.cloud.cloud.runtimes.revisions
         assert isinstance(found, idle_cloud.IdleRevisions)
         return found
+
+    @property
+    def monitor(self) -> Monitor:
+        return self.cloud.monitor
 
     def deploy(self, *sidecars: dict[str, Any], identity: str = "0a1b") -> None:
         """Deploy the service through Cloud Run's API, and let its instance run."""
@@ -189,4 +194,3 @@ def watched(**options: Any) -> Iterator[Watched]:
     options = {"evaluator": evaluator_program(), "scenario": SCENARIO, **options}
     with serving() as server, idle_cloud.start(**options) as cloud:
         yield Watched(cloud=cloud, client=Client(cloud.base_url, cloud.token), server=server)
-
