@@ -33,7 +33,7 @@ class EvaluatorExitedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class ParsedExpression:
     """A valid expression: the metrics that it selects by name, and those of them that have no sample."""
 
     metrics: tuple[str, ...]
@@ -89,10 +89,10 @@ class Evaluator:
         )
         return cls(process)
 
-    async def check(self, expression: str) -> Checked:
+    async def check(self, expression: str) -> ParsedExpression:
         """Parse an expression. Raises ExpressionError."""
         answer = await self._ask(op="check", expr=expression)
-        return Checked(metrics=tuple(answer["metrics"]), unknown=tuple(answer["unknown"]))
+        return ParsedExpression(metrics=tuple(answer["metrics"]), unknown=tuple(answer["unknown"]))
 
     async def set_rule(self, name: str, expression: str, *, for_s: float, labels: Mapping[str, str]) -> None:
         """Add a rule, or replace the one of that name. Raises ExpressionError."""

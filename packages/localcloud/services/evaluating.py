@@ -17,7 +17,7 @@ import aiohttp
 
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rules import program
-from localcloud.rules.evaluator import Checked, Evaluator, EvaluatorExitedError, ExpressionError
+from localcloud.rules.evaluator import ParsedExpression, Evaluator, EvaluatorExitedError, ExpressionError
 from localcloud.services.collecting import Collected, Collecting, Expositions, described
 from localcloud.services.incidents import Incidents
 from localcloud.services.notifying import Notifier
@@ -139,7 +139,7 @@ class Monitor:
                 except (EvaluatorExitedError, OSError) as error:
                     self._fail(error)
 
-    async def check(self, project: str, expression: str) -> Checked | None:
+    async def check(self, project: str, expression: str) -> ParsedExpression | None:
         """Parse an expression of a policy. None: no evaluator can. Raises ExpressionError."""
         found = await self._project(project)
         if found is None:
