@@ -17,7 +17,7 @@ import aiohttp
 
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rules import program
-from localcloud.rules.evaluator import ParsedExpression, Evaluator, EvaluatorExitedError, ExpressionError
+from localcloud.rules.evaluator import Evaluator, EvaluatorExitedError, ExpressionError, ParsedExpression
 from localcloud.services.collecting import Collected, Collecting, Expositions, described
 from localcloud.services.incidents import Incidents
 from localcloud.services.notifying import Notifier
