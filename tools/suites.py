@@ -54,7 +54,7 @@ BELOW: Final = {
         "localcloud",
         "tools",
     ),
-    "tools": (),
+    "tools": ("localcloud",),
     "gcp-tpu": (),
     "loadtest": (),
     "localcloud": (),

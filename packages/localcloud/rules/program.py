@@ -1,4 +1,4 @@
-"""The evaluator's program: where it is, and how it is built from Go modules, once per content and user (about a minute on two cores)."""
+"""The evaluator's program: where it is, and how it is built from Go modules, once per content and user (one to two minutes on two cores)."""
 
 import fcntl
 import hashlib
@@ -48,7 +48,7 @@ def ensure() -> Path:
         raise EvaluatorMissingError(NO_GO)
     with _locked(_root()):
         if found() is None:
-            print("rules: building the evaluator of alerts, about a minute, once", file=sys.stderr, flush=True)
+            print("rules: building the evaluator of alerts, one to two minutes, once", file=sys.stderr, flush=True)
             try:
                 _build(go, _folder())
             except GoBuildError as error:

@@ -6,6 +6,7 @@ from localcloud.tests.conftest import PROJECT, SCENARIO, Client
 from localcloud.tests.idle_cloud import start
 from localcloud.tests.rules.alert_cases import IDLE
 from localcloud.tests.services.watched import COLLECTOR, CONFIG, QUERY, V3, promql, sidecar, watched
+from localcloud.world.collector import is_collector
 
 WAITING = "vllm:num_requests_waiting 3\n"
 RINGS = 'vllm:num_requests_waiting{namespace="gemma"} > 0'
@@ -18,9 +19,10 @@ def world():
 
 
 class TestCollecting:
-    def test_a_service_without_a_collector_has_no_data(self, world):
+    @pytest.mark.parametrize("image", [None, "docker.io/y"])
+    def test_a_service_without_a_collector_has_no_data(self, world, image):
         world.server.text = WAITING
-        world.deploy()
+        world.deploy(*([sidecar(image=image)] if image else []))
         world.policy(RINGS)
         world.advance(5)
         assert world.value('{__name__=~".+"}') == []
@@ -119,6 +121,22 @@ class TestCollecting:
         world.advance(1)
         (found,) = world.value("vllm:num_requests_waiting")
         assert (found["metric"]["location"], found["metric"]["namespace"]) == ("us-east5-a", "gemma")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (COLLECTOR, True),
+        (f"{COLLECTOR}@sha256:{'0' * 64}", True),
+        (f"docker.io/o/otelcol-google@sha256:{'0' * 64}", True),
+        ("localhost:5000/otelcol-google", True),
+        ("docker.io/otel/opentelemetry-collector:0.135.0", False),
+        ("docker.io/otelcol-google/other", False),
+        ("docker.io/o/not-otelcol-google", False),
+    ],
+)
+def test_a_collector_is_recognized_by_the_last_part_of_its_image(image, expected):
+    assert is_collector(image) is expected
 
 
 class TestEvaluating:
