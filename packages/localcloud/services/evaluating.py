@@ -18,6 +18,7 @@ import aiohttp
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rules import program
 from localcloud.rules.evaluator import Evaluator, EvaluatorExitedError, ExpressionError, ParsedExpression
+from localcloud.services.billable_time import billed
 from localcloud.services.collecting import Collected, Collecting, Expositions, described
 from localcloud.services.incidents import Incidents
 from localcloud.services.notifying import Notifier
@@ -202,8 +203,12 @@ class Monitor:
         for each in self._collecting.targets():
             if at_s % _multiple(each.target.interval_s) == 0:
                 await self._store(at_s, each, expositions)
-        rules = list(self._rules())
         at = datetime.fromtimestamp(at_s, UTC)
+        for project, scrape in billed(self._cloud, at):
+            found = await self._project(project)
+            if found is not None:
+                await found.evaluator.scrape(at_s * 1000, scrape)
+        rules = list(self._rules())
         self._incidents.close_without(at, (rule.name for rule in rules))
         for project in sorted({rule.project for rule in rules}):
             await self._evaluate(at_s, project, [rule for rule in rules if rule.project == project])

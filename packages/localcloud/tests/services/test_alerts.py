@@ -25,7 +25,7 @@ class TestCollecting:
         world.deploy(*([sidecar(image=image)] if image else []))
         world.policy(RINGS)
         world.advance(5)
-        assert world.value('{__name__=~".+"}') == []
+        assert world.value('{__name__=~"vllm.*|up"}') == []
         assert world.alerts() == []
         assert world.server.reads == 0
 
@@ -93,7 +93,7 @@ class TestCollecting:
         world.advance(2)
         (found,) = world.client.ok("GET", "/admin/collectors")["problems"].values()
         assert problem in found
-        assert world.value('{__name__=~".+"}') == []
+        assert world.value('{__name__=~"vllm.*|up"}') == []
 
     def test_an_account_that_may_not_write_metrics_stores_nothing(self, world):
         world.server.text = WAITING
@@ -201,6 +201,16 @@ class TestEvaluating:
         world.advance(1)
         assert world.alerts() == []
         assert world.value("count_over_time(up[1d])")[0]["value"][1] in {"2879", "2880"}
+
+    def test_the_cost_of_a_day_rings_from_the_billed_time_without_a_collector(self, world):
+        world.deploy()
+        hours = 'increase(run_googleapis_com:container_billable_instance_time{service_name="gemma"}[1d])'
+        world.policy(f"sum({hours}) / 3600 * 0.7 > 1", displayName="more than a dollar", disableMetricValidation=False)
+        world.advance(80)
+        assert world.alerts() == []
+        world.advance(10)
+        assert world.states() == ["OPEN"]
+        assert world.value("run_googleapis_com:container_billable_instance_time")[0]["metric"]["location"] == "us-east4"
 
     def test_a_missing_instance_rings_once_its_last_sample_is_too_old(self, world):
         world.deploy(sidecar())
