@@ -78,10 +78,11 @@ class Evaluator:
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def start(cls, program: Path) -> "Evaluator":
-        """Start the program."""
+    async def start(cls, program: Path, folder: Path) -> "Evaluator":
+        """Start the program. It keeps its series in a temporary folder below `folder`, which must exist, and removes that one at its exit."""
         process = await asyncio.create_subprocess_exec(
             str(program),
+            env={"TMPDIR": str(folder)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_LIMIT_BYTES,

@@ -6,6 +6,7 @@ stamp; no gap appears that Google would not have.
 """
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from localcloud.world.cloud import Cloud
 from localcloud.world.timeline import seconds
 
 POLICIES: Final = "monitoring.alertPolicies"
+_FOLDER: Final = "evaluators"
+"""Folder of the state for the evaluators' series, which a restart loses."""
 ROUND_S: Final = 30
 """Seconds between rounds: the shortest evaluationInterval, and the shortest interval at which a target is scraped here."""
 
@@ -168,6 +171,8 @@ class Monitor:
         projects, self._projects = self._projects, {}
         for project in projects.values():
             await project.evaluator.stop()
+        # An evaluator that was killed leaves its series behind.
+        shutil.rmtree(self._cloud.state / _FOLDER, ignore_errors=True)
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -189,9 +194,14 @@ class Monitor:
     async def _project(self, name: str) -> _Project | None:
         known, path = self._projects.get(name), self._find()
         if known is None and path is not None:
-            known = self._projects[name] = _Project(await Evaluator.start(path))
+            known = self._projects[name] = _Project(await Evaluator.start(path, self._folder()))
             self._failure = ""
         return known
+
+    def _folder(self) -> Path:
+        folder = self._cloud.state / _FOLDER
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _rules(self) -> Iterator[_Rule]:
         for _, policy in self._cloud.store.under(POLICIES):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import pytest
@@ -25,10 +26,11 @@ def evaluated(work: Callable[[Evaluator], Coroutine[Any, Any, _Result]]) -> _Res
     """Run work with an evaluator of its own."""
 
     async def run() -> _Result:
-        evaluator = await Evaluator.start(evaluator_program())
-        try:
-            return await work(evaluator)
-        finally:
-            await evaluator.stop()
+        with TemporaryDirectory(prefix="localcloud-") as folder:
+            evaluator = await Evaluator.start(evaluator_program(), Path(folder))
+            try:
+                return await work(evaluator)
+            finally:
+                await evaluator.stop()
 
     return asyncio.run(run())

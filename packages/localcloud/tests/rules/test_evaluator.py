@@ -1,9 +1,11 @@
 """The protocol of the evaluator: what it stores, what it answers, and Prometheus' words for what it rejects."""
 
+import asyncio
+
 import pytest
 
-from localcloud.rules.evaluator import EvaluatorExitedError, ExpressionError, Scrape
-from localcloud.tests.rules.built import evaluated
+from localcloud.rules.evaluator import Evaluator, EvaluatorExitedError, ExpressionError, Scrape
+from localcloud.tests.rules.built import evaluated, evaluator_program
 
 T = 1_800_000_000_000
 LABELS = {"service_name": "s"}
@@ -98,6 +100,19 @@ def test_a_rule_that_fails_does_not_stop_the_others():
     result = evaluated(work)
     assert "many-to-many matching not allowed" in result.errors["bad"]
     assert {alert.rule for alert in result.alerts} == {"good"}
+
+
+def test_a_stopped_evaluator_leaves_nothing(tmp_path):
+    program = evaluator_program()
+
+    async def run():
+        evaluator = await Evaluator.start(program, tmp_path)
+        await evaluator.scrape(T, scrape("a 1\n"))
+        assert list((tmp_path).iterdir())
+        await evaluator.stop()
+
+    asyncio.run(run())
+    assert list((tmp_path).iterdir()) == []
 
 
 def test_an_evaluator_that_exited_is_an_error_not_a_wait():
