@@ -7,6 +7,7 @@ machine it is a container beside the server, and it scrapes while the server is 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ _WRITE: Final = "monitoring.timeSeries.create"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """One target of a deployed collector. `url` None: nothing listens. `waits`: the collector starts when the server is ready."""
+    """One target of a deployed collector. `url` None: nothing listens."""
 
     owner: str
     """Full name of the revision or machine."""
@@ -41,7 +42,8 @@ class Collected:
     url: str | None
     account: str
     """Service account that writes the samples."""
-    waits: bool = False
+    waits_for: str = ""
+    """URL of the server whose first response starts the collector. Empty: it does not wait."""
     identity: str = ""
 
     @property
@@ -50,27 +52,43 @@ class Collected:
         return self.target.resource["project_id"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Response:
+    """Response of a target: its status, 0 for none, and its text."""
+
+    status: int = 0
+    text: str = ""
+
+
 class Expositions:
-    """The expositions of one catch-up, by URL; None for a target that does not answer."""
+    """The responses of one catch-up, by URL."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._known: dict[str, tuple[float, str | None]] = {}
+        self._known: dict[str, tuple[float, _Response]] = {}
 
     async def read(self, url: str) -> str | None:
         """Return the exposition at a URL, or None if it does not answer 200 in time."""
+        response = await self._response(url)
+        return response.text if response.status == HTTPStatus.OK else None
+
+    async def has_started(self, url: str) -> bool:
+        """Return whether a server answers there, with any status that is not its own failure."""
+        return 0 < (await self._response(url)).status < HTTPStatus.INTERNAL_SERVER_ERROR
+
+    async def _response(self, url: str) -> _Response:
         known = self._known.get(url)
         if known is None or monotonic() - known[0] > _FRESH_S:
-            text = await self._get(url)
-            known = self._known[url] = (monotonic(), text)
+            found = await self._get(url)
+            known = self._known[url] = (monotonic(), found)
         return known[1]
 
-    async def _get(self, url: str) -> str | None:
+    async def _get(self, url: str) -> _Response:
         try:
             async with self._session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
-                return await response.text() if response.status == 200 else None  # noqa: PLR2004 - HTTP
+                return _Response(status=response.status, text=await response.text())
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
-            return None
+            return _Response()
 
 
 class Collecting:
@@ -78,7 +96,7 @@ class Collecting:
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._answered: set[str] = set()
+        self._started: set[str] = set()
         self.problems: dict[str, str] = {}
         """Why a collector stores nothing, by the revision or machine."""
 
@@ -93,11 +111,11 @@ class Collecting:
 
     async def scrape(self, each: Collected, expositions: Expositions) -> Scrape | None:
         """Return a scrape of a target, or None while its collector has not started."""
+        if each.waits_for and each.identity not in self._started:
+            if not await expositions.has_started(each.waits_for):
+                return None
+            self._started.add(each.identity)
         text = None if each.url is None else await expositions.read(each.url)
-        if text is not None:
-            self._answered.add(each.identity)
-        elif each.waits and each.identity not in self._answered:
-            return None
         target = each.target
         return Scrape(
             text=text or "",
@@ -128,6 +146,7 @@ class Collecting:
     def _of_sidecar(self, instance: RunningInstance, template: JsonObject, sidecar: JsonObject) -> Iterator[Collected]:
         server = serving_container(template)
         port = container_port(server)
+        waits = bool(server.get("name")) and server["name"] in as_list(sidecar.get("dependsOn"))
         words = [str(word) for word in (*as_list(sidecar.get("command")), *as_list(sidecar.get("args")))]
         try:
             text = config_text(words, _variables(instance, sidecar), _no_file)
@@ -144,7 +163,7 @@ class Collecting:
                 account=str(
                     template.get("serviceAccount") or self._cloud.default_account(target.resource["project_id"])
                 ),
-                waits=bool(server.get("name")) and server["name"] in as_list(sidecar.get("dependsOn")),
+                waits_for=f"{instance.url}{target.path}" if waits else "",
                 identity=instance.identity,
             )
 

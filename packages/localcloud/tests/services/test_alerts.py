@@ -71,6 +71,19 @@ class TestCollecting:
         world.advance(1)
         assert [each["value"][1] for each in world.value("up")] == ["0"]
 
+    @pytest.mark.parametrize("wrong", ['"127.0.0.1:8001"', '"10.0.0.1:8000"'])
+    def test_a_target_where_nothing_listens_is_down(self, world, wrong):
+        world.server.text = WAITING
+        world.deploy(sidecar(CONFIG.replace('"127.0.0.1:8000"', wrong)))
+        world.advance(1)
+        assert [each["value"][1] for each in world.value("up")] == ["0"]
+
+    def test_a_path_that_does_not_exist_is_down(self, world):
+        path = "job_name: vllm\n          metrics_path: /other"
+        world.deploy(sidecar(CONFIG.replace("job_name: vllm", path)))
+        world.advance(1)
+        assert [each["value"][1] for each in world.value("up")] == ["0"]
+
     @pytest.mark.parametrize(
         ("config", "problem"),
         [
