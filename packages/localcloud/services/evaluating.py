@@ -104,7 +104,7 @@ class Monitor:
         self._collecting = Collecting(cloud)
         self.notifier = Notifier(cloud)
         self._session: aiohttp.ClientSession | None = None
-        self._turn = asyncio.Lock()
+        self._turn, self._start = asyncio.Lock(), asyncio.Lock()
         self._at_s: int | None = None
         self._failure = ""
         self.errors: dict[str, str] = {}
@@ -134,14 +134,17 @@ class Monitor:
             until_s = int(self._cloud.timeline.now().timestamp()) // ROUND_S * ROUND_S
             if self._at_s is None or not self._has_work():
                 self._at_s = until_s
+                self._incidents.close_without(
+                    datetime.fromtimestamp(until_s, UTC), (rule.name for rule in self._rules())
+                )
                 return
             expositions = Expositions(self._own_session())
             while self._at_s < until_s:
                 self._at_s += ROUND_S
                 try:
                     await self._round(self._at_s, expositions)
-                except (EvaluatorExitedError, OSError) as error:
-                    self._fail(error)
+                except Exception as error:  # noqa: BLE001 - a fault is shown, and the next round starts with a new evaluator
+                    await self._fail(error)
 
     async def check(self, project: str, expression: str) -> ParsedExpression | None:
         """Parse an expression of a policy. None: no evaluator can. Raises ExpressionError."""
@@ -151,7 +154,7 @@ class Monitor:
         try:
             return await found.evaluator.check(expression)
         except EvaluatorExitedError as error:
-            self._fail(error)
+            await self._fail(error)
             return None
 
     async def query(self, project: str, expression: str, at: datetime | None) -> dict[str, Any]:
@@ -163,24 +166,27 @@ class Monitor:
         try:
             return await found.evaluator.query(int(at.timestamp() * 1000), expression)
         except EvaluatorExitedError as error:
-            self._fail(error)
+            await self._fail(error)
             raise NotEvaluatedError(self.status) from error
 
     async def close(self) -> None:
         """Stop the evaluators."""
-        projects, self._projects = self._projects, {}
-        for project in projects.values():
-            await project.evaluator.stop()
+        await self._stop_evaluators()
         # An evaluator that was killed leaves its series behind.
         shutil.rmtree(self._cloud.state / _FOLDER, ignore_errors=True)
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    def _fail(self, error: EvaluatorExitedError | OSError) -> None:
-        """Record a failure of the evaluator and start over with a new one."""
-        self._failure = f"the evaluator failed: {error}"
-        self._projects = {}
+    async def _stop_evaluators(self) -> None:
+        projects, self._projects = self._projects, {}
+        for project in projects.values():
+            await project.evaluator.stop()
+
+    async def _fail(self, error: Exception) -> None:
+        """Record a failure of the evaluator. The next use starts with a new one."""
+        self._failure = f"the evaluator failed: {error!r}"
+        await self._stop_evaluators()
         print(f"localcloud: alert policies are {self.status}", file=sys.stderr, flush=True)
 
     def _has_work(self) -> bool:
@@ -192,11 +198,12 @@ class Monitor:
         return self._session
 
     async def _project(self, name: str) -> _Project | None:
-        known, path = self._projects.get(name), self._find()
-        if known is None and path is not None:
-            known = self._projects[name] = _Project(await Evaluator.start(path, self._folder()))
-            self._failure = ""
-        return known
+        async with self._start:
+            known, path = self._projects.get(name), self._find()
+            if known is None and path is not None:
+                known = self._projects[name] = _Project(await Evaluator.start(path, self._folder()))
+                self._failure = ""
+            return known
 
     def _folder(self) -> Path:
         folder = self._cloud.state / _FOLDER

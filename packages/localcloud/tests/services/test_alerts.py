@@ -1,5 +1,7 @@
 """Alert policies of the local cloud: scraped by a deployed collector, evaluated on time stamps, heard by a webhook."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client
@@ -258,6 +260,20 @@ class TestEvaluating:
             world.client.ok("PATCH", f"/monitoring/v3/{policy}", {"enabled": False}, updateMask="enabled")
         world.advance(2)
         assert world.states() == ["CLOSED"]
+
+    def test_the_last_policy_takes_its_incident_with_it(self, world):
+        policy = world.policy("vector(1)")
+        world.advance(1)
+        assert world.states() == ["OPEN"]
+        world.client.ok("DELETE", f"/monitoring/v3/{policy}")
+        world.advance(1)
+        assert world.states() == ["CLOSED"]
+
+    def test_policies_that_are_created_together_share_one_evaluator(self, world):
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda _: world.policy("vector(1)"), range(8)))
+        folder = world.cloud.state / "evaluators"
+        assert len(list(folder.iterdir())) == 1
 
     def test_a_webhook_outside_this_machine_is_never_called(self, world):
         hook = world.channel("webhook_tokenauth", url="https://hooks.example.com/x")
