@@ -176,6 +176,11 @@ class FailingMachines(IdleMachines):
         await super().stop(name)
 
 
+def no_evaluator() -> Path | None:
+    """Return None: alert policies are only stored, whether the evaluator is built or not."""
+    return None
+
+
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
     """Return runtimes that run nothing: revisions are ready immediately, and machines are only records."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
