@@ -55,7 +55,7 @@ BELOW: Final = {
         "localcloud",
         "tools",
     ),
-    "tools": (),
+    "tools": ("localcloud",),
     "gcp-tpu": (),
     "loadtest": (),
     "localcloud": (),

@@ -1,22 +1,39 @@
-"""Cloud Monitoring: notification channels, alert policies and one metric (v3), dashboards (v1). Nothing is evaluated; no alert ever fires."""
+"""Cloud Monitoring: notification channels, alert policies, incidents and one metric (v3), dashboards and PromQL queries (v1).
+
+Only PromQL conditions are evaluated (localcloud.services.evaluating), and only if the evaluator is built. Other conditions are stored.
+"""
+
+from datetime import UTC, datetime
+
+from aiohttp import web
 
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
+from localcloud.rules.evaluator import ExpressionError
 from localcloud.services.billable_time import UseOfInstances
-from localcloud.services.service import ApiService, listing, method
+from localcloud.services.evaluating import POLICIES as _POLICIES
+from localcloud.services.evaluating import ROUND_S, Monitor, NotEvaluatedError
+from localcloud.services.incidents import ALERTS
+from localcloud.services.notifying import CHANNELS as _CHANNELS
+from localcloud.services.service import ApiService, listing, method, visible
 from localcloud.world.cloud import Cloud
+from localcloud.world.timeline import seconds
 
-_CHANNELS, _POLICIES, _DASHBOARDS = (
-    "monitoring.notificationChannels",
-    "monitoring.alertPolicies",
-    "monitoring.dashboards",
-)
+_DASHBOARDS = "monitoring.dashboards"
+_ORDER_FIELDS = {"open_time": "openTime", "close_time": "closeTime"}
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of all four collections."""
-    served = (_Channels(cloud), _Policies(cloud), _Dashboards(cloud), UseOfInstances(cloud))
+def handlers(cloud: Cloud, monitor: Monitor) -> dict[str, Handler]:
+    """Return the methods of all collections. `monitor` evaluates expressions."""
+    served = (
+        _Channels(cloud),
+        _Policies(cloud, monitor),
+        _Dashboards(cloud),
+        _Alerts(cloud),
+        _Queries(cloud, monitor),
+        UseOfInstances(cloud),
+    )
     return {name: handler for service in served for name, handler in service.handlers().items()}
 
 
@@ -86,18 +103,26 @@ class _Channels(_MonitoringCollection):
 class _Policies(_MonitoringCollection):
     prefix, kind = "monitoring.projects.alertPolicies", _POLICIES
 
+    def __init__(self, cloud: Cloud, monitor: Monitor) -> None:
+        super().__init__(cloud)
+        self._monitor = monitor
+
     @method("create")
-    def create(self, call: Call) -> JsonObject:
+    async def create(self, call: Call) -> JsonObject:
         name, record = self._new_name(call), self._record(call)
-        document = {**self._checked(name, call.body), "name": name, "creationRecord": record, "mutationRecord": record}
-        return self._store.put(_POLICIES, name, document)
+        checked = await self._checked(name, call.body)
+        return self._store.put(
+            _POLICIES, name, {**checked, "name": name, "creationRecord": record, "mutationRecord": record}
+        )
 
     @method("patch")
-    def patch(self, call: Call) -> JsonObject:
+    async def patch(self, call: Call) -> JsonObject:
         updated = {**self._patched(call), "mutationRecord": self._record(call)}
-        return self._store.put(_POLICIES, call.name, {**self._checked(call.name, updated), "name": call.name})
+        checked = await self._checked(call.name, updated)
+        self.get(call)  # it may have been deleted while the expression was checked
+        return self._store.put(_POLICIES, call.name, {**checked, "name": call.name})
 
-    def _checked(self, name: str, body: JsonObject) -> JsonObject:
+    async def _checked(self, name: str, body: JsonObject) -> JsonObject:
         """Return an alert policy with ids for its conditions. Raise 404 if a channel does not exist."""
         if not body.get("conditions"):
             raise CloudError.field(
@@ -109,11 +134,84 @@ class _Policies(_MonitoringCollection):
             if not self._store.has(_CHANNELS, channel):
                 raise CloudError.not_found(f"Cannot find the notification channel '{channel}'.")
         conditions: list[JsonObject] = []
-        for condition in body["conditions"]:
+        for index, condition in enumerate(body["conditions"]):
+            if "conditionPrometheusQueryLanguage" in condition:
+                promql = part(condition, "conditionPrometheusQueryLanguage")
+                path = f"alert_policy.conditions[{index}].condition_prometheus_query_language"
+                await self._check_promql(name.split("/")[1], promql, path)
             given = str(condition.get("name") or "")
             own = given if given.startswith(name + "/") else f"{name}/conditions/{self._cloud.ids.number()}"
             conditions.append({**condition, "name": own})
         return {"enabled": True, **body, "conditions": conditions}
+
+    async def _check_promql(self, project: str, promql: JsonObject, path: str) -> None:
+        """Reject a PromQL condition as Google does (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
+        expression = str(promql.get("query") or "")
+        if not expression:
+            raise _invalid(f"{path}.query", expression, "must not be empty")
+        if seconds(str(promql.get("duration") or "0s")) < 0:
+            raise _invalid(f"{path}.duration", promql["duration"], "must not be negative")
+        interval = str(promql.get("evaluationInterval") or f"{ROUND_S}s")
+        if seconds(interval) <= 0 or seconds(interval) % ROUND_S:
+            raise _invalid(f"{path}.evaluation_interval", interval, f"must be a positive multiple of {ROUND_S} seconds")
+        try:
+            checked = await self._monitor.check(project, expression)
+        except ExpressionError as error:
+            raise _invalid(f"{path}.query", expression, str(error)) from None
+        if checked is None or promql.get("disableMetricValidation"):
+            return
+        # Google's own metrics exist before their first point.
+        unknown = [metric for metric in checked.unknown if "_googleapis_com:" not in metric]
+        if unknown:
+            raise _invalid(f"{path}.query", expression, f"no such metric: {', '.join(unknown)}")
+
+
+class _Alerts(ApiService):
+    """Incidents. They cannot be changed."""
+
+    prefix = "monitoring.projects.alerts"
+
+    @method("get")
+    def get(self, call: Call) -> JsonObject:
+        return visible(self.stored(ALERTS, call.name, f"Cannot find '{call.name}'."))
+
+    @method("list")
+    def list_all(self, call: Call) -> JsonObject:
+        found = [incident for _, incident in self.visible_under(ALERTS, f"{call.name}/alerts/")]
+        for field, descending in reversed(_order(str(call.query.get("orderBy") or "open_time desc"))):
+            found.sort(key=lambda incident: str(incident.get(field, "")), reverse=descending)
+        # A page's key is its place in the order.
+        keyed = [(f"{place:09d}", incident) for place, incident in enumerate(found)]
+        return listing(call.query, "alerts", keyed, default=50)
+
+
+class _Queries(ApiService):
+    """Prometheus' HTTP API of a project."""
+
+    prefix = "monitoring.projects.location.prometheus.api.v1"
+
+    def __init__(self, cloud: Cloud, monitor: Monitor) -> None:
+        super().__init__(cloud)
+        self._monitor = monitor
+
+    @method("query")
+    async def query(self, call: Call) -> web.Response:
+        expression, given = str(call.body.get("query") or ""), str(call.body.get("time") or "")
+        if call.path["location"] != "global":
+            return _bad_data(f"invalid location {call.path['location']}: only global is supported")
+        if not expression:
+            return _bad_data('invalid parameter "query": unknown position: parse error: no expression found in input')
+        try:
+            at = _moment(given) if given else None
+        except ValueError:
+            return _bad_data(f'invalid parameter "time": cannot parse "{given}" to a valid timestamp')
+        try:
+            data = await self._monitor.query(call.name.split("/")[1], expression, at)
+        except ExpressionError as error:
+            return _bad_data(f'invalid parameter "query": {error}')
+        except NotEvaluatedError as error:
+            raise CloudError.unimplemented(f"PromQL is {error}") from None
+        return web.json_response({"status": "success", "data": data})
 
 
 class _Dashboards(_MonitoringCollection):
@@ -157,3 +255,31 @@ def _checked_channel(body: JsonObject) -> JsonObject:
             'Field "notification_channel.labels[email_address]" must be set for a channel of type email.',
         )
     return {"enabled": True, **body}
+
+
+def _invalid(path: str, value: object, reason: str) -> CloudError:
+    return CloudError.field(path, f'Field {path} had an invalid value of "{value}": {reason}.')
+
+
+def _order(text: str) -> list[tuple[str, bool]]:
+    """Return the fields of an orderBy, each with whether it descends. Raise 400 for an unsupported one."""
+    found: list[tuple[str, bool]] = []
+    for word in text.split(","):
+        name, _, direction = word.strip().partition(" ")
+        if name not in _ORDER_FIELDS or direction.strip() not in {"", "asc", "desc"}:
+            raise CloudError.field("order_by", f"Invalid order_by '{text}': supported are open_time and close_time.")
+        found.append((_ORDER_FIELDS[name], direction.strip() == "desc"))
+    return found
+
+
+def _moment(text: str) -> datetime:
+    """Return the time of a query: seconds since 1970, or an RFC 3339 stamp. Raises ValueError."""
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromisoformat(text)
+
+
+def _bad_data(message: str) -> web.Response:
+    """Return an error in the form of Prometheus' HTTP API."""
+    return web.json_response({"status": "error", "errorType": "bad_data", "error": message}, status=400)

@@ -117,6 +117,7 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
     checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()
+    checker.instance()
     checker.volumes()
     checker.numbers()
     checker.gpu(region, world, gpus_left)
@@ -261,6 +262,26 @@ class _TemplateCheck:
                     f"{path}.resources.limits[cpu]",
                     f"Invalid value specified for cpu. For the specified memory ({limits.get('memory')}), at least {needed:g} CPU are needed; "
                     f"given {limits.get('cpu', '1')}.",
+                )
+
+    def instance(self) -> None:
+        """Reject containers that together need more than an instance has.
+
+        Cloud Run's pages give the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
+        That the sum is checked at a deployment, and the message, are assumed.
+        """
+        most = GPU_TYPES.get(gpu_of(self.template) or "", _NO_GPU)
+        limits = list(_limits(self.template))
+        cpu = sum(cpus(each.get("cpu", "1")) or 0 for each in limits)
+        memory = sum(memory_gib(each.get("memory", "512Mi")) or 0 for each in limits)
+        for what, total, maximum, unit in (
+            ("cpu", cpu, most.max_cpu, " CPU"),
+            ("memory", memory, most.max_memory_gib, "Gi"),
+        ):
+            if total > maximum:
+                raise _violation(
+                    f"{self.path}.containers",
+                    f"Invalid value specified for {what}. Maximum {maximum:g}{unit} allowed for all containers of an instance; given {total:g}{unit}.",
                 )
 
     def volumes(self) -> None:

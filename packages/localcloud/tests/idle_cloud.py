@@ -11,9 +11,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
+from localcloud.services.evaluating import Monitor
 from localcloud.world import oauth, run_messages
 from localcloud.world.cloud import Cloud, Runtimes
-from localcloud.world.runtime import MachineFailedError, MachineSpec, RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import (
+    MachineFailedError,
+    MachineSpec,
+    RevisionFailedError,
+    RevisionSpec,
+    RunningInstance,
+)
 from localcloud.world.scenario import Scenario
 
 _START_LIMIT_S = 60.0
@@ -30,6 +37,8 @@ class IdleRevisions:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
+        self.serving: list[RunningInstance] = []
+        """The instances that a test lets run."""
 
     async def start(self, revision: RevisionSpec) -> str:
         """Return a unique URL where nothing listens."""
@@ -47,6 +56,10 @@ class IdleRevisions:
         del url
         await asyncio.sleep(0)
         self.running.discard(name)
+
+    def instances(self) -> Sequence[RunningInstance]:
+        """Return the instances that a test stored in `serving`."""
+        return self.serving
 
 
 class FailingRevisions(IdleRevisions):
@@ -102,6 +115,10 @@ class IdleMachines:
         self.machines: dict[str, MachineSpec] = {}
         self.metadata: dict[str, dict[str, str]] = {}
         self.attributes: dict[str, dict[str, dict[str, str]]] = {}
+        self.collecting: dict[str, list[str]] = {}
+        """The configurations of the collectors that a test lets run, by machine."""
+        self.listening: dict[int, tuple[str, int]] = {}
+        """Where a test listens, by the machines' port."""
 
     async def boot(self, machine: MachineSpec) -> None:
         """Record the machine."""
@@ -126,8 +143,12 @@ class IdleMachines:
         return self.attributes.get(name, {})
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return None: nothing listens."""
-        return None
+        """Return the address that a test stored in `listening`."""
+        return self.listening.get(port)
+
+    def collectors(self, name: str) -> Sequence[str]:
+        """Return the configurations that a test stored in `collecting`."""
+        return self.collecting.get(name, [])
 
     async def stop(self, name: str) -> None:
         """Remove the record."""
@@ -155,6 +176,11 @@ class FailingMachines(IdleMachines):
         await super().stop(name)
 
 
+def no_evaluator() -> Path | None:
+    """Return None: alert policies are only stored, whether the evaluator is built or not."""
+    return None
+
+
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
     """Return runtimes that run nothing: revisions are ready immediately, and machines are only records."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
@@ -172,6 +198,7 @@ class Started:
     routes: list[tuple[str, str]]
     """Verb and path of the local cloud's own routes."""
     cloud: Cloud
+    monitor: Monitor
     loop: asyncio.AbstractEventLoop
 
 
@@ -183,8 +210,12 @@ def start(
     speed: float = DEFAULT_SPEED,
     scenario: Scenario | None = None,
     runtimes: RuntimeFactory = idle_runtimes,
+    evaluator: Path | None = None,
 ) -> Generator[Started]:
-    """Run a cloud in a thread during the block. Without a state folder, use a temporary one."""
+    """Run a cloud in a thread during the block. Without a state folder, use a temporary one.
+
+    Alert policies are only stored unless a test gives the evaluator's program, so that other tests do the same with and without one.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +223,7 @@ def start(
         if not credentials.exists():  # the cloud keeps the key of an existing file
             credentials.touch(mode=0o600)
             credentials.write_text(json.dumps({"private_key": _operators_key()}), encoding="utf-8")
-        options = Options(project=project, speed=speed, scenario=scenario or Scenario())
+        options = Options(project=project, speed=speed, scenario=scenario or Scenario(), evaluator=lambda: evaluator)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
         thread.start()
@@ -209,6 +240,7 @@ def start(
                     token=token,
                     routes=opened.routes(),
                     cloud=opened.cloud,
+                    monitor=opened.monitor,
                     loop=loop,
                 )
             finally:

@@ -30,6 +30,15 @@ class RevisionSpec:
     template: Mapping[str, Json]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningInstance:
+    """An instance of a revision whose serving container runs. `identity` is the instance's id: a replaced instance has a new one."""
+
+    revision: RevisionSpec
+    url: str
+    identity: str
+
+
 class RevisionRuntime(Protocol):
     """Runs the instances of revisions."""
 
@@ -42,6 +51,10 @@ class RevisionRuntime(Protocol):
 
     async def stop(self, name: str, *, url: str | None = None) -> None:
         """Stop a revision's instance; with `url`, only if it is still that one. An unknown name is ignored."""
+        ...
+
+    def instances(self) -> Sequence[RunningInstance]:
+        """Return the instances that run now."""
         ...
 
 
@@ -126,6 +139,10 @@ class MachineRuntime(Protocol):
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
         """Return host and port for a tunnel to this port of the machine, or None if nothing listens there."""
+        ...
+
+    def collectors(self, name: str) -> Sequence[str]:
+        """Return the configurations of the collector containers that run on the machine. Empty for unknown machines."""
         ...
 
     async def stop(self, name: str) -> None:

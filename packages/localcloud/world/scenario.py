@@ -232,6 +232,7 @@ class Iam(_Part):
 
 _VLLM_OPENAI = "docker.io/vllm/vllm-openai"
 _VLLM_TPU = "docker.io/vllm/vllm-tpu"
+_COLLECTOR = "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
 
 
 class Images(_Part):
@@ -242,6 +243,7 @@ class Images(_Part):
         f"{_VLLM_TPU}@sha256:19a1a0526476f902eb83e1057f3d8938f35b457dd7716a30e9ab4f7bee90d507",
         f"{_VLLM_TPU}@sha256:ea98ed065a86d3e69ec7142b9f4766aa3cd7e475d752e680f4ef7612745aca61",
         "us-docker.pkg.dev/cloudrun/container/hello",
+        f"{_COLLECTOR}:0.135.0@sha256:90c2bab052e6c9da37efb6e7181b0cbb99562b9b39096dce895c7afe957b3b02",
     )
     """Existing images: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.
 

@@ -19,6 +19,7 @@ from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
+from localcloud.running.shims.collector import CONFIG_KEY
 from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.clock import Clock
@@ -126,6 +127,12 @@ class SimulatedMachines:
         with suppress(OSError), socket.create_connection((machine.address, port), _CONNECT_LIMIT_S):
             return machine.address, port
         return None
+
+    def collectors(self, name: str) -> list[str]:
+        """Return the configurations of the collector containers that run on the machine."""
+        machine = self._machines.get(name)
+        found = documents(machine.folder / "containers") if machine else ()
+        return [str(record[CONFIG_KEY]) for _, record in found if record.get("running") and CONFIG_KEY in record]
 
     async def stop(self, name: str) -> None:
         """Power off. When this returns, no process of the machine is left."""

@@ -13,12 +13,13 @@ from typing import Final, NoReturn
 
 from localcloud import charges
 from localcloud.running import interpreter
-from localcloud.running.shims import supervise
+from localcloud.running.shims import collector, supervise
 from localcloud.running.shims.docker_devices import OptionError, Rights, check_devices, problem_of, rights
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
 from localcloud.running.shims.machine import Machine, write_json
 from localcloud.running.shims.options import add_options
+from localcloud.world.collector import ENTRY_POINT, is_collector
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
@@ -71,7 +72,8 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
     if not given.entrypoint and not _is_program(command):
         # Without --entrypoint, the image's entry point gets the arguments.
-        command = [*_IMAGE_ENTRY_POINT, *command]
+        entry_point = (ENTRY_POINT,) if is_collector(given.image) else _IMAGE_ENTRY_POINT
+        command = [*entry_point, *command]
     return ContainerOptions(
         image=given.image,
         command=tuple(command),
@@ -155,12 +157,17 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "exitCode": 0,
         "autoRemove": wanted.remove and wanted.detach,
     }
+    process = interpreter.command("localcloud.vllm", *wanted.command)
+    if is_collector(wanted.image):
+        text, problem = collector.configuration(wanted.command, wanted.environment, _paths(machine, wanted))
+        process = interpreter.command("localcloud.running.shims.collector", *([problem] if problem else []))
+        document |= {} if text is None else {collector.CONFIG_KEY: text}
     write_json(state, document)
     log.touch()
     pid = supervise.start(
         state,
         log,
-        interpreter.command("localcloud.vllm", *wanted.command),
+        process,
         restart_s=None,
         grace_s=_STOP_GRACE_S,
         init_pid=machine.init_pid,

@@ -13,7 +13,7 @@ import grpc.aio
 
 from localcloud.plugins.rest import LocalCloudTransport, TransportReply
 from localcloud.server.app import Options, open_cloud
-from localcloud.tests.idle_cloud import idle_runtimes
+from localcloud.tests.idle_cloud import idle_runtimes, no_evaluator
 from localcloud.tests.plugins.harness import (
     KINDS,
     CheckFailedError,
@@ -96,7 +96,9 @@ def answers() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:
             cloud = await open_cloud(
-                Path(folder), Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,)))), idle_runtimes
+                Path(folder),
+                Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))), evaluator=no_evaluator),
+                idle_runtimes,
             )
             try:
                 token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)

@@ -56,7 +56,7 @@ def document(*args: str, **changes: Any) -> str:
     )
 
 
-HUB = {("vllm/vllm-tpu", "1"), ("library/img", "latest")}
+HUB = {("vllm/vllm-tpu", "1"), ("library/img", "latest"), ("o/otelcol-google", "0.135.0")}
 """Images of Docker Hub that exist."""
 ABSENT = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
 """A model that the hub does not have."""

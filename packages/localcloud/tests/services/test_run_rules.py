@@ -147,6 +147,43 @@ def test_a_template_beyond_a_limit_is_refused_and_nothing_is_created(client, pat
     assert client.call("GET", f"{SERVICES}/limits")[0] == 404
 
 
+def beside(cpu, memory, own_cpu, own_memory):
+    """A service with a GPU and a sidecar, with limits of both."""
+    body = changed(GPU, f"{CONTAINER}.resources.limits", {"cpu": own_cpu, "memory": own_memory, "nvidia.com/gpu": "1"})
+    limits = {"resources": {"limits": {"cpu": cpu, "memory": memory}}} if cpu else {}
+    body["template"]["containers"].append({"image": "docker.io/x", **limits})
+    return body
+
+
+@pytest.mark.parametrize(
+    ("gpu", "limits", "message"),
+    [
+        (
+            "nvidia-l4",
+            ("1", "512Mi", "8", "24Gi"),
+            "for cpu. Maximum 8 CPU allowed for all containers of an instance; given 9 CPU",
+        ),
+        ("nvidia-l4", ("500m", "512Mi", "8", "24Gi"), "given 8.5 CPU"),
+        ("nvidia-l4", ("", "", "8", "24Gi"), "given 9 CPU"),
+        (
+            "nvidia-rtx-pro-6000",
+            ("1", "512Mi", "40", "176Gi"),
+            "for memory. Maximum 176Gi allowed for all containers of an instance; given 176.5Gi",
+        ),
+    ],
+)
+def test_the_containers_of_an_instance_share_its_maximum(client, gpu, limits, message):
+    body = changed(beside(*limits), "template.nodeSelector.accelerator", gpu)
+    status, found = client.error("POST", SERVICES, body, serviceId="shared")
+    assert status == 400
+    assert message in found
+    assert client.call("GET", f"{SERVICES}/shared")[0] == 404
+
+
+def test_a_sidecar_within_the_maximum_of_the_instance_is_accepted(client):
+    assert "error" not in deploy(client, "beside", beside("1", "512Mi", "7", "24Gi"))
+
+
 @pytest.mark.parametrize("path", ["/dev", "/dev/shm", "/dev/shm/", "/mnt/../dev/shm", "//proc/x", "/sys"])
 def test_a_volume_at_the_kernels_folders_is_refused(client, path):
     body = changed(PLAIN, f"{CONTAINER}.volumeMounts", [{"name": "v", "mountPath": path}])

@@ -1,0 +1,108 @@
+"""Build a Go program from its modules, with progress for a user who waits. The evaluator of alerts and the Pulumi engine are built with it."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+_BUILD_LIMIT_S = 45 * 60
+_REPORT_EVERY_S = 10.0
+_LINES_SHOWN = 12
+
+
+class GoBuildError(Exception):
+    """The program was not built. The message has the compiler's last lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoProgram:
+    """A Go program: `package` of a module whose go.mod and go.sum are complete."""
+
+    label: str
+    """First word of each progress line."""
+    name: str
+    """Name in error messages, such as "the Pulumi engine"."""
+    package: str
+    packages: int
+    """Packages that a first build compiles, including the standard library (`go list -deps`)."""
+    linker_flags: str = "-s -w"
+
+
+def compiler() -> str | None:
+    """Return the path of `go`, or None if it is not on PATH."""
+    return shutil.which("go")
+
+
+def environment(modules: Path | None = None) -> dict[str, str]:
+    """Return the environment of Go. `modules` is the folder for downloaded modules, by default the user's module cache.
+
+    The module file is complete, so no module may be added or upgraded implicitly. Go makes a module cache read-only; one that is deleted
+    after the build must be writable.
+    """
+    flags = f"{os.environ.get('GOFLAGS', '')} -mod=readonly -trimpath{' -modcacherw' if modules else ''}".strip()
+    own = {"GOMODCACHE": str(modules)} if modules else {}
+    return {**os.environ, "GOFLAGS": flags, "CGO_ENABLED": "0", **own}
+
+
+def compile_program(go: str, program: GoProgram, module: Path, target: Path, *, modules: Path | None = None) -> None:
+    """Compile a program whose module is in the folder `module` to the file `target`. Raises GoBuildError."""
+    command = [go, "build", "-v", "-o", str(target), "-ldflags", program.linker_flags, program.package]
+    log = module.parent / "build.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=module,
+            env=environment(modules),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+        )
+        with _stopped_on_error(process):
+            _wait(process, log, program)
+    if process.returncode != 0:
+        last = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
+        raise GoBuildError(
+            f"Building {program.name} with `{go}` failed with exit code {process.returncode}. Last lines:\n{last}"
+        )
+
+
+@contextlib.contextmanager
+def _stopped_on_error(process: "subprocess.Popen[bytes]") -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def _wait(process: "subprocess.Popen[bytes]", log: Path, program: GoProgram) -> None:
+    started_s = time.monotonic()
+    while True:
+        elapsed_s = time.monotonic() - started_s
+        if elapsed_s > _BUILD_LIMIT_S:
+            raise GoBuildError(
+                f"Building {program.name} took longer than {_BUILD_LIMIT_S // 60} minutes and was stopped."
+            )
+        try:
+            process.wait(timeout=_REPORT_EVERY_S)
+        except subprocess.TimeoutExpired:
+            elapsed_s = time.monotonic() - started_s
+            text = f"{program.label}: {progress(log, program.packages)}, {elapsed_s:.0f} s so far"
+            print(text, file=sys.stderr, flush=True)
+        else:
+            return
+
+
+def progress(log: Path, packages: int) -> str:
+    """Return the build's progress from Go's output: one line per fetched module, then one per compiled package."""
+    lines = log.read_text(errors="replace").splitlines()
+    fetched = sum(line.startswith("go: downloading ") for line in lines)
+    if fetched == len(lines):
+        return f"fetching modules, {fetched} fetched"
+    return f"compiling, {len(lines) - fetched} of about {packages} packages"

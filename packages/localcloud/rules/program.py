@@ -1,0 +1,94 @@
+"""The evaluator's program: where it is, and how it is built from Go modules, once per content and user (one to two minutes on two cores)."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from localcloud.go_build import GoBuildError, GoProgram, compile_program, compiler
+
+NO_GO: Final = "`go`, needed to build the evaluator, is not on PATH. Install Go 1.26 or newer."
+NOT_BUILT: Final = "The evaluator is not built. Run: python -m localcloud.rules"
+_SOURCES: Final = Path(__file__).with_name("golang")
+_NAME: Final = "evaluator"
+_PROGRAM: Final = GoProgram(label="rules", name="the evaluator", package=".", packages=842)
+
+
+class EvaluatorMissingError(Exception):
+    """No evaluator can run here. The message is one sentence with what to do."""
+
+
+def found() -> Path | None:
+    """Return the program that an earlier build of this content stored in the user's cache folder, or None."""
+    path = _folder() / _NAME
+    return path if path.is_file() else None
+
+
+def why_missing() -> str:
+    """Return why no evaluator runs here and what to do, or an empty text if one can run."""
+    if found() is not None:
+        return ""
+    return NO_GO if compiler() is None else NOT_BUILT
+
+
+def ensure() -> Path:
+    """Return the program, after building it if necessary. Raises EvaluatorMissingError without Go, or with the compiler's last lines."""
+    known = found()
+    if known is not None:
+        return known
+    go = compiler()
+    if go is None:
+        raise EvaluatorMissingError(NO_GO)
+    with _locked(_root()):
+        if found() is None:
+            print("rules: building the evaluator of alerts, one to two minutes, once", file=sys.stderr, flush=True)
+            try:
+                _build(go, _folder())
+            except GoBuildError as error:
+                raise EvaluatorMissingError(str(error)) from error
+    return _folder() / _NAME
+
+
+def _build(go: str, into: Path) -> None:
+    """Build the program into a new folder, which is created atomically. The modules (0.9 GB) are deleted afterwards."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as folder:
+        module, result = Path(folder) / "module", Path(folder) / "result"
+        shutil.copytree(_SOURCES, module)
+        result.mkdir()
+        compile_program(go, _PROGRAM, module, result / _NAME, modules=Path(folder) / "modules")
+        result.rename(into)
+
+
+@cache
+def _key() -> str:
+    """Return a short digest of the program's sources: a changed line or module is another program."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / "rules"
+
+
+def _folder() -> Path:
+    return _root() / _key()
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Lock the build to one process, so two runs do not both build."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
