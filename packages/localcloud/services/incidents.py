@@ -18,7 +18,7 @@ _RESOURCE_LABELS: Final = {"project_id", "location", "cluster", "namespace", "jo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class IncidentChange:
     """An incident that has opened or closed. `value` is the expression's last value."""
 
     policy: JsonObject
@@ -39,16 +39,21 @@ class Incidents:
         self._cloud = cloud
         self._store = cloud.store
 
-    def settle(self, at: datetime, policy: JsonObject, condition: JsonObject, firing: Iterable[Alert]) -> list[Change]:
+    def settle(
+        self, at: datetime, policy: JsonObject, condition: JsonObject, firing: Iterable[Alert]
+    ) -> list[IncidentChange]:
         """Open an incident for each new firing series of a condition, and close those whose series no longer fires."""
         stamp, known = rfc3339(at), self._open_of(str(condition["name"]))
-        changes: list[Change] = []
+        changes: list[IncidentChange] = []
         for alert in firing:
             if known.pop(_series(alert.labels), None) is None:
                 incident = self._opened(stamp, policy, condition, alert)
-                changes.append(Change(policy=policy, condition=condition, incident=incident, value=alert.value))
+                changes.append(IncidentChange(policy=policy, condition=condition, incident=incident, value=alert.value))
         closed = (self._closed(stamp, incident) for incident in known.values())
-        return [*changes, *(Change(policy=policy, condition=condition, incident=each, value="") for each in closed)]
+        return [
+            *changes,
+            *(IncidentChange(policy=policy, condition=condition, incident=each, value="") for each in closed),
+        ]
 
     def close_without(self, at: datetime, conditions: Iterable[str]) -> None:
         """Close the incidents of conditions that no longer exist or are disabled, without a notification."""
@@ -87,7 +92,7 @@ class Incidents:
         return self._store.put(ALERTS, incident["name"], {**incident, "state": _CLOSED, "closeTime": stamp})
 
 
-def summary(change: Change) -> str:
+def summary(change: IncidentChange) -> str:
     """Return one sentence about a change."""
     labels = part(part(change.incident, "resource"), "labels") | part(part(change.incident, "metric"), "labels")
     shown = ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))

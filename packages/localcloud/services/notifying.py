@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from localcloud.json_values import JsonObject, part, strings
-from localcloud.services.incidents import Change, summary
+from localcloud.services.incidents import IncidentChange, summary
 from localcloud.world.cloud import Cloud
 
 CHANNELS: Final = "monitoring.notificationChannels"
@@ -30,7 +30,7 @@ class Notifier:
         self._cloud = cloud
         self.sent: deque[JsonObject] = deque(maxlen=_KEPT)
 
-    async def notify(self, session: aiohttp.ClientSession, change: Change) -> None:
+    async def notify(self, session: aiohttp.ClientSession, change: IncidentChange) -> None:
         """Notify the enabled channels of the change's policy."""
         prompts = strings(part(change.policy, "alertStrategy"), "notificationPrompts") or ["OPENED", "CLOSED"]
         if ("OPENED" if change.opened else "CLOSED") not in prompts:
@@ -52,7 +52,7 @@ class Notifier:
                 }
             )
 
-    def _body(self, change: Change) -> JsonObject:
+    def _body(self, change: IncidentChange) -> JsonObject:
         incident, policy = change.incident, change.policy
         project, number = str(incident["name"]).split("/")[1], str(incident["name"]).rpartition("/")[2]
         documentation = part(policy, "documentation")
