@@ -58,10 +58,10 @@ def test_other_shells_get_their_own_start_up_file(shell, variable, tmp_path):
 
 
 def read_until(descriptor, text, seconds=60):
-    found, deadline = "", time.monotonic() + seconds
+    found, deadline, poll = "", time.monotonic() + seconds, select.poll()
+    poll.register(descriptor, select.POLLIN)
     while text not in found:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, found
+        assert poll.poll(1000 * max(0.0, deadline - time.monotonic())), found
         found += os.read(descriptor, 4096).decode(errors="replace")
     return found
 

@@ -34,7 +34,7 @@ def start(folder: Path, run: Run, compatibility: str | None) -> str:
     folder.mkdir()
 
     async def started() -> str:
-        cloud = Cloud(state=folder, project="p", clock=Clock(speed=1500), scenario=Scenario(run=run))
+        cloud = Cloud(state=folder, project="p", clock=Clock(speed=300), scenario=Scenario(run=run))
         runtime = simulated_runtimes(cloud).revisions
         try:
             await runtime.start(RevisionSpec(name=NAME, service=SERVICE, template=template(compatibility)))  # pyright: ignore[reportArgumentType] - JSON
@@ -58,7 +58,7 @@ def test_a_secret_is_read_at_each_start_and_a_disabled_version_starts_nothing(
     spec = RevisionSpec(name=NAME, service=SERVICE, template=given)
 
     async def refused(state: str) -> str:
-        cloud = Cloud(state=tmp_path / state, project="p", clock=Clock(speed=1500), scenario=Scenario(run=Run()))
+        cloud = Cloud(state=tmp_path / state, project="p", clock=Clock(speed=300), scenario=Scenario(run=Run()))
         monkeypatch.setattr(cloud.policies, "allows", lambda *_: True)
         cloud.store.put("secretmanager.secrets", version.partition("/versions/")[0], {"name": "key"})
         cloud.store.put("secretmanager.versions", version, {"state": "ENABLED", "_data": "eA=="})
