@@ -1,10 +1,15 @@
-"""Build a Go program from its modules, with progress for a user who waits. The evaluator of alerts and the Pulumi engine are built with it."""
+"""Build a Go program from its modules, once per content and user, with progress for a user who waits.
+
+The evaluator of alerts and the Pulumi engine are built with it.
+"""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -31,6 +36,45 @@ class GoProgram:
     packages: int
     """Packages that a first build compiles, including the standard library (`go list -deps`)."""
     linker_flags: str = "-s -w"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFolder:
+    """Temporary folders of one build."""
+
+    module: Path
+    """A copy of the module's sources."""
+    result: Path
+    """An empty folder for what the build makes."""
+    modules: Path
+    """A folder for downloaded modules that are deleted after the build."""
+
+
+def cache_folder(name: str) -> Path:
+    """Return the user's cache folder for one kind of program, such as `engine`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / name
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Lock a cache folder to one process, so two checkouts do not both build."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def new_folder(into: Path, sources: Path) -> Generator[BuildFolder]:
+    """Yield the folders of a build. Without an error, its result becomes the folder `into`, atomically; everything else is deleted."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as base:
+        folder = BuildFolder(module=Path(base) / "module", result=Path(base) / "result", modules=Path(base) / "modules")
+        shutil.copytree(sources, folder.module)
+        folder.result.mkdir()
+        yield folder
+        folder.result.rename(into)
 
 
 def compiler() -> str | None:

@@ -10,21 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from localcloud.hub.repositories import CONFIG, INDEX, WEIGHTS, Repository, architecture
-from localcloud.vllm.models import find_model
+from localcloud.hub.repositories import ADAPTER_CONFIG, CONFIG, INDEX, WEIGHTS, Repository, architecture
+from localcloud.vllm.models import DRAFTER_BYTES, find_model
 
 NOTE: Final = "simulated by the local cloud: content is generated, tensors are shrunk"
 _LFS_NAMES: Final = ("tokenizer.json",)
 _WIDTH: Final = 32
 """Rows and columns of a shrunk tensor."""
-_DRAFTER_BYTES: Final = {
-    "E2B": 157_565_344,
-    "E4B": 157_000_000,
-    "12B": 845_719_296,
-    "26B-A4B": 840_000_000,
-    "31B": 939_042_560,
-}
-"""Sizes of draft models: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
 _IGNORED: Final = ["lm_head", "re:.*embed_tokens.*", "re:.*vision.*", "re:.*audio.*"]
 _PARTS: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
 
@@ -87,14 +79,32 @@ def files_of(repository: Repository) -> Mapping[str, HubFile]:
 def _weights_bytes(repository: Repository) -> int:
     """Return the size of all real weights. If no source states it, return the size in the simulator's own model."""
     if repository.drafter:
-        return _DRAFTER_BYTES[repository.size]
+        return DRAFTER_BYTES[repository.size]
+    if repository.adapter_rank:
+        return _adapter_bytes(repository)
     model = find_model(repository.id)
     return model.disk_bytes if model is not None else 0
+
+
+def _adapter_bytes(repository: Repository) -> int:
+    """Return the size of an adapter of every projection of the language model, in bf16."""
+    text = architecture(repository.size)["text"]
+    hidden, inner, layers = (int(text[key]) for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    query, key = (int(text[name]) * 256 for name in ("num_attention_heads", "num_key_value_heads"))
+    widths = 2 * (hidden + query) + 2 * (hidden + key) + 3 * (hidden + inner)
+    return layers * widths * repository.adapter_rank * 2
 
 
 def _shards(repository: Repository) -> Iterator[tuple[str, Sequence[tuple[str, str, int]]]]:
     """Yield each weights file with its tensors: name, type, bytes per element. Layers are divided among the files in order."""
     layers = 4 if repository.drafter else int(architecture(repository.size)["text"]["num_hidden_layers"])
+    if repository.adapter_rank:
+        prefix = "base_model.model.model.language_model.layers"
+        names = [
+            f"{prefix}.{layer}.{part}.lora_{half}.weight" for layer in range(2) for part in _PARTS for half in "AB"
+        ]
+        yield repository.weights[0], [(name, "BF16", 2) for name in names]
+        return
     prefix = "model." if repository.drafter else "model.language_model."
     count = len(repository.weights)
     for position, name in enumerate(repository.weights):
@@ -138,6 +148,11 @@ def _other(
     """Return a file without tensors."""
     if name == CONFIG:
         return _json(_config(repository))
+    if name == ADAPTER_CONFIG:
+        rank = repository.adapter_rank
+        parts = [part.rpartition(".")[2] for part in _PARTS]
+        peft: dict[str, Any] = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": parts}
+        return _json({**peft, "base_model_name_or_path": f"google/gemma-4-{repository.size}-it", "simulated": NOTE})
     if name == INDEX:
         real = sum(repository.real_bytes(one, whole) for one in repository.weights)
         small = sum(_WIDTH * _WIDTH * width for tensors in shards.values() for _, _, width in tensors)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 State = Literal["public", "gated", "private", "absent"]
 """`private`: visible only to accounts with read access. The data has none; a scenario can create one."""
 CONFIG: Final = "config.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
 INDEX: Final = "model.safetensors.index.json"
 WEIGHTS: Final = ".safetensors"
 _USUAL: Final = (
@@ -40,6 +41,8 @@ class Repository(BaseModel):
     size: str = ""
     form: Literal["bf16", "w4a16", "fp8", "nvfp4", "nvfp4-modelopt"] = "bf16"
     drafter: bool = False
+    adapter_rank: int = 0
+    """Rank of a LoRA adapter in PEFT's format. 0: the repository is a checkpoint."""
     commit: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
     commit_source: str = ""
     """Source of the commit, if it differs from the source of the sizes."""
@@ -65,6 +68,8 @@ class Repository(BaseModel):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of all files."""
+        if self.adapter_rank:
+            return tuple(sorted({".gitattributes", "README.md", ADAPTER_CONFIG, *self.weights, *self.bytes}))
         index = (INDEX,) if len(self.weights) > 1 else ()
         return tuple(sorted({*_USUAL, *self.weights, *index, *self.bytes}))
 

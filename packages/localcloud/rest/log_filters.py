@@ -26,7 +26,7 @@ _SPACE = re.compile(r"\s+")
 _PATH = re.compile(r'[A-Za-z_](?:[\w\-/]|\\.)*(?:\.(?:"[^"]*"|[\w\-/]+))*')
 _SIGN = re.compile(r"\s*(=~|!~|!=|<=|>=|=|<|>|:)\s*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'')
-_BARE = re.compile(r"[^\s()]+")
+_BARE = re.compile(r'[^\s()"]+')
 _WORD = re.compile(r"(AND|OR|NOT)(?=[\s(]|$)")
 _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,

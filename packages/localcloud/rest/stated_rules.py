@@ -19,12 +19,15 @@ from localcloud.json_values import JsonObject, as_list, as_object, part, parts, 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ANNOTATION_KEY = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_PROMETHEUS_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SECRET_VERSION = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _PORT_OR_RANGE = re.compile(r"\d+(-\d+)?")
 _MAX_PORT = 65_535
 _MAX_MODE = 0o777
 _MAX_VARIABLE_NAME = 32_768
 _MAX_ANNOTATION_BYTES = 16 * 1024
+_MAX_CONTENT, _MAX_CONTENT_BYTES, _MAX_SUBJECT_BYTES = 8192, 10_240, 10_240
+_MAX_COLUMNS = 48
 _CENTURY_S = 100 * 365 * 24 * 3600
 _MIN_ROTATION_S, _MAX_ROTATION_S = 3600, 3_153_600_000
 _UNIQUE_LOCAL = ipaddress.IPv6Network("fd20::/20")
@@ -233,6 +236,39 @@ def _upstream_policies(repository: JsonObject) -> bool:
     ).get("upstreamPolicies")
 
 
+@_check
+def _mosaic_columns(layout: JsonObject) -> bool:
+    return 1 <= int(layout.get("columns") or 0) <= _MAX_COLUMNS
+
+
+@_check
+def _mosaic_tiles(layout: JsonObject) -> bool:
+    columns = int(layout.get("columns") or 0)
+    places = [(int(tile.get("xPos") or 0), int(tile.get("width") or 0)) for tile in parts(layout, "tiles")]
+    return all(left >= 0 and left + width <= columns for left, width in places)
+
+
+@_check
+def _documentation_content(documentation: JsonObject) -> bool:
+    content = str(documentation.get("content") or "")
+    return len(content) <= _MAX_CONTENT and len(content.encode()) <= _MAX_CONTENT_BYTES
+
+
+@_check
+def _documentation_subject(documentation: JsonObject) -> bool:
+    return len(str(documentation.get("subject") or "").encode()) <= _MAX_SUBJECT_BYTES
+
+
+@_check
+def _alert_rule_named(condition: JsonObject) -> bool:
+    return not condition.get("alertRule") or _PROMETHEUS_LABEL.fullmatch(condition["alertRule"]) is not None
+
+
+@_check
+def _promql_labels_named(condition: JsonObject) -> bool:
+    return all(_PROMETHEUS_LABEL.fullmatch(name) for name in part(condition, "labels"))
+
+
 def _usable_uuid(text: str) -> bool:
     try:
         return UUID(text).int != 0
@@ -262,15 +298,28 @@ def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
             return lambda value: bool(value.get(given))
         case {"present": present}:
             return lambda value: present in value
-        case {"within": [low, high]}:
-            # A missing number is the default. So is 0, which protocol buffers cannot distinguish from a missing one.
-            return lambda value: not value.get(key) or low <= int(value[key]) <= high
+        case {"within": _} | {"least": _} | {"longest": _}:
+            return _limit(key, row)
         case {"not_with": others}:
             return lambda value: not value.get(key) or not any(value.get(other) for other in others)
         case {"needs": [first, second]}:
             return lambda value: not value.get(first) or bool(value.get(second))
         case _:
             raise ValueError(f"The rule of {row['of']} and {key!r} has no check.")
+
+
+def _limit(key: str, row: JsonObject) -> Callable[[JsonObject], bool]:
+    """Return the check of a field's number or length."""
+    match row:
+        case {"within": [low, high]}:
+            # A missing number is the default. So is 0, which protocol buffers cannot distinguish from a missing one.
+            return lambda value: not value.get(key) or low <= int(value[key]) <= high
+        case {"least": least}:
+            return lambda value: int(value.get(key) or 0) >= least
+        case {"longest": longest}:
+            return lambda value: len(str(value.get(key) or "")) <= longest
+        case _:
+            raise ValueError(f"The rule of {row['of']} and {key!r} has no limit.")
 
 
 PAGE_SIZE = "Requested page size cannot exceed 200."

@@ -1,18 +1,12 @@
 """The evaluator's program: where it is, and how it is built from Go modules, once per content and user (one to two minutes on two cores)."""
 
-import fcntl
 import hashlib
-import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from localcloud.go_build import GoBuildError, GoProgram, compile_program, compiler
+from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
 
 NO_GO: Final = "`go`, needed to build the evaluator, is not on PATH. Install Go 1.26 or newer."
 NOT_BUILT: Final = "The evaluator is not built. Run: python -m localcloud.rules"
@@ -46,7 +40,7 @@ def ensure() -> Path:
     go = compiler()
     if go is None:
         raise EvaluatorMissingError(NO_GO)
-    with _locked(_root()):
+    with locked(_root()):
         if found() is None:
             print("rules: building the evaluator of alerts, one to two minutes, once", file=sys.stderr, flush=True)
             try:
@@ -58,13 +52,8 @@ def ensure() -> Path:
 
 def _build(go: str, into: Path) -> None:
     """Build the program into a new folder, which is created atomically. The modules (0.9 GB) are deleted afterwards."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as folder:
-        module, result = Path(folder) / "module", Path(folder) / "result"
-        shutil.copytree(_SOURCES, module)
-        result.mkdir()
-        compile_program(go, _PROGRAM, module, result / _NAME, modules=Path(folder) / "modules")
-        result.rename(into)
+    with new_folder(into, _SOURCES) as folder:
+        compile_program(go, _PROGRAM, folder.module, folder.result / _NAME, modules=folder.modules)
 
 
 @cache
@@ -77,18 +66,8 @@ def _key() -> str:
 
 
 def _root() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / "rules"
+    return cache_folder("rules")
 
 
 def _folder() -> Path:
     return _root() / _key()
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Lock the build to one process, so two runs do not both build."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -11,6 +11,7 @@ import secrets as random
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -175,7 +176,12 @@ class SimulatedRevisions:
     def instances(self) -> list[RunningInstance]:
         """Return the instances whose server runs now."""
         return [
-            RunningInstance(revision=item.spec, url=item.url, identity=item.identity)
+            RunningInstance(
+                revision=item.spec,
+                url=item.url,
+                identity=item.identity,
+                read_secret=partial(self._secret, item.spec),
+            )
             for item in self._instances.values()
             if item.server is not None and item.server.running
         ]
@@ -238,17 +244,20 @@ class SimulatedRevisions:
             "K_REVISION": short,
             "K_CONFIGURATION": _short(revision.service),
         }
-        project = revision.name.split("/")[1] if revision.name.startswith("projects/") else ""
         for name, value, reference in template.variables():
             if reference is None:
                 environment[name] = value
                 continue
-            secret, version = reference
-            full = secret if secret.startswith("projects/") else f"projects/{project}/secrets/{secret}"
-            payload = self._read_secret(f"{full}/versions/{version}", template.service_account)
+            payload = self._secret(revision, *reference)
             environment[name] = payload
             secrets.append(payload.strip())
         return environment
+
+    def _secret(self, revision: RevisionSpec, secret: str, version: str) -> str:
+        """Return the payload of a secret, by its id or full name, for the revision's account. Raises RevisionFailedError."""
+        project = revision.name.split("/")[1] if revision.name.startswith("projects/") else ""
+        full = secret if secret.startswith("projects/") else f"projects/{project}/secrets/{secret}"
+        return self._read_secret(f"{full}/versions/{version}", _TemplateReader(revision.template).service_account)
 
     def _mounts(self, revision: RevisionSpec, template: "_TemplateReader") -> list[dict[str, Any]]:
         """List the Cloud Storage volumes and their objects. Raises RevisionFailedError for a bucket that does not exist."""

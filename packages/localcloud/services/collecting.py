@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from localcloud.json_values import JsonObject, as_list, as_object
+from localcloud.json_values import JsonObject, as_list, as_object, part
 from localcloud.rules.evaluator import Scrape
 from localcloud.services.collector_config import Target, targets
 from localcloud.services.serviceusage import answers
 from localcloud.world.cloud import Cloud, project_policy
 from localcloud.world.collector import CollectorConfigError, config_text, is_collector
 from localcloud.world.run_messages import container_port, serving_container
-from localcloud.world.runtime import RunningInstance
+from localcloud.world.runtime import RevisionFailedError, RunningInstance
 
 _LOCAL: Final = {"localhost", "127.0.0.1", "0.0.0.0", "[::1]"}
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
@@ -61,31 +61,32 @@ class _Response:
 
 
 class Expositions:
-    """The responses of one catch-up, by URL."""
+    """The responses of one catch-up, by URL and token."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._known: dict[str, tuple[float, _Response]] = {}
+        self._known: dict[tuple[str, str], tuple[float, _Response]] = {}
 
-    async def read(self, url: str) -> str | None:
+    async def read(self, url: str, token: str = "") -> str | None:
         """Return the exposition at a URL, or None if it does not answer 200 in time."""
-        response = await self._response(url)
+        response = await self._response(url, token)
         return response.text if response.status == HTTPStatus.OK else None
 
     async def has_started(self, url: str) -> bool:
         """Return whether a server answers there, with any status that is not its own failure."""
         return 0 < (await self._response(url)).status < HTTPStatus.INTERNAL_SERVER_ERROR
 
-    async def _response(self, url: str) -> _Response:
-        known = self._known.get(url)
+    async def _response(self, url: str, token: str = "") -> _Response:
+        known = self._known.get((url, token))
         if known is None or monotonic() - known[0] > _FRESH_S:
-            found = await self._get(url)
-            known = self._known[url] = (monotonic(), found)
+            found = await self._get(url, token)
+            known = self._known[url, token] = (monotonic(), found)
         return known[1]
 
-    async def _get(self, url: str) -> _Response:
+    async def _get(self, url: str, token: str) -> _Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            async with self._session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
+            async with self._session.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False) as response:
                 return _Response(status=response.status, text=await response.text())
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
             return _Response()
@@ -115,7 +116,7 @@ class Collecting:
             if not await expositions.has_started(each.waits_for):
                 return None
             self._started.add(each.identity)
-        text = None if each.url is None else await expositions.read(each.url)
+        text = None if each.url is None else await expositions.read(each.url, each.target.token)
         target = each.target
         return Scrape(
             text=text or "",
@@ -202,11 +203,20 @@ def _no_file(path: str) -> str:
 
 def _variables(instance: RunningInstance, container: JsonObject) -> dict[str, str]:
     service = instance.revision.service.rpartition("/")[2]
-    own = {
-        str(item.get("name")): str(item.get("value") or "") for item in map(as_object, as_list(container.get("env")))
-    }
+    own = {str(item.get("name")): _value(instance, item) for item in map(as_object, as_list(container.get("env")))}
     revision = instance.revision.name.rpartition("/")[2]
     return {**own, "K_SERVICE": service, "K_REVISION": revision, "K_CONFIGURATION": service}
+
+
+def _value(instance: RunningInstance, variable: JsonObject) -> str:
+    """Return a variable's value, or its secret's. Raises CollectorConfigError if the account cannot read the secret."""
+    reference = part(part(variable, "valueSource"), "secretKeyRef")
+    if not reference:
+        return str(variable.get("value") or "")
+    try:
+        return instance.read_secret(str(reference["secret"]), str(reference.get("version") or "latest"))
+    except RevisionFailedError as error:
+        raise CollectorConfigError(str(error)) from None
 
 
 def _detected_on_run(instance: RunningInstance) -> Mapping[str, str]:

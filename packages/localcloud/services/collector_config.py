@@ -3,7 +3,7 @@
 The contract, for the container of a Cloud Run revision and that of a machine alike (localcloud.world.collector recognizes both):
 
 - Each pipeline of metrics with the exporter `googlemanagedprometheus` exports what its `prometheus` receivers scrape: `job_name`,
-  `scrape_interval`, `metrics_path`, `static_configs` with labels, `metric_relabel_configs`.
+  `scrape_interval`, `metrics_path`, `authorization.credentials`, `static_configs` with labels, `metric_relabel_configs`.
 - Processors: `resourcedetection` with the detector gcp, `resource`, `groupbyattrs`, and `transform` with
   `set(attributes["A"], resource.attributes["B"])`; `batch` and `memory_limiter` change no label. With any other processor nothing is stored,
   because its effect is unknown.
@@ -14,7 +14,7 @@ exporter/collector/googlemanagedprometheus/monitoredresource.go).
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -48,6 +48,8 @@ class Target:
     interval_s: float
     labels: Mapping[str, str]
     relabel: Sequence[JsonObject]
+    token: str = ""
+    """Bearer token of `authorization.credentials`; empty without one."""
     resource: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -114,6 +116,7 @@ def _of_job(job: JsonObject) -> Iterator[Target]:
                 interval_s=_seconds(job.get("scrape_interval")),
                 labels={**labels, "job": str(job.get("job_name") or ""), "instance": labels.get("instance", address)},
                 relabel=[as_object(item) for item in as_list(job.get("metric_relabel_configs"))],
+                token=str(as_object(job.get("authorization")).get("credentials") or ""),
             )
 
 
@@ -139,15 +142,8 @@ def _processed(target: Target, config: JsonObject, names: Sequence[str], detecte
         for label, keys in _TARGET_KEYS.items()
     }
     project = attributes.get("gcp.project.id") or detected.get("cloud.account.id", "")
-    return Target(
-        host=target.host,
-        port=target.port,
-        path=target.path,
-        interval_s=target.interval_s,
-        relabel=target.relabel,
-        labels=labels,
-        resource={"project_id": project, **{label: value for label, value in resource.items() if value}},
-    )
+    stored = {"project_id": project, **{label: value for label, value in resource.items() if value}}
+    return replace(target, labels=labels, resource=stored)
 
 
 def _apply(

@@ -15,6 +15,7 @@ from localcloud.services.billable_time import UseOfInstances
 from localcloud.services.evaluating import POLICIES as _POLICIES
 from localcloud.services.evaluating import ROUND_S, Monitor, NotEvaluatedError
 from localcloud.services.incidents import ALERTS
+from localcloud.services.monitoring_rules import check_channel, check_dashboard_name, check_policy, invalid
 from localcloud.services.notifying import CHANNELS as _CHANNELS
 from localcloud.services.service import ApiService, listing, method, visible
 from localcloud.world.cloud import Cloud
@@ -77,13 +78,15 @@ class _Channels(_MonitoringCollection):
     @method("create")
     def create(self, call: Call) -> JsonObject:
         name = self._new_name(call)
-        document = {**_checked_channel(call.body), "name": name, "creationRecord": self._record(call)}
+        check_channel(call.body)
+        document = {"enabled": True, **call.body, "name": name, "creationRecord": self._record(call)}
         return self._store.put(_CHANNELS, name, document)
 
     @method("patch")
     def patch(self, call: Call) -> JsonObject:
-        updated = {**self._patched(call), "mutationRecords": [self._record(call)]}
-        return self._store.put(_CHANNELS, call.name, {**_checked_channel(updated), "name": call.name})
+        updated = {"enabled": True, **self._patched(call), "mutationRecords": [self._record(call)]}
+        check_channel(updated)
+        return self._store.put(_CHANNELS, call.name, {**updated, "name": call.name})
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
@@ -124,12 +127,7 @@ class _Policies(_MonitoringCollection):
 
     async def _checked(self, name: str, body: JsonObject) -> JsonObject:
         """Return an alert policy with ids for its conditions. Raise 404 if a channel does not exist."""
-        if not body.get("conditions"):
-            raise CloudError.field(
-                "alert_policy.conditions", "Field alert_policy.conditions must hold at least one condition."
-            )
-        if not body.get("combiner"):
-            raise CloudError.field("alert_policy.combiner", "Field alert_policy.combiner must be set, such as OR.")
+        check_policy(body)
         for channel in strings(body, "notificationChannels"):
             if not self._store.has(_CHANNELS, channel):
                 raise CloudError.not_found(f"Cannot find the notification channel '{channel}'.")
@@ -147,23 +145,21 @@ class _Policies(_MonitoringCollection):
     async def _check_promql(self, project: str, promql: JsonObject, path: str) -> None:
         """Reject a PromQL condition as Google does (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
         expression = str(promql.get("query") or "")
-        if not expression:
-            raise _invalid(f"{path}.query", expression, "must not be empty")
         if seconds(str(promql.get("duration") or "0s")) < 0:
-            raise _invalid(f"{path}.duration", promql["duration"], "must not be negative")
+            raise invalid(f"{path}.duration", promql["duration"], "must not be negative")
         interval = str(promql.get("evaluationInterval") or f"{ROUND_S}s")
         if seconds(interval) <= 0 or seconds(interval) % ROUND_S:
-            raise _invalid(f"{path}.evaluation_interval", interval, f"must be a positive multiple of {ROUND_S} seconds")
+            raise invalid(f"{path}.evaluation_interval", interval, f"must be a positive multiple of {ROUND_S} seconds")
         try:
             checked = await self._monitor.check(project, expression)
         except ExpressionError as error:
-            raise _invalid(f"{path}.query", expression, str(error)) from None
+            raise invalid(f"{path}.query", expression, str(error)) from None
         if checked is None or promql.get("disableMetricValidation"):
             return
         # Google's own metrics exist before their first point.
         unknown = [metric for metric in checked.unknown if "_googleapis_com:" not in metric]
         if unknown:
-            raise _invalid(f"{path}.query", expression, f"no such metric: {', '.join(unknown)}")
+            raise invalid(f"{path}.query", expression, f"no such metric: {', '.join(unknown)}")
 
 
 class _Alerts(ApiService):
@@ -221,6 +217,7 @@ class _Dashboards(_MonitoringCollection):
     def create(self, call: Call) -> JsonObject:
         project = call.name.split("/")[1]
         given = str(call.body.get("name") or "")
+        check_dashboard_name(given, (project, self._cloud.project_number(project)))
         name = f"projects/{project}/dashboards/{given.rpartition('/')[2] or self._cloud.ids.number()}"
         if self._store.has(_DASHBOARDS, name):
             raise CloudError.already_exists(f"Dashboard '{name}' already exists.")
@@ -236,29 +233,10 @@ class _Dashboards(_MonitoringCollection):
         return self._save(call, call.name)
 
     def _save(self, call: Call, name: str) -> JsonObject:
-        if not call.body.get("displayName"):
-            raise CloudError.field("dashboard.display_name", "Field displayName must be set.")
         document = {**call.body, "name": name, "etag": self._cloud.ids.etag()}
         if call.query.get("validateOnly"):
             return document
         return self._store.put(_DASHBOARDS, name, document)
-
-
-def _checked_channel(body: JsonObject) -> JsonObject:
-    if not body.get("type"):
-        raise CloudError.field(
-            "notification_channel.type", "Field notification_channel.type must be set, such as email."
-        )
-    if body["type"] == "email" and not part(body, "labels").get("email_address"):
-        raise CloudError.field(
-            "notification_channel.labels",
-            'Field "notification_channel.labels[email_address]" must be set for a channel of type email.',
-        )
-    return {"enabled": True, **body}
-
-
-def _invalid(path: str, value: object, reason: str) -> CloudError:
-    return CloudError.field(path, f'Field {path} had an invalid value of "{value}": {reason}.')
 
 
 def _order(text: str) -> list[tuple[str, bool]]:

@@ -1,11 +1,13 @@
 """Responses of the simulated model: correct ones for a few kinds of questions, otherwise sentences that say that they are simulated."""
 
 import hashlib
+import json
 import random
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from localcloud.json_values import as_object
 from localcloud.vllm import tokens
 
 OPENING: Final = "This is a simulated answer: the local cloud runs no model."
@@ -65,6 +67,9 @@ _CAPITALS: Final = {
 }
 _CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
 
+_ASKS_FACT: Final = re.compile(r"\bwhat is (?P<fact>the [a-z ]{3,60}?)\?", re.IGNORECASE)
+_TELLS_FIELD: Final = re.compile(r"\bset the field (?P<field>\w+) to the word (?P<word>\w+)", re.IGNORECASE)
+
 NATURAL_TOKENS: Final = (48, 192)
 """Range of the length of free responses in tokens, unless the request limits or forces the length."""
 
@@ -83,6 +88,30 @@ def known_answer(question: str) -> str | None:
         return f"{sum_[1]} {sum_[2]} {sum_[3]} = {result}"
     capital = _CAPITAL.search(question)
     return None if capital is None else _CAPITALS.get(capital[1].strip().lower())
+
+
+def recalled(question: str, told: str) -> str | None:
+    """Return the word that the messages state about what is asked: `the password is X` for `What is the password?`. Otherwise None."""
+    asked = _ASKS_FACT.search(question)
+    stated = re.search(rf"{re.escape(asked['fact'])} is (\w+)", told, re.IGNORECASE) if asked else None
+    return None if stated is None else stated[1]
+
+
+def about_result(result: str) -> str:
+    """Return a sentence with the values of a tool's result."""
+    try:
+        found: object = json.loads(result)
+    except ValueError:
+        found = result
+    values = as_object(found)
+    said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items()) or result
+    return f"The tool returned: {said}."
+
+
+def told_fields(system: str, value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text fields that the system message sets: `Set the field X to the word Y`. A schema's descriptions do not reach a model."""
+    told = {match["field"]: match["word"] for match in _TELLS_FIELD.finditer(system)}
+    return {field: word for field, word in told.items() if isinstance(value.get(field), str)}
 
 
 def _unquoted(text: str) -> str:

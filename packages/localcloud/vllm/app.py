@@ -5,6 +5,7 @@ import hmac
 import json
 import os
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, cast
@@ -14,14 +15,17 @@ from aiohttp import web
 from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import VERSION, cors, tokens
+from localcloud.vllm.adapters import adapters_of
 from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.broken import broken_body, broken_completion, broken_request
 from localcloud.vllm.engine import Sequence, SimulatedEngine
 from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
 from localcloud.vllm.generation import Abilities, Completion, answer
-from localcloud.vllm.media import MediaRules, read_media
+from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.middleware import Middleware
-from localcloud.vllm.protocol import Request, RequestError, chat_prompt, check_length, parse
+from localcloud.vllm.models import Model
+from localcloud.vllm.protocol import Request, RequestError, check_length, parse, read_chat
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
@@ -48,6 +52,7 @@ class Parts:
     created: int
     middleware: Middleware
     media: MediaRules
+    model: Model
     is_developer: bool
     """True if VLLM_SERVER_DEV_MODE enables the developer endpoints."""
     loads_adapters: bool
@@ -110,6 +115,10 @@ class _Server:
             seed=arguments.seed,
         )
         self._arrivals = 0
+        self._base = arguments.served_model_names[0]
+        self._adapters = adapters_of(arguments.lora_modules)
+        self._names = {*arguments.served_model_names, *(adapter.name for adapter in self._adapters)}
+        self._soft_tokens = arguments.soft_tokens
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -173,18 +182,23 @@ class _Server:
 
     async def models(self, _: web.Request) -> web.Response:
         parts = self._parts
+        length = parts.capacity.max_model_len
+        rows: list[tuple[str, str, str | None, int | None]] = [
+            *((name, parts.arguments.model, None, length) for name in parts.arguments.served_model_names),
+            *((adapter.name, adapter.path, self._base, None) for adapter in self._adapters),
+        ]
         data: list[dict[str, Any]] = [
             {
                 "id": name,
                 "object": "model",
                 "created": parts.created,
                 "owned_by": "vllm-simulated",
-                "root": parts.arguments.model,
-                "parent": None,
-                "max_model_len": parts.capacity.max_model_len,
+                "root": root,
+                "parent": parent,
+                "max_model_len": most,
                 "permission": [],
             }
-            for name in parts.arguments.served_model_names
+            for name, root, parent, most in rows
         ]
         return web.json_response({"object": "list", "data": data})
 
@@ -202,7 +216,7 @@ class _Server:
         body = as_object(await _body(request))
         self._check_model(body.get("model"))
         if "messages" in body:
-            ids = list(chat_prompt(body)[0])
+            ids = list(read_chat(body, self._soft_tokens).prompt)
         elif isinstance(body.get("prompt"), str):
             bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
             ids = bos + tokens.encode(body["prompt"])
@@ -239,7 +253,7 @@ class _Server:
         return web.json_response({"faults": self._parts.faults.listed()})
 
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model not in self._parts.arguments.served_model_names:
+        if model is not None and model not in self._names:
             raise RequestError(f"The model `{model}` does not exist.", status=404, kind="NotFoundError", param="model")
 
     async def _complete(self, request: web.Request, body: Any, *, is_chat: bool) -> web.StreamResponse:  # noqa: ANN401
@@ -249,23 +263,36 @@ class _Server:
             os._exit(_CRASH_STATUS)
         if faults.status is not None:
             return _fault_response(faults)
-        parsed = parse(body, is_chat=is_chat)
-        self._check_model(parsed.model)
+        broken = faults.broken
+        if broken and is_chat and isinstance(body, dict):
+            body = broken_body(as_object(cast("object", body)), broken)
+        parsed = parse(body, is_chat=is_chat, soft_tokens=self._soft_tokens)
+        if "serves_any_model" not in broken:
+            self._check_model(parsed.model)
+        self._check_media(parsed, broken)
         if is_chat:
             await read_media(as_object(body), self._parts.media)
         most = check_length(parsed, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1
+        understood = broken_request(parsed, broken)
         call = _Call(
             request=request,
             parsed=parsed,
-            made=answer(parsed, self._abilities, most=most, arrival=self._arrivals),
-            model=parsed.model or self._parts.arguments.served_model_names[0],
+            made=broken_completion(answer(understood, self._abilities, most=most, arrival=self._arrivals), broken),
+            model=self._base if parsed.model is None or "answers_as_base" in broken else parsed.model,
             faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
         return await (self._stream(call) if parsed.stream else self._whole(call))
+
+    def _check_media(self, parsed: Request, broken: AbstractSet[str]) -> None:
+        if "no_audio_extra" in broken and any(item.kind == "audio" for item in parsed.media):
+            # vLLM's placeholder of a missing package (utils/import_utils.py).
+            raise RequestError("Please install vllm[audio] for audio support", status=500, kind="InternalServerError")
+        if "no_media_limits" not in broken:
+            check_items(parsed.media, self._parts.arguments, self._parts.model)
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
@@ -340,6 +367,7 @@ class _Call:
             sink=reply,
             arrived_at=self.arrived_at,
             stall=self.faults.stall,
+            proposes="proposes_nothing" not in self.faults.broken,
         )
 
 

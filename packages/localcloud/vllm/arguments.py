@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from localcloud.json_values import as_object
 from localcloud.vllm import flags
+from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, SOFT_TOKENS
 
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SERVE_PREFIXES: tuple[tuple[str, ...], ...] = (("vllm", "serve"), ("serve",))
 _API_SERVER = "vllm.entrypoints.openai.api_server"
 
@@ -52,6 +55,10 @@ class Arguments:
     disable_chunked_mm_input: bool = False
     language_model_only: bool = False
     limit_mm_per_prompt: dict[str, Any]
+    mm_processor_kwargs: dict[str, Any]
+    enable_lora: bool = False
+    lora_modules: tuple[str, ...]
+    max_lora_rank: int = 16
     default_chat_template_kwargs: dict[str, Any]
     speculative_config: dict[str, Any]
     enable_prompt_tokens_details: bool = False
@@ -63,6 +70,11 @@ class Arguments:
     allowed_media_domains: tuple[str, ...]
     allowed_local_media_path: str = ""
     middleware: tuple[str, ...]
+
+    @property
+    def soft_tokens(self) -> int:
+        """Return the maximum tokens of an image that the server was started with."""
+        return int(self.mm_processor_kwargs.get("max_soft_tokens", DEFAULT_SOFT_TOKENS))
 
 
 def readable_int(text: str) -> int:
@@ -196,6 +208,10 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         )
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size"):
         _check_positive(name, getattr(found, name))
+    _check_lora(found)
+    size: object = as_object(found.mm_processor_kwargs).get("max_soft_tokens", DEFAULT_SOFT_TOKENS)
+    if size not in SOFT_TOKENS:
+        raise ArgumentError(f"ValueError: Unsupported max_soft_tokens value: {size}. Valid values are {SOFT_TOKENS}.")
     own: dict[str, Any] = {
         "model": model,
         "served_model_names": tuple(found.served_model_name or [model]),
@@ -205,6 +221,8 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "load_format": found.load_format or "auto",
         "revision": found.revision or "",
         "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
+        "mm_processor_kwargs": found.mm_processor_kwargs or {},
+        "lora_modules": tuple(found.lora_modules or ()),
         "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
         "speculative_config": found.speculative_config or {},
         "max_queued_requests": found.max_num_queued_reqs,
@@ -228,6 +246,26 @@ def given_arguments(arguments: Arguments) -> dict[str, Any]:
 def _check_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ArgumentError(f"{name} must be greater than or equal to 1, got {value}")
+
+
+def _check_lora(found: argparse.Namespace) -> None:
+    """Reject malformed adapters and ranks that vLLM's configuration does not have."""
+    for word in found.lora_modules or ():
+        if not ({"name", "path"} <= set(_adapter_json(word)) if word.startswith("{") else "=" in word):
+            raise ArgumentError(f"Invalid --lora-modules item {word!r}: expected NAME=PATH or JSON with name and path")
+    if found.max_lora_rank is not None and found.max_lora_rank not in _LORA_RANKS:
+        allowed = ", ".join(map(str, _LORA_RANKS[:-1]))
+        raise ArgumentError(
+            f"1 validation error for LoRAConfig\nmax_lora_rank\n  Input should be {allowed} or {_LORA_RANKS[-1]} "
+            f"[type=literal_error, input_value={found.max_lora_rank}, input_type=int]"
+        )
+
+
+def _adapter_json(word: str) -> dict[str, Any]:
+    try:
+        return as_object(json.loads(word))
+    except json.JSONDecodeError:
+        return {}
 
 
 def _check_parsers(found: argparse.Namespace) -> None:

@@ -106,6 +106,8 @@ class Sequence:
     sink: Sink
     arrived_at: float
     stall: tuple[int, float] | None = None
+    proposes: bool = True
+    """False if speculative decoding proposes nothing for it."""
     emitted: int = 0
     blocks: int = 0
     """Blocks of the KV cache that it holds."""
@@ -355,7 +357,7 @@ class SimulatedEngine:
     def _speculate(self, sequence: Sequence, tokens: int) -> None:
         """Count the drafts of these tokens. The first token of a sequence comes from its prompt, without a draft."""
         speculation = self._metrics.speculation
-        while speculation is not None and tokens > 0:
+        while speculation is not None and sequence.proposes and tokens > 0:
             if sequence.left_of_draft == 0:
                 sequence.left_of_draft = speculation.draft()
             taken = min(tokens, sequence.left_of_draft)

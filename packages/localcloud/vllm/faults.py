@@ -10,14 +10,45 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 | `reset` | the connection is reset | `after_tokens` |
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
 | `no_usage` | usage is missing from the response | |
+
+A broken feature has no further keys; `broken.py` implements them:
+
+| kind | effect |
+| --- | --- |
+| `ignores_media` | images, sounds and videos are dropped before the model |
+| `no_audio_extra` | a sound fails as in an image without `vllm[audio]` |
+| `no_media_limits` | `--limit-mm-per-prompt` has no effect |
+| `ignores_tool_results` | the chat template drops messages of a tool |
+| `leaks_tool_calls` | with thinking, a tool call stays in the text |
+| `ignores_schema` | with thinking, structured output has no effect |
+| `ignores_system` | the chat template drops system messages |
+| `cuts_prompts` | the first half of a long message is dropped |
+| `answers_as_base` | the base model answers instead of an adapter |
+| `serves_any_model` | an unknown model name is served by the base model |
+| `proposes_nothing` | speculative decoding proposes no tokens |
+| `knows_nothing` | every answer is a free one |
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from localcloud.json_values import as_object
 
+BROKEN_FEATURES: Final = (
+    "ignores_media",
+    "no_audio_extra",
+    "no_media_limits",
+    "ignores_tool_results",
+    "leaks_tool_calls",
+    "ignores_schema",
+    "ignores_system",
+    "cuts_prompts",
+    "answers_as_base",
+    "serves_any_model",
+    "proposes_nothing",
+    "knows_nothing",
+)
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "crash": frozenset(),
     "status": frozenset(("status", "retry_after_s")),
@@ -25,6 +56,7 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "reset": frozenset(("after_tokens",)),
     "malformed": frozenset(("after_tokens",)),
     "no_usage": frozenset(),
+    **dict.fromkeys(BROKEN_FEATURES, frozenset[str]()),
 }
 _LOWEST_ERROR: Final = 400
 _HIGHEST_ERROR: Final = 599
@@ -53,6 +85,8 @@ class RequestFaults:
     reset_after: int | None = None
     malformed_after: int | None = None
     no_usage: bool = False
+    broken: set[str] = field(default_factory=set[str])
+    """Kinds of broken features."""
 
 
 class InjectedFaults:
@@ -104,8 +138,10 @@ def _apply(fault: _Fault, faults: RequestFaults) -> None:
             faults.reset_after = at
         case "malformed":
             faults.malformed_after = at
-        case _:
+        case "no_usage":
             faults.no_usage = True
+        case _:
+            faults.broken.add(fault.kind)
 
 
 def _read(given: object) -> _Fault:

@@ -4,10 +4,11 @@ import codecs
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import answers, tokens
+from localcloud.vllm.media_items import answer_about
 from localcloud.vllm.protocol import Request, RequestError
 from localcloud.vllm.schema import SchemaError, fitting_value
 
@@ -72,7 +73,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
     else:
         text = _bound_text(request)
         if text is None and not request.ignore_eos:
-            text = answers.known_answer(request.question)
+            text = _known_text(request)
         if text is None:
             free = True
             content = _free_content(request, abilities, most=most - len(reasoning), arrival=arrival)
@@ -99,6 +100,14 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
         stop_reason=None,
     )
     return _stopped(made, request)
+
+
+def _known_text(request: Request) -> str | None:
+    """Return the answer from the files, from a tool's result, from the messages, or from what the simulator knows."""
+    if request.tool_result:
+        return answers.about_result(request.tool_result)
+    found = answer_about(request.media, request.question) if request.media else None
+    return found or answers.recalled(request.question, request.told) or answers.known_answer(request.question)
 
 
 def _free_content(request: Request, abilities: Abilities, *, most: int, arrival: int) -> list[bytes]:
@@ -160,6 +169,11 @@ def _fitting(schema: Any, request: Request, *, param: str) -> str:  # noqa: ANN4
         value = fitting_value(schema, request.question)
     except (SchemaError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"The simulated server cannot fill this JSON schema: {error}.", param=param) from error
+    if isinstance(value, dict):
+        value = {
+            **as_object(cast("object", value)),
+            **answers.told_fields(request.system, as_object(cast("object", value))),
+        }
     known = answers.known_answer(request.question)
     if known is not None and isinstance(as_object(value).get("answer"), str):
         value = {**as_object(value), "answer": known}

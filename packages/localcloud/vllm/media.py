@@ -1,11 +1,11 @@
-"""Media of a chat: which URLs the server reads, and which it rejects, with vLLM's messages.
+"""Media of a chat: which items and URLs the server reads, and which it rejects, with vLLM's messages.
 
 vLLM reads every http(s) URL of a request from its own network and follows redirects, unless `--allowed-media-domains` names hosts and
 VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0 (multimodal/media/connector.py, envs.py). This server only does so for addresses of this machine,
 which it never leaves. Any other host counts as read, except names that no DNS resolves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -14,11 +14,18 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from localcloud.json_values import as_list, as_object
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.media_items import KINDS, MediaItem
+from localcloud.vllm.models import Model
 from localcloud.vllm.protocol import RequestError
 
+UNLIMITED: Final = 999
+"""vLLM's limit of a modality that `--limit-mm-per-prompt` does not name."""
 _LIMIT_S: Final = 5.0
 """VLLM_IMAGE_FETCH_TIMEOUT."""
-_KINDS: Final = ("image_url", "audio_url", "video_url")
+_URL_PARTS: Final = frozenset(KINDS) - {"input_audio"}
+_HEARS: Final = ("E2B", "E4B", "12B", "tiny")
+"""Beginnings of the names of models with an audio encoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,27 @@ class MediaRules:
     domains: tuple[str, ...]
     local_path: str
     redirects: bool
+
+
+def check_items(items: Sequence[MediaItem], arguments: Arguments, model: Model) -> None:
+    """Reject more items than `--limit-mm-per-prompt` allows, and sounds for a model without an audio encoder. Raises RequestError."""
+    for kind in ("image", "audio", "video"):
+        count = sum(item.kind == kind for item in items)
+        if kind == "audio" and count and not model.name.startswith(_HEARS):
+            raise RequestError(
+                f"Audio input was provided but the model '{arguments.served_model_names[0]}' does not have an audio tower. "
+                "Audio inference is only supported for Gemma4 models that include an audio_config "
+                "(i.e., models that include an audio_config)."
+            )
+        limit = 0 if arguments.language_model_only else _limit(arguments.limit_mm_per_prompt.get(kind, UNLIMITED))
+        if count > limit:
+            raise RequestError(f"At most {limit} {kind}(s) may be provided in one prompt.", param=kind)
+
+
+def _limit(given: object) -> int:
+    """Return the limit of a modality, given as a number or as an object with `count`."""
+    stated = as_object(given).get("count", given)
+    return stated if isinstance(stated, int) else UNLIMITED
 
 
 async def read_media(body: Mapping[str, Any], rules: MediaRules) -> None:
@@ -40,7 +68,7 @@ def _urls(body: Mapping[str, Any]) -> Iterator[str]:
     for message in map(as_object, as_list(body.get("messages"))):
         for part in map(as_object, as_list(message.get("content"))):
             kind = str(part.get("type"))
-            if kind in _KINDS:
+            if kind in _URL_PARTS:
                 yield str(as_object(part.get(kind)).get("url", ""))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.models import GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
+from localcloud.vllm.models import DRAFTER_BYTES, GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
 
 _TPU_WORD_BYTES: Final = 4
 """The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
@@ -144,7 +144,14 @@ def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccel
     tp = arguments.tensor_parallel_size
     if accelerator.kind == "tpu" and str(tp) in model.chip_gib:
         return model.chip_gib[str(tp)]
-    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp
+    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp + _drafter_gib(arguments)
+
+
+def _drafter_gib(arguments: Arguments) -> float:
+    """Return the memory of Google's draft model that the arguments name, by its size in the name; 0 without one."""
+    named = str(arguments.speculative_config.get("model") or "").rpartition("/")[2]
+    size = next((size for size in DRAFTER_BYTES if f"-{size}-it" in named and "assistant" in named), None)
+    return 0.0 if size is None else DRAFTER_BYTES[size] / GIB
 
 
 _PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import tokens
-from localcloud.vllm.memory import IMAGE_TOKENS
+from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, KINDS, SOFT_TOKENS, MediaItem, MediaItemError, item_of
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _MAX_STOPS: Final = 16
@@ -31,7 +31,9 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, chat or text. `prompt` is in tokens; `question` is the user's last message.
+    """A completion request, chat or text. `prompt` is in tokens; `question` is the user's last message, empty after a tool's result.
+
+    `system` is the text of the system messages, `told` the text of all messages, `tool_result` the last message if it is one of a tool.
 
     `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
     """
@@ -40,6 +42,10 @@ class Request:
     model: str | None
     prompt: tuple[int, ...]
     question: str
+    system: str = ""
+    told: str = ""
+    tool_result: str = ""
+    media: tuple[MediaItem, ...] = ()
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -72,16 +78,14 @@ def _at_least(name: str, value: float | None, least: float) -> None:
         raise RequestError(f"{name} must be at least {least}, got {value}.", param=name)
 
 
-def parse(given: object, *, is_chat: bool) -> Request:
-    """Parse a request body. Raises RequestError."""
+def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKENS) -> Request:
+    """Parse a request body. `soft_tokens` is the server's size of an image. Raises RequestError."""
     if not isinstance(given, dict):
         raise RequestError("{'loc': ('body',), 'msg': 'Input should be a valid dictionary'}")
     body = as_object(cast("object", given))
     _refuse_unsupported(body)
-    if is_chat:
-        prompt, question = chat_prompt(body)
-    else:
-        prompt, question = _text_prompt(body)
+    chat = read_chat(body, soft_tokens) if is_chat else None
+    prompt, question = _text_prompt(body) if chat is None else (chat.prompt, chat.question)
     options = as_object(_field(body, "stream_options", dict))
     stream = _field(body, "stream", bool, default=False)
     if options and not stream:
@@ -99,6 +103,10 @@ def parse(given: object, *, is_chat: bool) -> Request:
         model=_field(body, "model", str),
         prompt=prompt,
         question=question,
+        system="" if chat is None else chat.system,
+        told="" if chat is None else chat.told,
+        tool_result="" if chat is None else chat.tool_result,
+        media=() if chat is None else chat.media,
         stream=stream,
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
@@ -158,47 +166,81 @@ def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
     raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
 
 
-def chat_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    """Return the tokens of a chat's messages and tools, and the last user message. Raises RequestError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """A chat as the model sees it, as in `Request`."""
+
+    prompt: tuple[int, ...]
+    question: str
+    system: str
+    told: str
+    tool_result: str
+    media: tuple[MediaItem, ...]
+
+
+def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
+    """Return the tokens of a chat's messages and tools, and what is asked. Raises RequestError."""
     messages = _field(body, "messages", list)
     if not messages:
         raise RequestError("{'loc': ('body', 'messages'), 'msg': 'List should have at least 1 item'}", param="messages")
+    size = _image_size(body, soft_tokens)
     turns: list[tuple[str, str, int]] = []
-    question = ""
+    media: list[MediaItem] = []
+    question = tool_result = ""
     for message in map(as_object, messages):
-        if message.get("role") not in _ROLES:
+        role = message.get("role")
+        if role not in _ROLES:
             raise RequestError(f"Each message needs a role, one of {', '.join(_ROLES)}.", param="messages")
-        text, extra = _content(message.get("content"))
-        if message["role"] == "user":
-            question = text
-        if message["role"] == "tool":
-            question = ""
+        text, items = _content(message.get("content"), size)
+        question = {"user": text, "tool": ""}.get(role, question)
+        tool_result = {"user": "", "tool": text}.get(role, tool_result)
         calls = "".join(str(call) for call in as_list(message.get("tool_calls")))
-        turns.append((message["role"], text + calls, extra))
+        turns.append((role, text + calls, sum(item.tokens for item in items)))
+        media += items
+    system = "\n".join(text for role, text, _ in turns if role in {"system", "developer"})
+    told = "\n".join(text for _, text, _ in turns)
     tools = as_list(body.get("tools"))
     if tools and body.get("tool_choice") != "none":
         turns.insert(0, ("developer", str(tools), 0))
     add = body.get("add_generation_prompt") is not False
-    return tuple(tokens.encode_chat(turns, add_generation_prompt=add)), question
+    prompt = tuple(tokens.encode_chat(turns, add_generation_prompt=add))
+    return ChatPrompt(
+        prompt=prompt, question=question, system=system, told=told, tool_result=tool_result, media=tuple(media)
+    )
 
 
-def _content(content: object) -> tuple[str, int]:
-    """Return a message's text and the tokens of its images and sounds."""
+def _image_size(body: Mapping[str, Any], soft_tokens: int) -> int:
+    """Return the maximum tokens of an image, which a request can choose."""
+    chosen = as_object(_field(body, "mm_processor_kwargs", dict)).get("max_soft_tokens", soft_tokens)
+    if chosen not in SOFT_TOKENS:
+        raise RequestError(f"Unsupported max_soft_tokens value: {chosen}. Valid values are {SOFT_TOKENS}.")
+    return chosen
+
+
+def _content(content: object, soft_tokens: int) -> tuple[str, list[MediaItem]]:
+    """Return a message's text, and its images, sounds and videos."""
     if content is None:
-        return "", 0
+        return "", []
     if isinstance(content, str):
-        return content, 0
+        return content, []
     texts: list[str] = []
-    extra = 0
+    items: list[MediaItem] = []
     for part in map(as_object, as_list(content)):
         kind = part.get("type")
         if kind == "text":
             texts.append(str(part.get("text", "")))
-        elif kind in ("image_url", "input_audio", "audio_url", "video_url"):
-            extra += IMAGE_TOKENS if kind == "video_url" else 280
+        elif kind in KINDS:
+            items.append(_item(part, soft_tokens))
         else:
             raise RequestError(f"Unknown part type: {kind}", param="messages")
-    return "\n".join(texts), extra
+    return "\n".join(texts), items
+
+
+def _item(part: Mapping[str, Any], soft_tokens: int) -> MediaItem:
+    try:
+        return item_of(part, soft_tokens)
+    except MediaItemError as error:
+        raise RequestError(str(error)) from None
 
 
 def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:

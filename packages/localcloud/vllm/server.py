@@ -133,6 +133,7 @@ async def _run(
                 local_path=arguments.allowed_local_media_path,
                 redirects=environment.follows_redirects,
             ),
+            model=start.model,
             is_developer=environment.is_developer,
             loads_adapters=environment.loads_adapters,
         )

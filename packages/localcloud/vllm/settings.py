@@ -100,6 +100,11 @@ class RuntimeEnvironment:
                 return Path(self.paths[prefix]) / rest
         return None
 
+    def folder(self, container_path: str) -> Path | None:
+        """Return the real folder behind a container's path; the path itself for a server without a container."""
+        is_bare = not self.paths and not self.mounts
+        return self.real_path(container_path) or (Path(container_path) if is_bare else None)
+
 
 def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
     """Read the simulator's variables. Raises VariableError."""

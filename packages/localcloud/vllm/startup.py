@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, hub_access, measured_starts, streamer
+from localcloud.vllm import VERSION, adapters, hub_access, measured_starts, streamer
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
@@ -104,6 +104,11 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
         return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
     steps = list(_steps(arguments, environment, accelerator, weights, planned))
+    failed = any(step.error for step in steps)
+    # vLLM loads adapters when the engine is up.
+    refused = None if failed else adapters.load(arguments, environment)
+    if refused is not None:
+        steps.append(StartupStep(at_s=steps[-1].at_s, error=refused))
     failed = any(step.error for step in steps)
     return Start(steps=tuple(steps), capacity=None if failed else planned, model=weights.model, accelerator=accelerator)
 
@@ -235,9 +240,7 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
 
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
-    folder = environment.real_path(arguments.model) or (
-        Path(arguments.model) if not environment.paths and not environment.mounts else None
-    )
+    folder = environment.folder(arguments.model)
     files: dict[str, int] = {}
     if folder is not None and folder.is_dir():
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
@@ -487,7 +490,7 @@ def _cache_file(
     root = environment.cache_root
     if root is None:
         return None
-    folder = environment.real_path(root) or (Path(root) if not environment.paths and not environment.mounts else None)
+    folder = environment.folder(root)
     if folder is None:
         return None
     key = json.dumps(

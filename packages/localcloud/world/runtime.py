@@ -30,6 +30,10 @@ class RevisionSpec:
     template: Mapping[str, Json]
 
 
+def _no_secret(secret: str, version: str) -> str:
+    raise RevisionFailedError(f"Secret {secret}/versions/{version} was not found")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningInstance:
     """An instance of a revision whose serving container runs. `identity` is the instance's id: a replaced instance has a new one."""
@@ -37,6 +41,8 @@ class RunningInstance:
     revision: RevisionSpec
     url: str
     identity: str
+    read_secret: Callable[[str, str], str] = _no_secret
+    """Returns the payload of a secret (id or full name) and version for the revision's service account. Raises RevisionFailedError."""
 
 
 class RevisionRuntime(Protocol):

@@ -19,7 +19,7 @@ from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
-from localcloud.running.shims.collector import CONFIG_KEY
+from localcloud.running.shims.collector import SOCKET_KEY, read_config
 from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.clock import Clock
@@ -66,6 +66,8 @@ class SimulatedMachines:
         self._access_token = access_token
         self._id_token = id_token
         self._machines: dict[str, _Machine] = {}
+        self._servers: dict[str, tuple[MachineData, MetadataServer]] = {}
+        """Also of machines that boot: Google reports them as ready, so their metadata can already change."""
 
     async def boot(self, machine: MachineSpec) -> None:
         """Boot a machine. A running machine with that name is stopped first. Raises MachineFailedError."""
@@ -77,13 +79,15 @@ class SimulatedMachines:
         (folder / "cgroup").mkdir()
         (folder / "cgroup" / "cgroup.controllers").touch()
         address = _free_address()
-        await self._power_on(folder)
         data = MachineData(spec=machine, metadata=dict(machine.metadata))
         server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
-        await server.start(address)
+        self._servers[machine.name] = data, server
         try:
+            await self._power_on(folder)
+            await server.start(address)
             init_process = await self._start_init_process(data, folder, address, server.address)
         except BaseException:
+            del self._servers[machine.name]
             await server.stop()
             raise
         self._machines[machine.name] = _Machine(
@@ -109,10 +113,10 @@ class SimulatedMachines:
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a machine's metadata and wake the waiting GETs. An unknown name is ignored."""
-        machine = self._machines.get(name)
-        if machine is not None:
-            machine.data.metadata = dict(metadata)
-            machine.server.changed()
+        if name in self._servers:
+            data, server = self._servers[name]
+            data.metadata = dict(metadata)
+            server.changed()
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
         """Return the machine's guest attributes."""
@@ -132,16 +136,21 @@ class SimulatedMachines:
         """Return the configurations of the collector containers that run on the machine."""
         machine = self._machines.get(name)
         found = documents(machine.folder / "containers") if machine else ()
-        return [str(record[CONFIG_KEY]) for _, record in found if record.get("running") and CONFIG_KEY in record]
+        addresses = [str(record[SOCKET_KEY]) for _, record in found if record.get("running") and SOCKET_KEY in record]
+        return [text for text in map(read_config, addresses) if text is not None]
 
     async def stop(self, name: str) -> None:
         """Power off. When this returns, no process of the machine is left."""
         machine = self._machines.pop(name, None)
         if machine is None:
             return
+        del self._servers[name]
         await self._power_off(machine)
         await machine.server.stop()
         self._keep_logs(machine.folder)
+        for _, record in documents(machine.folder / "containers"):
+            if SOCKET_KEY in record:  # a killed collector leaves its socket
+                shutil.rmtree(Path(str(record[SOCKET_KEY])).parent, ignore_errors=True)
         shutil.rmtree(machine.folder, ignore_errors=True)
 
     async def _power_on(self, folder: Path) -> None:

@@ -158,10 +158,13 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "autoRemove": wanted.remove and wanted.detach,
     }
     process = interpreter.command("localcloud.vllm", *wanted.command)
+    environment = _server_environment(machine, wanted)
     if is_collector(wanted.image):
         text, problem = collector.configuration(wanted.command, wanted.environment, _paths(machine, wanted))
         process = interpreter.command("localcloud.running.shims.collector", *([problem] if problem else []))
-        document |= {} if text is None else {collector.CONFIG_KEY: text}
+        if text is not None:
+            document[collector.SOCKET_KEY] = address = collector.new_socket()
+            environment |= {collector.CONFIG_VARIABLE: text, collector.SOCKET_VARIABLE: address}
     write_json(state, document)
     log.touch()
     pid = supervise.start(
@@ -171,7 +174,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         restart_s=None,
         grace_s=_STOP_GRACE_S,
         init_pid=machine.init_pid,
-        environment=_server_environment(machine, wanted),
+        environment=environment,
     )
     # `docker run` returns when the process has been started.
     if not supervise.wait_until_started(state, pid):

@@ -26,6 +26,9 @@ _PATHS: Final[Mapping[str, str]] = {
     "secrets delete": "/secretmanager/v1/projects/{project}/secrets/{id}",
     "iam service-accounts delete": "/iam/v1/projects/{project}/serviceAccounts/{id}",
     "artifacts repositories delete": "/artifactregistry/v1/projects/{project}/locations/{place}/repositories/{id}",
+    "monitoring policies delete": "/monitoring/v3/projects/{project}/alertPolicies/{id}",
+    "monitoring channels delete": "/monitoring/v3/projects/{project}/notificationChannels/{id}",
+    "monitoring dashboards delete": "/monitoring/v1/projects/{project}/dashboards/{id}",
 }
 """Path of the resource that a command deletes."""
 _BUCKET: Final = "storage rm"

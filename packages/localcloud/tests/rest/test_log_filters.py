@@ -75,7 +75,8 @@ def test_an_entry_without_severity_has_the_default_one():
 
 
 @pytest.mark.parametrize(
-    "expression", ["resource.type=", "(severity=ERROR", "severity=ERROR)", "AND", "a=(b c)", 'x=~"("']
+    "expression",
+    ["resource.type=", "(severity=ERROR", "severity=ERROR)", "AND", "a=(b c)", 'x=~"("', 'x="a', 'x="a" b" AND y=1'],
 )
 def test_what_cannot_be_read_is_refused(expression):
     with pytest.raises(CloudError, match="Unparseable filter") as refused:

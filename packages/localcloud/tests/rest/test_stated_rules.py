@@ -19,6 +19,9 @@ REPOSITORIES = f"/artifactregistry/v1{P}/locations/us-east4/repositories"
 QUEUE = f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources"
 BUCKETS = "/storage/storage/v1/b"
 PROJECT = f"/cloudresourcemanager/v1{P}"
+POLICIES = f"/monitoring/v3{P}/alertPolicies"
+CHANNELS = f"/monitoring/v3{P}/notificationChannels"
+DASHBOARDS = f"/monitoring/v1{P}/dashboards"
 SUBNETWORKS = f"/compute/compute/beta{P}/regions/us-east4/subnetworks"
 ZONE = "projects/local-project/locations/us-east5-a"
 REQUEST = {"queuedResourceId": "stated"}
@@ -68,6 +71,25 @@ def bucket(**changes):
 
 def only_rule(**changes):
     return bucket(lifecycle={"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}, **changes}]})
+
+
+def alert(condition, **changes):
+    return {"displayName": "stated", "combiner": "OR", "conditions": [condition], **changes}
+
+
+def promql(**changes):
+    return alert({"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)", **changes}})
+
+
+def dashboard(columns=48, chart=None, **tile):
+    """A dashboard with one tile."""
+    widget = {
+        "widget": {
+            "xyChart": {"dataSets": [{"timeSeriesQuery": {"prometheusQuery": "up"}}]} if chart is None else chart
+        }
+    }
+    tiles = [{"width": 24, "height": 16, **widget, **tile}]
+    return {"displayName": "stated", "mosaicLayout": {"columns": columns, "tiles": tiles}}
 
 
 CONDITION = {"title": "t", "expression": "true"}
@@ -251,6 +273,43 @@ CASES = [
     ("lifecycle-class", BUCKETS, IN_PROJECT, only_rule(action={"type": "SetStorageClass"}), "Bucket.lifecycle"),
     ("lifecycle-days", BUCKETS, IN_PROJECT, only_rule(condition={"daysSinceNoncurrentTime": -1}), "Bucket.lifecycle"),
     ("retention", BUCKETS, IN_PROJECT, bucket(retentionPolicy={"retentionPeriod": "0"}), "Bucket.retentionPolicy"),
+    ("dashboard-name", DASHBOARDS, {}, {"mosaicLayout": {"columns": 48}}, "Dashboard.displayName"),
+    ("dashboard-columns", DASHBOARDS, {}, dashboard(columns=49), "MosaicLayout.columns"),
+    ("dashboard-tile-outside", DASHBOARDS, {}, dashboard(xPos=25), "MosaicLayout.tiles"),
+    ("dashboard-tile-left", DASHBOARDS, {}, dashboard(xPos=-1), "MosaicLayout.tiles"),
+    ("dashboard-tile-width", DASHBOARDS, {}, dashboard(width=0), "Tile.width"),
+    ("dashboard-tile-height", DASHBOARDS, {}, dashboard(height=0), "Tile.height"),
+    ("dashboard-tile-above", DASHBOARDS, {}, dashboard(yPos=-1), "Tile.yPos"),
+    ("dashboard-chart", DASHBOARDS, {}, dashboard(chart={}), "XyChart.dataSets"),
+    (
+        "dashboard-query",
+        DASHBOARDS,
+        {},
+        dashboard(chart={"dataSets": [{"plotType": "LINE"}]}),
+        "DataSet.timeSeriesQuery",
+    ),
+    ("alert-content", POLICIES, {}, {**promql(), "documentation": {"content": "x" * 8193}}, "Documentation.content"),
+    (
+        "alert-content-bytes",
+        POLICIES,
+        {},
+        {**promql(), "documentation": {"content": "é" * 5121}},
+        "Documentation.content",
+    ),
+    ("alert-subject", POLICIES, {}, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
+    ("alert-log-filter", POLICIES, {}, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
+    ("alert-query", POLICIES, {}, promql(query=""), "PrometheusQueryLanguageCondition.query"),
+    ("alert-rule", POLICIES, {}, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-rule-length", POLICIES, {}, promql(alertRule="x" * 2049), "PrometheusQueryLanguageCondition.alertRule"),
+    ("alert-group-length", POLICIES, {}, promql(ruleGroup="x" * 2049), "PrometheusQueryLanguageCondition.ruleGroup"),
+    ("alert-label", POLICIES, {}, promql(labels={"se-verity": "page"}), "PrometheusQueryLanguageCondition.labels"),
+    (
+        "channel-description",
+        CHANNELS,
+        {},
+        {"type": "email", "labels": {"email_address": "a@example.com"}, "description": "x" * 1025},
+        "NotificationChannel.description",
+    ),
     ("node-block", QUEUE, REQUEST, node(cidrBlock="10.0.0.0/28"), "Node.cidrBlock"),
 ]
 """Id, path, query, body, and the place of the rule. Each body breaks one rule."""
@@ -475,6 +534,8 @@ def test_a_request_id_that_is_no_uuid_is_refused(client, given):
             {},
             policy(bindings=[{**VIEWERS, "role": "roles/tpu.viewer", "condition": CONDITION}], version=3),
         ),
+        (DASHBOARDS, {}, dashboard(xPos=24)),
+        (POLICIES, {}, {**promql(alertRule="x" * 2048), "documentation": {"content": "é" * 5120}}),
         (SECRETS, {"secretId": "stated-alias"}, {**AUTOMATIC, "versionAliases": {"newest": "1"}}),
     ],
 )

@@ -50,25 +50,34 @@ _STOPPED, _FAILED = (
     'vllm:request_success_total{finished_reason="error"}',
 )
 _OK, _5XX = 'http_requests_total{status="2xx"}', 'http_requests_total{status="5xx"}'
+_BILLED = 'run_googleapis_com:container_billable_instance_time{service_name="g"}'
+"""Seconds. Google writes it with its own labels; the collector's are not in it."""
 _STARTED, _DEADLINE = "process_start_time_seconds", "gemma_serving_deadline_timestamp_seconds"
 
+WAS_UP = f"on (namespace) max by (namespace) (up{S} offset 5m) == 1"
 QUEUE_WAITING = (
     'sum by (namespace) (vllm:num_requests_waiting_by_reason{namespace="g",reason="capacity"} or '
     f"vllm:num_requests_waiting{S} unless on (namespace, instance) vllm:num_requests_waiting_by_reason{S}) > 0"
 )
 QUEUE_STUCK = (
     f"min by (namespace) (min_over_time(vllm:num_requests_waiting{S}[5m])) > 0 and on (namespace) "
-    f"sum by (namespace) (rate(vllm:generation_tokens_total{S}[5m])) == 0"
+    f"sum by (namespace) (rate(vllm:generation_tokens_total{S}[5m])) == 0 and {WAS_UP}"
 )
 IDLE = (
     f"sum by (namespace) (increase(vllm:request_success_total{S}[30m])) == 0 and on (namespace) "
-    f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0"
+    f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0 and on (namespace) "
+    f"max by (namespace) (max_over_time(up{S}[1h] offset 30m))"
 )
 RESTART_LOOP = f"changes(max by (namespace) (process_start_time_seconds{S})[30m:30s]) >= 3"
 """The largest start time of all instances: an instance that Cloud Run replaces is a new series."""
+INSTANCE_DOWN = (
+    'max by (namespace) (up{namespace="g",job!="agent"}) == 0 and on (namespace) '
+    'max by (namespace) (max_over_time(up{namespace="g",job!="agent"}[1d])) == 1'
+)
+METRICS_GONE = f"max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) up{S}"
 NOT_SERVING = (
     f"max by (namespace) (up{S}) == 1 and on (namespace) max by (namespace) (vllm:num_requests_running{S}) > 0 and on (namespace) "
-    f"sum by (namespace) (increase(vllm:generation_tokens_total{S}[5m])) == 0"
+    f"sum by (namespace) (increase(vllm:generation_tokens_total{S}[5m])) == 0 and {WAS_UP}"
 )
 """The server answers, requests run, and no token comes."""
 
@@ -88,6 +97,13 @@ CASES = [
         silent=[Part(minutes=(0, 2), samples={_WAITING: (0, 0)})],
     ),
     Case(
+        name="QueueWaiting, a burst",
+        expression=QUEUE_WAITING,
+        for_s=30,
+        rings=[Part(minutes=(0, 0.5), samples={_WAITING: (3, 0)})],
+        silent=[Part(minutes=(0, 0.5), samples={_WAITING: (0, 3)})],
+    ),
+    Case(
         name="QueueStuck",
         expression=QUEUE_STUCK,
         for_s=0,
@@ -95,11 +111,25 @@ CASES = [
         silent=[Part(minutes=(0, 6), samples={_WAITING: (2, 0), _TOKENS: (900, 1)})],
     ),
     Case(
+        name="QueueStuck, a new server",
+        expression=QUEUE_STUCK,
+        for_s=0,
+        rings=[Part(minutes=(0, 5), samples={_WAITING: (2, 0), _TOKENS: (0, 0)})],
+        silent=[Part(minutes=(0, 4.5), samples={_WAITING: (2, 0), _TOKENS: (0, 0)})],
+    ),
+    Case(
         name="KvCacheNearlyFull",
         expression=f"max by (namespace) (vllm:kv_cache_usage_perc{S}) > 0.85",
         for_s=120,
         rings=[Part(minutes=(0, 3), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
         silent=[Part(minutes=(0, 3), samples={"vllm:kv_cache_usage_perc": (0.85, 0)})],
+    ),
+    Case(
+        name="KvCacheNearlyFull, a burst",
+        expression=f"max by (namespace) (vllm:kv_cache_usage_perc{S}) > 0.85",
+        for_s=120,
+        rings=[Part(minutes=(0, 2), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
+        silent=[Part(minutes=(0, 1.5), samples={"vllm:kv_cache_usage_perc": (0.95, 0)})],
     ),
     Case(
         name="Preemptions",
@@ -148,6 +178,28 @@ CASES = [
         silent=[Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (1, 0)})],
     ),
     Case(
+        name="Idle, a new server",
+        expression=IDLE,
+        for_s=0,
+        rings=[Part(minutes=(0, 30), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+        silent=[Part(minutes=(0, 29), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+    ),
+    Case(
+        name="Idle, down for a while",
+        expression=IDLE,
+        for_s=0,
+        rings=[
+            Part(minutes=(0, 9.5), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(10, 25), up=False),
+            Part(minutes=(25.5, 50), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)}),
+        ],
+        silent=[
+            Part(minutes=(0, 9.5), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(10, 25), up=False),
+            Part(minutes=(25.5, 50), samples={_STOPPED: (0, 0.1), _RUNNING: (0, 0)}),
+        ],
+    ),
+    Case(
         name="RestartLoop on one machine",
         expression=RESTART_LOOP,
         for_s=0,
@@ -173,17 +225,59 @@ CASES = [
     ),
     Case(
         name="InstanceDown",
-        expression=f"max by (namespace) (up{S}) == 0",
+        expression=INSTANCE_DOWN,
         for_s=120,
         rings=[Part(minutes=(0, 1)), Part(minutes=(1.5, 4), up=False)],
         silent=[Part(minutes=(0, 4), up=False), Part(minutes=(0, 4), instance="i2")],
     ),
     Case(
+        name="InstanceDown, a short restart",
+        expression=INSTANCE_DOWN,
+        for_s=120,
+        rings=[Part(minutes=(0, 0)), Part(minutes=(0.5, 2.5), up=False)],
+        silent=[Part(minutes=(0, 0)), Part(minutes=(0.5, 2), up=False)],
+    ),
+    Case(
+        name="InstanceDown, the first start",
+        expression=INSTANCE_DOWN,
+        for_s=120,
+        rings=[Part(minutes=(0, 0)), Part(minutes=(0.5, 10), up=False)],
+        silent=[Part(minutes=(0, 10), up=False)],
+    ),
+    Case(
         name="MetricsGone",
-        expression=f"absent(up{S})",
+        expression=METRICS_GONE,
         for_s=300,
         rings=[Part(minutes=(0, 1)), Part(minutes=(11.5, 11.5), up=None)],
         silent=[Part(minutes=(0, 7)), Part(minutes=(11.5, 11.5), up=None)],
+    ),
+    Case(
+        name="MetricsGone, a short gap",
+        expression=METRICS_GONE,
+        for_s=300,
+        rings=[Part(minutes=(0, 1)), Part(minutes=(11, 11), up=None)],
+        silent=[Part(minutes=(0, 1)), Part(minutes=(10.5, 10.5), up=None)],
+    ),
+    Case(
+        name="MetricsGone, before the first start",
+        expression=METRICS_GONE,
+        for_s=300,
+        rings=[Part(minutes=(0, 0), up=False), Part(minutes=(11.5, 11.5), up=None)],
+        silent=[Part(minutes=(0, 0), up=None), Part(minutes=(11.5, 11.5), up=None)],
+    ),
+    Case(
+        name="DailyCost of a service",
+        expression=f"sum(increase({_BILLED}[1d])) / 3600 * 1.5 > 3",
+        for_s=0,
+        rings=[Part(minutes=(0, 125), samples={_BILLED: (5000, 30)})],
+        silent=[Part(minutes=(0, 115), samples={_BILLED: (5000, 30)})],
+    ),
+    Case(
+        name="DailyCost of a machine",
+        expression=f"count_over_time(max by (namespace) (up{S})[1d:1m]) / 60 * 1.5 > 3",
+        for_s=0,
+        rings=[Part(minutes=(0, 125))],
+        silent=[Part(minutes=(0, 115))],
     ),
     Case(
         name="up but not serving",
@@ -191,5 +285,12 @@ CASES = [
         for_s=60,
         rings=[Part(minutes=(0, 7), samples={_RUNNING: (1, 0), _TOKENS: (900, 0)})],
         silent=[Part(minutes=(0, 7), samples={_RUNNING: (1, 0), _TOKENS: (900, 3)})],
+    ),
+    Case(
+        name="up but not serving, a new server",
+        expression=NOT_SERVING,
+        for_s=60,
+        rings=[Part(minutes=(0, 6), samples={_RUNNING: (1, 0), _TOKENS: (0, 0)})],
+        silent=[Part(minutes=(0, 5.5), samples={_RUNNING: (1, 0), _TOKENS: (0, 0)})],
     ),
 ]

@@ -47,6 +47,17 @@ def test_a_running_collector_shows_its_configuration_and_a_stopped_one_does_not(
     assert run(tmp_path / "state", command, work) == [text]
 
 
+def test_a_secret_of_the_configuration_is_in_no_file(tmp_path):
+    async def work(running):
+        await until(lambda: running.collectors(NODE), "the collector's start")
+        files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+        return running.collectors(NODE), [path.name for path in files if b"canary" in path.read_bytes()]
+
+    secret = "$(printf can; printf ary)"
+    command = f"docker run -d --name metrics --net=host -e KEY={secret} -e CONFIG='a: ${{env:KEY}}' {IMAGE} --config=env:CONFIG"
+    assert run(tmp_path / "state", command, work) == (["a: canary"], [])
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from multidict import CIMultiDictProxy
 
 from localcloud.running.machines.metadata import MachineData, MetadataServer
-from localcloud.tests.running.machine_world import spec
+from localcloud.tests.running.machine_world import NODE, machines, spec
 
 GOOGLE = {"Metadata-Flavor": "Google"}
 
@@ -168,5 +169,19 @@ def test_credentials_are_those_of_the_service_account():
                 1
             ] == "vm@p.iam.gserviceaccount.com|https://x"
             assert (await at.ask("instance/service-accounts/other/token"))[0] == 404
+
+    run(work)
+
+
+def test_metadata_that_changes_while_a_machine_boots_is_not_lost(tmp_path: Path):
+    async def work() -> None:
+        async with machines(tmp_path) as running:
+            booting = asyncio.create_task(running.boot(spec("", ends="unknown")))
+            await asyncio.sleep(0)
+            running.set_metadata(NODE, {"ends": "at noon"})
+            await booting
+            url = f"http://{running._machines[NODE].server.address}/computeMetadata/v1/instance/attributes/ends"
+            async with aiohttp.ClientSession() as session, session.get(url, headers=GOOGLE) as response:
+                assert await response.text() == "at noon"
 
     run(work)

@@ -1,5 +1,6 @@
 """Alert policies of the local cloud: scraped by a deployed collector, evaluated on time stamps, heard by a webhook."""
 
+import base64
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -66,6 +67,24 @@ class TestCollecting:
         world.replace_instance("2c3d")
         world.advance(6)
         assert world.value("up") == [], "the collector of the replaced instance is gone, the new one still waits"
+
+    def test_a_server_with_an_api_key_is_scraped_with_the_key_that_the_collectors_account_may_read(self, world):
+        world.server.text, world.server.token = WAITING, "canary"
+        job = 'job_name: vllm\n          authorization: {credentials: "${env:KEY}"}'
+        variable = {"name": "KEY", "valueSource": {"secretKeyRef": {"secret": "key", "version": "1"}}}
+        given = sidecar(CONFIG.replace("job_name: vllm", job))
+        world.client.ok(
+            "POST", f"/secretmanager/v1/projects/{PROJECT}/secrets", {"replication": {"automatic": {}}}, secretId="key"
+        )
+        payload = {"payload": {"data": base64.b64encode(b"canary").decode()}}
+        world.client.ok("POST", f"/secretmanager/v1/projects/{PROJECT}/secrets/key:addVersion", payload)
+        world.deploy({**given, "env": [*given["env"], variable]})
+        world.readable = {("key", "1"): "canary"}
+        world.advance(1)
+        assert [each["value"][1] for each in world.value("up")] == ["1"]
+        world.server.token = "another"
+        world.advance(1)
+        assert [each["value"][1] for each in world.value("up")] == ["0"]
 
     def test_a_collector_that_does_not_wait_reports_a_server_that_is_down(self, world):
         world.server.status = 503

@@ -162,6 +162,27 @@ def test_a_record_changes_with_the_traffic_and_makes_no_revision(own_client, two
     assert len({each["etag"] for each in (before, after, again["response"])}) == 3
 
 
+def test_a_forced_revision_of_the_same_template_gets_the_traffic_of_a_changed_one(own_client):
+    small = {"template": {**PLAIN["template"], "scaling": {"maxInstanceCount": 1}}}
+    first = deploy(own_client, "again", small)["response"]["latestReadyRevision"]
+    before = own_client.ok("GET", f"{SERVICES}/again")
+    body = {"template": before["template"]}
+    same = patched(own_client, "again", {**body, "etag": before["etag"]}, updateMask="template")["response"]
+    assert same["latestCreatedRevision"] == first
+    force = {"forceNewRevision": "true", "updateMask": "template"}
+    after = patched(own_client, "again", {**body, "etag": same["etag"]}, **force)["response"]
+    second = after["latestReadyRevision"]
+    assert second == after["latestCreatedRevision"] != first
+    assert (after["template"], after["traffic"]) == (before["template"], before["traffic"])
+    body |= {"traffic": [named(second, 100), {"type": LATEST, "tag": "next"}]}
+    kept = patched(own_client, "again", body, **{**force, "updateMask": "template,traffic"})["response"]
+    assert kept["latestReadyRevision"] not in {first, second}
+    assert next((short(each.get("revision", "")), each.get("percent")) for each in kept["trafficStatuses"]) == (
+        short(second),
+        100,
+    )
+
+
 def test_a_revision_has_no_traffic_by_name_before_it_exists(own_client):
     body = {**PLAIN, "traffic": [{"type": BY_NAME, "revision": "early-00001-abc", "percent": 100}]}
     status, answer = own_client.call("POST", SERVICES, body, serviceId="early")

@@ -92,6 +92,8 @@ class Server:
     port: int = 0
     text: str = ""
     status: int = 200
+    token: str = ""
+    """Bearer token that /metrics requires; empty for none."""
     posted: list[dict[str, Any]] = field(default_factory=list)
     reads: int = 0
 
@@ -108,7 +110,8 @@ def serving() -> Iterator[Server]:
         def do_GET(self) -> None:
             server.reads += 1
             known = self.path == "/metrics"
-            self.send_response(server.status if known else 404)
+            allowed = not server.token or self.headers.get("Authorization") == f"Bearer {server.token}"
+            self.send_response((server.status if allowed else 401) if known else 404)
             self.end_headers()
             if known:
                 self.wfile.write(server.text.encode())
@@ -141,6 +144,8 @@ class Watched:
     cloud: idle_cloud.Started
     client: Client
     server: Server
+    readable: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Payload by secret and version, as the service's account can read them."""
 
     @property
     def revisions(self) -> idle_cloud.IdleRevisions:
@@ -162,12 +167,17 @@ class Watched:
     def run(self, name: str, document: dict[str, Any], identity: str) -> None:
         """Replace the service's instance."""
         spec = RevisionSpec(name=name, service=name.partition("/revisions/")[0], template=document)
-        self.revisions.serving = [RunningInstance(revision=spec, url=self.server.url, identity=identity)]
+        self.revisions.serving = [self._instance(spec, identity)]
+
+    def _instance(self, spec: RevisionSpec, identity: str) -> RunningInstance:
+        return RunningInstance(
+            revision=spec, url=self.server.url, identity=identity, read_secret=lambda *named: self.readable[named]
+        )
 
     def replace_instance(self, identity: str) -> None:
         """Let another instance of the same revision run."""
         spec = self.revisions.serving[0].revision
-        self.revisions.serving = [RunningInstance(revision=spec, url=self.server.url, identity=identity)]
+        self.revisions.serving = [self._instance(spec, identity)]
 
     def advance(self, minutes: float) -> None:
         self.client.ok("POST", "/admin/advance", {"seconds": minutes * 60})

@@ -57,6 +57,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     with Listener() as found:
@@ -96,7 +99,7 @@ def test_the_flags_close_it(listener: Listener) -> None:
         refused = see(url, f"{listener.url}/image")
         assert (refused.status, listener.read) == (400, [])
         assert "must be from one of the allowed domains: ['none.invalid']" in refused.text
-        assert see(url, "data:image/png;base64,AA==").status == 200
+        assert see(url, f"data:image/png;base64,{PIXEL}").status == 200
         assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200  # no flag of vLLM closes this
 
 

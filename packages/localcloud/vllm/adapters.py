@@ -1,0 +1,78 @@
+"""LoRA adapters of the command line, loaded as in vLLM, with the messages of a real vLLM 0.32.0 that was started so.
+
+Sources: entrypoints/openai/models/serving.py, lora/peft_helper.py.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from localcloud.json_values import as_object
+from localcloud.vllm import hub_access
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.settings import RuntimeEnvironment
+
+_CONFIG: Final = "adapter_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAdapter:
+    """An adapter: the name that a request sends as `model`, and where it is stored."""
+
+    name: str
+    path: str
+
+
+def adapters_of(words: Sequence[str]) -> tuple[ServedAdapter, ...]:
+    """Return the adapters of `--lora-modules`, given as `NAME=PATH` or as JSON."""
+    found: list[ServedAdapter] = []
+    for word in words:
+        if word.startswith("{"):
+            value = as_object(json.loads(word))
+            found.append(ServedAdapter(name=str(value["name"]), path=str(value["path"])))
+        else:
+            name, _, path = word.partition("=")
+            found.append(ServedAdapter(name=name, path=path))
+    return tuple(found)
+
+
+def load(arguments: Arguments, environment: RuntimeEnvironment) -> EngineStartError | None:
+    """Return the error of the first adapter that vLLM cannot load after the engine's start, or None."""
+    for adapter in adapters_of(arguments.lora_modules):
+        if not arguments.enable_lora:
+            return _failed_call("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+        rank = _rank(adapter.path, environment)
+        if rank is None:
+            failed = f"Loading lora {adapter.name} failed: No adapter found for"
+            return EngineStartError(
+                f"vllm.exceptions.LoRAAdapterNotFoundError: {failed} {adapter.path}\nValueError: {failed} <path>"
+            )
+        if rank > arguments.max_lora_rank:
+            return _failed_call(f"LoRA rank {rank} is greater than max_lora_rank {arguments.max_lora_rank}.")
+    return None
+
+
+def _failed_call(reason: str) -> EngineStartError:
+    return EngineStartError(
+        f"ValueError: Call to add_lora method failed: Worker failed with error '{reason}', please check the stack trace above for the root cause"
+    )
+
+
+def _rank(path: str, environment: RuntimeEnvironment) -> int | None:
+    """Return an adapter's rank, 0 if it cannot be known here, None without an adapter."""
+    if not path.startswith("/"):
+        return 0 if hub_access.refusal(path, environment) is None else None
+    for mount in environment.mounts:
+        below = mount.path.rstrip("/") + "/"
+        if path.startswith(below):
+            # A bucket's listing has names and sizes only.
+            return 0 if f"{path[len(below) :].rstrip('/')}/{_CONFIG}" in mount.files else None
+    folder = environment.folder(path)
+    try:
+        config = as_object(json.loads((folder / _CONFIG).read_text(encoding="utf-8"))) if folder is not None else {}
+    except (OSError, ValueError):
+        return None
+    rank = config.get("r")
+    return rank if isinstance(rank, int) else None
