@@ -20,10 +20,10 @@ from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
 EXCLUDES: Final = {
     "--trace": (
-        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--ramp", "--concurrency", "--request-rate", "--input-tokens",
+        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--ramp", "--concurrency", "--request-rate", "--input-tokens",
         "--output-tokens",
     ),
-    "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--input-tokens", "--output-tokens with a distribution"),
+    "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--input-tokens", "--output-tokens with a distribution"),
     "--prefix-share": ("--prefix-tokens",),
     "--ramp": ("--concurrency", "--request-rate"),
 }  # fmt: skip
@@ -96,6 +96,14 @@ def _read_json(text: str) -> object:
 def _lengths(text: str) -> tuple[int, ...] | Lengths:
     """Read `128,1024`, or a distribution such as `lognormal:mean=1000,std=400`."""
     return parse_lengths(text) if ":" in text else _whole_numbers(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Read `a,b`: each name once, in the given order."""
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("different names, such as a,b")
+    return names
 
 
 def _find(text: str) -> str:
@@ -231,6 +239,11 @@ class TrafficOptions:
         ImageSize | None,
         Option("Width and height of the images. Default: 896x896.", parse=parse_image_size, metavar="WxH"),
     ] = None
+    audio_s: Annotated[float, Option("Seconds of audio in each request.", least=0, most=120, metavar="SECONDS")] = 0.0
+    adapters: Annotated[
+        tuple[str, ...],
+        Option("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
+    ] = ()
     ramp: Annotated[
         Ramp | None,
         Option(
@@ -257,6 +270,8 @@ class TrafficOptions:
             prefix_tokens=self.prefix_tokens,
             images=self.images,
             image_size=self.image_size or DEFAULT_IMAGE,
+            audio_s=self.audio_s,
+            adapters=self.adapters,
             dataset=self.dataset,
             trace=self.trace,
             time_scale=self.time_scale,
@@ -273,6 +288,7 @@ class TrafficOptions:
             "--prefix-share": self.prefix_share is not None,
             "--prefix-tokens": self.prefix_tokens is not None,
             "--images": self.images > 0,
+            "--audio-s": self.audio_s > 0,
             "--ramp": self.ramp is not None,
             "--input-tokens": bool(load.input_tokens),
             "--output-tokens": bool(load.output_tokens),

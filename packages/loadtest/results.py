@@ -140,7 +140,7 @@ def _notes(
     if rate is not None and rate > CACHED_SHARE:
         why = ", as intended with shared prompts" if prepared.traffic.shares_prompts else ""
         notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}, so they were not computed")
-    wanted = point.input_tokens + prepared.image_tokens
+    wanted = point.input_tokens + prepared.image_tokens + prepared.audio_tokens
     wrong = 0 if prepared.varied else sum(length != wanted for length in figures["input_lens"])
     if wrong:
         notes.append(f"{wrong} prompts are not {wanted} tokens long by the server's usage")

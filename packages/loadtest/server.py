@@ -49,10 +49,13 @@ class ServerInfo:
 
     model: str
     max_model_len: int | None
+    """Limit of the model, or of the model that an adapter belongs to, because vLLM lists none for an adapter."""
     version: str | None
     simulated: str | None
     has_tokenizer: bool
     has_metrics: bool
+    served: tuple[str, ...] = ()
+    """All names that the server accepts as `model`, adapters included."""
 
 
 async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool) -> ServerInfo:
@@ -73,11 +76,12 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
     metrics = await _ask(client, "GET", "/metrics")
     return ServerInfo(
         model=served.id,
-        max_model_len=served.max_model_len,
+        max_model_len=next((one.max_model_len for one in (served, *models) if one.max_model_len is not None), None),
         version=str(as_mapping(version.body).get("version")) if version else None,
         simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
         has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
+        served=tuple(found.id for found in models),
     )
 
 

@@ -114,6 +114,7 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": settings.stack,
+        "deployment": settings.deployment,
         # The address of a deployment may change with each run, so its name identifies the server.
         "url": f"stack {settings.stack}" if settings.stack else settings.url,
         "model": settings.model,
@@ -597,6 +598,7 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             headers=dict(run.endpoint.headers()),
             body=body,
             recipe=recipe,
+            adapters=traffic.adapters,
             first_index=0,
             worker=worker,
             workers=workers,

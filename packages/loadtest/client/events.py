@@ -19,6 +19,14 @@ MESSAGE_LIMIT: Final = 300
 """Maximum characters of a server's message in reports."""
 
 
+def decode_rate(tokens: int | None, first_s: float | None, last_s: float | None) -> float | None:
+    """Return the output tokens after the first, divided by their time; None with fewer than two, or if one is unknown."""
+    if tokens is None or tokens <= 1 or first_s is None or last_s is None:
+        return None
+    span_s = last_s - first_s
+    return (tokens - 1) / span_s if span_s > 0 else None
+
+
 def decoded(raw: bytes) -> object:
     """Return a body as JSON types, or as text if it is not JSON."""
     try:

@@ -21,6 +21,7 @@ from loadtest.client.events import (
     SIMULATED_HEADER,
     EventSplitter,
     Usage,
+    decode_rate,
     decoded,
     error_message,
     parse_event,
@@ -98,10 +99,8 @@ class Streamed:
     @property
     def decode_tok_per_s(self) -> float | None:
         """Output tokens after the first, divided by their time; None with fewer than two or without usage."""
-        if self.usage is None or self.ttft_s is None or self.last_s is None or self.usage.completion_tokens <= 1:
-            return None
-        span_s = self.last_s - self.ttft_s
-        return (self.usage.completion_tokens - 1) / span_s if span_s > 0 else None
+        tokens = self.usage.completion_tokens if self.usage is not None else None
+        return decode_rate(tokens, self.ttft_s, self.last_s)
 
 
 def chat_body(

@@ -55,6 +55,8 @@ class Share:
     body: Mapping[str, object]
     """Request body without its prompt."""
     recipe: Recipe
+    adapters: tuple[str, ...] = ()
+    """Models that the requests, or sessions, name in turn; empty for the body's model."""
     first_index: int
     """Index of the point's first request. Warm-up and measurement use different indexes."""
     worker: int
@@ -188,7 +190,7 @@ class LoadGenerator:
         for index in self._indexes() if share.turns == 1 else ():
             if len(self._ready) >= min(share.concurrency * 2, MOST_READY):
                 break
-            self._ready[index] = self._request(self._maker.asked(index))
+            self._ready[index] = self._request(index, self._maker.asked(index))
         wanted = share.concurrency if share.rate_per_s is None else 0
         gate, reachable = asyncio.Semaphore(CONNECTS_AT_ONCE), True
 
@@ -253,9 +255,12 @@ class LoadGenerator:
                 return
             yield index
 
-    def _request(self, asked: PlannedRequest) -> "_Request":
+    def _request(self, number: int, asked: PlannedRequest) -> "_Request":
+        """Return a request. `number` is its index, or that of its session."""
         share = self._share
         body: dict[str, Any] = dict(share.body)
+        if share.adapters:
+            body["model"] = share.adapters[number % len(share.adapters)]
         if not share.path.endswith("/chat/completions"):
             body["prompt"] = asked.content
         elif asked.messages is not None:
@@ -345,7 +350,7 @@ class LoadGenerator:
                     self._sessions_cut += 1
                     break
             messages.append({"role": "user", "content": asked.content})
-            request = self._request(replace(asked, messages=tuple(messages)))
+            request = self._request(number, replace(asked, messages=tuple(messages)))
             texts: list[str] = []
             due_s = intended_s if record is None or intended_s is None else record.end_s + share.think_time_s
             record = await self._send(number * share.turns + turn, due_s, request, texts)
@@ -399,7 +404,7 @@ class LoadGenerator:
         texts: list[str] | None = None,
     ) -> RequestRecord:
         """Send one request and wait for its end. Every request yields exactly one record. `texts` receives the response text."""
-        request = request or self._ready.pop(index, None) or self._request(self._maker.asked(index))
+        request = request or self._ready.pop(index, None) or self._request(index, self._maker.asked(index))
         began_s, first_sent_s = now_s(), None
         self._verdicts.began(index, began_s - self._start_s if intended_s is None else intended_s)
         while True:

@@ -54,6 +54,7 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     length = server.get("max_model_len")
     if isinstance(length, int):
         subtitle.append(f"max-model-len {length:,}")
+    subtitle += [str(results[-1]["point"].get("traffic") or "")] if results else []
     subtitle += [f"seed {run.get('seed')}", str(results[-1]["date"]) if results else ""]
     return Facts(
         title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",

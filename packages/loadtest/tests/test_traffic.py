@@ -14,13 +14,14 @@ from PIL import Image
 from loadtest.__main__ import main
 from loadtest.errors import SweepError
 from loadtest.traffic.dataset import parse_row, sample_text, scan_dataset
-from loadtest.traffic.images import ImageSize, data_url, parse_image_size
+from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import parse_lengths
-from loadtest.traffic.makers import PromptWording, SyntheticSource, TraceSource
+from loadtest.traffic.makers import PromptWording, SyntheticSource, TraceSource, image_parts
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.ramp import parse_ramp
 from loadtest.traffic.rows import RowReader, spans
+from loadtest.traffic.spec import Traffic
 from loadtest.traffic.trace import scan_trace
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)
@@ -97,7 +98,7 @@ def test_wrong_ramps_are_refused(text):
 
 def test_images_are_whole_pngs_of_the_stated_size_and_all_different():
     size = parse_image_size("100x77")
-    urls = {data_url(size, f"seed/{number}") for number in range(20)}
+    urls = {part["image_url"]["url"] for part in image_parts(20, size, "seed")}
     assert len(urls) == 20
     for url in urls:
         image = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
@@ -219,7 +220,7 @@ def source(**changes):
     recipe = Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5)
     base = {
         "wording": PromptWording.of(recipe, CALIBRATION, 200), "input_tokens": 200, "input_lengths": None, "output_lengths": None,
-        "most_tokens": None, "output_tokens": 8, "prefix_share": None, "prefix_tokens": None, "images": 0,
+        "most_tokens": None, "output_tokens": 8, "prefix_share": None, "prefix_tokens": None, "images": 0, "audio_s": 0.0,
         "image_size": ImageSize(width=64, height=64),
     }  # fmt: skip
     return SyntheticSource(**(base | changes))
@@ -241,6 +242,11 @@ def test_lengths_of_a_distribution_are_clamped_to_max_model_len():
     assert [made.lengths_of(index) for index in range(5)] == lengths[:5]
 
 
+def test_unused_properties_do_not_keep_an_earlier_sweep_from_being_continued():
+    assert {"audio_s", "adapters"}.isdisjoint(Traffic().as_json())
+    assert Traffic(audio_s=1.0, adapters=("a",)).as_json().items() >= {"audio_s": 1.0, "adapters": ["a"]}.items()
+
+
 def test_presets_have_the_lengths_of_their_names():
     for name in ("8000/1000", "1000/8000", "1000/1000"):
         preset = PRESETS[name]
@@ -257,6 +263,8 @@ def test_presets_have_the_lengths_of_their_names():
         (["--time-scale", "2"], "--time-scale 2 requires --trace FILE"),
         (["--think-time", "2"], "--think-time 2 requires --turns N"),
         (["--image-size", "64x64"], "--image-size requires --images N"),
+        (["--dataset", "d", "--audio-s", "1"], "--dataset and --audio-s cannot be combined"),
+        (["--adapters", "a,a"], "--adapters is 'a,a': expected different names, such as a,b."),
         (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1': expected uniform:min=100,max=2000"),
     ],
 )

@@ -1,13 +1,17 @@
 """Loads beyond fixed lengths, judged by what the server received: count, order, prefixes and its own times."""
 
+import base64
+import io
 import itertools
 import json
+import wave
 from dataclasses import replace
 
 import pytest
 
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
+from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
@@ -230,6 +234,58 @@ def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
     assert result["image_tokens"] == 100
     assert set(result["input_lens"]) == {140}
     assert result["notes"] == []
+
+
+def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_path):
+    server = start_server("--keep-requests", "--image-tokens", "50", "--audio-tokens", "30")
+    traffic = Traffic(audio_s=0.5, images=1, image_size=ImageSize(width=64, height=48), prefix_share=0.5)
+    _, results = bench(server.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
+    sounds = [part["input_audio"] for content in contents(server) for part in content if part["type"] == "input_audio"]
+    assert len(sounds) == len({sound["data"] for sound in sounds}) == 8
+    with wave.open(io.BytesIO(base64.b64decode(sounds[0]["data"]))) as sound:
+        assert (sound.getframerate(), sound.getnframes(), sounds[0]["format"]) == (16_000, 8_000, "wav")
+    texts = [part["text"] for content in contents(server) for part in content if part["type"] == "text"]
+    assert len({tuple(text.split()[:15]) for text in texts}) == 1
+    result = only(results)
+    assert (result["audio_tokens"], result["image_tokens"], set(result["input_lens"])) == (30, 50, {120})
+    assert result["notes"] == []
+    assert read_run(tmp_path / "out")["traffic"]["audio_s"] == 0.5
+    assert result["point"]["traffic"] == "shared prefix 50%; 1 x image 64x48; 0.5 s of audio"
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_adapters_are_named_in_turn_and_by_one_session_throughout(start_server, tmp_path, turns):
+    server = start_server("--keep-requests", "--adapters", "red,blue,green")
+    traffic = Traffic(adapters=("red", "blue", "green"), turns=turns)
+    _, results = bench(
+        server.url, tmp_path / "out", replace(SWEEP, concurrency=(1,), requests=6 * turns, traffic=traffic)
+    )
+    named = [item["body"]["model"] for item in server.received()]
+    assert named == [name for name in ("red", "blue", "green") * 2 for _ in range(turns)]
+    result = only(results)
+    assert result["completed"] == 6 * turns
+    assert result["traffic"]["adapters"] == ["red", "blue", "green"]
+    assert result["point"]["traffic"].startswith("adapters red, blue, green in turn")
+    write_reports(tmp_path / "out")
+    assert "adapters red, blue, green in turn" in (tmp_path / "out" / "report.md").read_text().splitlines()[2]
+
+
+def test_an_adapter_has_the_length_limit_of_its_model(start_server, tmp_path):
+    server = start_server("--adapters", "red", "--max-model-len", "512")
+    settings = SweepSettings(url=server.url, model="red", out=tmp_path, warm_up=0)
+    outcome = run_sweep(settings, replace(SWEEP, requests=2), Endpoint(base_url=server.url), Quiet())
+    assert (outcome.ending, read_run(tmp_path)["server"]["max_model_len"]) == ("done", 512)
+
+
+def test_an_adapter_that_is_not_served_is_refused(start_server, tmp_path):
+    server = start_server("--adapters", "red")
+    with pytest.raises(SweepError, match="--adapters has blue, but the server serves timed, red"):
+        bench(server.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(adapters=("red", "blue"))))
+
+
+def test_a_sound_for_a_model_that_does_not_hear_is_refused(keeping, tmp_path):
+    with pytest.raises(SweepError, match=r"--audio-s is 2, but timed rejects such an audio file: .* 400"):
+        bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(audio_s=2.0)))
 
 
 def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path):

@@ -343,7 +343,13 @@ class Connection(asyncio.BufferedProtocol):
                 200,
                 {
                     "data": [
-                        {"id": options.model, "max_model_len": options.max_model_len, "owned_by": "timed-simulated"}
+                        {
+                            "id": name,
+                            "max_model_len": options.max_model_len if name == options.model else None,
+                            "owned_by": "timed-simulated",
+                        }
+                        for name in (options.model, *options.adapters.split(","))
+                        if name
                     ]
                 },
             )
@@ -385,7 +391,11 @@ class Connection(asyncio.BufferedProtocol):
         if images and not options.image_tokens:
             self.answer(400, {"error": {"message": f"{options.model} is not a multimodal model"}})
             return
-        prompt_tokens += options.image_tokens * len(images)
+        sounds = [part for part in parts_of(body) if part.get("type") == "input_audio"]
+        if sounds and not options.audio_tokens:
+            self.answer(400, {"error": {"message": f"{options.model} is not a multimodal model"}})
+            return
+        prompt_tokens += options.image_tokens * len(images) + options.audio_tokens * len(sounds)
         if prompt_tokens + tokens > options.max_model_len:
             self.answer(
                 400,
@@ -521,6 +531,8 @@ def main() -> None:
     parser.add_argument("--no-tokenize", action="store_true")
     parser.add_argument("--refuse-ignore-eos", action="store_true")
     parser.add_argument("--keep-requests", action="store_true", help="list the streams' requests at GET /received")
+    parser.add_argument("--audio-tokens", type=int, default=0, help="tokens of a sound; 0 takes no sounds")
+    parser.add_argument("--adapters", default="", help="names that are served besides the model, separated by commas")
     parser.add_argument("--image-tokens", type=int, default=0, help="tokens of an image; 0 takes no images")
     parser.add_argument("--capacity", type=int, default=0, help="streams at once; 0 has no limit")
     options = parser.parse_args()

@@ -21,6 +21,8 @@ def traffic_figures(
     figures: dict[str, Any] = {"traffic": traffic.as_json()}
     if prepared.image_tokens:
         figures["image_tokens"] = prepared.image_tokens
+    if prepared.audio_tokens:
+        figures["audio_tokens"] = prepared.audio_tokens
     if traffic.turns > 1:
         figures["sessions"] = {
             "begun": sum(result.sessions for result in results),

@@ -1,10 +1,9 @@
-"""Distinct images of a given size, as data URLs.
+"""Distinct images of a given size, as PNG files.
 
 The pixels are indexes into a palette. They are compressed once per size, and only the palette differs between images. An image therefore
 costs the load generator microseconds, and no server can answer from a cache of images.
 """
 
-import base64
 import random
 import struct
 import zlib
@@ -43,6 +42,12 @@ def parse_image_size(text: str) -> ImageSize:
     return ImageSize(width=int(width), height=int(height))
 
 
+def png_file(size: ImageSize, color_type: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG file (W3C PNG specification) with 8 bits per sample. `chunks`: kind and data of those between its first and its last."""
+    header = struct.pack(">IIBBBBB", size.width, size.height, 8, color_type, 0, 0, 0)
+    return _SIGNATURE + b"".join(_chunk(*one) for one in ((b"IHDR", header), *chunks, (b"IEND", b"")))
+
+
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -61,13 +66,6 @@ def _pixels(size: ImageSize) -> bytes:
 
 
 def png(size: ImageSize, seed: str) -> bytes:
-    """Return a PNG file (W3C PNG specification: 8 bits per pixel, color type 3) whose colors follow from `seed`."""
-    header = struct.pack(">IIBBBBB", size.width, size.height, 8, 3, 0, 0, 0)
+    """Return a PNG file of color type 3, an index into a palette for each pixel, whose colors follow from `seed`."""
     palette = random.Random(seed).randbytes(3 * CELLS * CELLS)  # noqa: S311 - filler colors, no secret
-    parts = (_chunk(b"IHDR", header), _chunk(b"PLTE", palette), _chunk(b"IDAT", _pixels(size)), _chunk(b"IEND", b""))
-    return _SIGNATURE + b"".join(parts)
-
-
-def data_url(size: ImageSize, seed: str) -> str:
-    """Return an image as a data URL."""
-    return "data:image/png;base64," + base64.b64encode(png(size, seed)).decode("ascii")
+    return png_file(size, 3, (b"PLTE", palette), (b"IDAT", _pixels(size)))

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from loadtest.client.media import media_part
+from loadtest.traffic.audio import wav
 from loadtest.traffic.dataset import Dataset, parse_row
-from loadtest.traffic.images import ImageSize, data_url
+from loadtest.traffic.images import ImageSize, png
 from loadtest.traffic.lengths import Lengths
 from loadtest.traffic.prompts import HEAD_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.rows import RowReader
@@ -122,6 +124,7 @@ class SyntheticSource:
     prefix_tokens: int | None
     images: int
     image_size: ImageSize
+    audio_s: float
 
     def maker(self) -> Maker:
         """Return the request maker."""
@@ -160,7 +163,7 @@ class _SyntheticMaker:
             self._prefix = rng.choices(source.wording.recipe.words, k=max(shared, BODY_WORDS))
         own = self._words.words(index, count - shared) if count > shared else []
         text = " ".join([*self._prefix[:shared], *own])
-        return PlannedRequest(content=self._with_images(index, text), output_tokens=output)
+        return PlannedRequest(content=self._with_media(index, text), output_tokens=output)
 
     def _shared(self, count: int) -> int:
         """Return the words of the shared prefix. A prompt keeps at least one unique word."""
@@ -169,15 +172,20 @@ class _SyntheticMaker:
             return min(round(source.prefix_tokens / source.wording.tokens_per_word), count - 1)
         return min(round((source.prefix_share or 0.0) * count), count - 1)
 
-    def _with_images(self, index: int, text: str) -> object:
-        source = self._source
-        if not source.images:
-            return text
-        urls = (
-            data_url(source.image_size, f"{source.wording.recipe.seed}/{index}/{number}")
-            for number in range(source.images)
-        )
-        return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": text}]
+    def _with_media(self, index: int, text: str) -> object:
+        source, seed = self._source, f"{self._source.wording.recipe.seed}/{index}"
+        parts = [*image_parts(source.images, source.image_size, seed), *audio_parts(source.audio_s, seed)]
+        return [*parts, {"type": "text", "text": text}] if parts else text
+
+
+def image_parts(count: int, size: ImageSize, seed: str) -> list[dict[str, object]]:
+    """Return the content parts of a request's images."""
+    return [media_part(png(size, f"{seed}/{number}"), "image") for number in range(count)]
+
+
+def audio_parts(seconds: float, seed: str) -> list[dict[str, object]]:
+    """Return the content part of a request's sound; none for 0 seconds."""
+    return [media_part(wav(seconds, seed), "audio")] if seconds else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,15 @@ from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
 from loadtest.server import CALL_LIMIT_S, ServerInfo, count_by_tokenizer
 from loadtest.traffic.dataset import DEFAULT_CHARACTERS_PER_TOKEN, Dataset, sample_text, scan_dataset
-from loadtest.traffic.images import data_url
-from loadtest.traffic.makers import DatasetSource, PromptSource, PromptWording, SyntheticSource, TraceSource
+from loadtest.traffic.makers import (
+    DatasetSource,
+    PromptSource,
+    PromptWording,
+    SyntheticSource,
+    TraceSource,
+    audio_parts,
+    image_parts,
+)
 from loadtest.traffic.points import Point, Sweep
 from loadtest.traffic.prompts import Calibration, Recipe
 from loadtest.traffic.spec import Traffic
@@ -29,9 +36,11 @@ class PreparedTraffic:
     max_model_len: int | None
     """Maximum tokens of text and response together, for planning; None if the load is already clamped or has no limit."""
     limit: int | None
-    """Server's max-model-len minus the images."""
+    """Server's max-model-len minus images and sound."""
     image_tokens: int
     """Tokens that the images of one request add, by the server's usage."""
+    audio_tokens: int
+    """Tokens that the sound of one request adds, by the server's usage."""
     dataset: Dataset | None
     trace: Trace | None
     notes: tuple[str, ...]
@@ -51,7 +60,8 @@ class PreparedTraffic:
         wording = PromptWording.of(recipe, calibration, point.input_tokens)
         if self.trace is not None:
             return TraceSource(trace=self.trace, wording=wording)
-        changed = traffic.input_lengths or traffic.output_lengths or traffic.images or traffic.shares_prompts
+        media = traffic.images or traffic.audio_s
+        changed = traffic.input_lengths or traffic.output_lengths or media or traffic.shares_prompts
         if not changed:
             return None
         return SyntheticSource(
@@ -65,6 +75,7 @@ class PreparedTraffic:
             prefix_tokens=traffic.prefix_tokens,
             images=traffic.images,
             image_size=traffic.image_size,
+            audio_s=traffic.audio_s,
         )
 
 
@@ -73,15 +84,21 @@ async def prepare_traffic(
 ) -> PreparedTraffic:
     """Return the load, ready to be sent. Raises SweepError if the file or the model does not allow it."""
     traffic = sweep.traffic
-    if not chat and (traffic.images or traffic.turns > 1):
-        what = "--images" if traffic.images else "--turns"
+    chat_only = {"--images": traffic.images, "--audio-s": traffic.audio_s, "--turns": traffic.turns > 1}
+    for what in (option for option, is_given in chat_only.items() if is_given and not chat):
         raise SweepError(f"{what} requires /v1/chat/completions. Remove --completions.")
-    image_tokens = await _image_tokens(client, info, traffic) if traffic.images else 0
-    limit = None if info.max_model_len is None else info.max_model_len - image_tokens
+    unserved = [name for name in traffic.adapters if name not in info.served]
+    if unserved:
+        raise SweepError(f"--adapters has {unserved[0]}, but the server serves {', '.join(info.served)}.")
+    images = image_parts(traffic.images, traffic.image_size, "probe")
+    image_tokens = await _added_tokens(client, info, f"--images is {traffic.images}", "image", images)
+    sounds = audio_parts(traffic.audio_s, "probe")
+    audio_tokens = await _added_tokens(client, info, f"--audio-s is {traffic.audio_s:g}", "audio file", sounds)
+    limit = None if info.max_model_len is None else info.max_model_len - image_tokens - audio_tokens
     if limit is not None and limit < 2:  # noqa: PLR2004 - one token of text and one of the response
         raise SweepError(
-            f"--images {traffic.images} of {traffic.image_size.text} take {image_tokens} tokens, which leaves no space at max-model-len"
-            f" {info.max_model_len}. Pass fewer or smaller images."
+            f"The images and the sound of a request take {image_tokens + audio_tokens} tokens, which leaves no space at max-model-len"
+            f" {info.max_model_len}. Pass fewer or smaller images, or less sound."
         )
     prepared = PreparedTraffic(
         traffic=traffic,
@@ -89,12 +106,16 @@ async def prepare_traffic(
         max_model_len=limit,
         limit=limit,
         image_tokens=image_tokens,
+        audio_tokens=audio_tokens,
         dataset=None,
         trace=None,
         notes=(f"load: {traffic.name}",) if traffic.name else (),
     )
     if image_tokens:
         note = f"the {traffic.images} images of a request add {image_tokens} prompt tokens by the server's usage"
+        prepared = replace(prepared, notes=(*prepared.notes, note))
+    if audio_tokens:
+        note = f"the sound of a request adds {audio_tokens} prompt tokens by the server's usage"
         prepared = replace(prepared, notes=(*prepared.notes, note))
     if traffic.dataset is not None:
         return await _with_dataset(prepared, info, client, calibration, chat=chat)
@@ -215,26 +236,26 @@ def _with_trace(prepared: PreparedTraffic, *, chat: bool) -> PreparedTraffic:
     )
 
 
-async def _image_tokens(client: OpenAIClient, info: ServerInfo, traffic: Traffic) -> int:
-    """Return the tokens that a request's images add. Raises SweepError if the model does not accept images."""
-    question = {"type": "text", "text": "the"}
-    images = [
-        {"type": "image_url", "image_url": {"url": data_url(traffic.image_size, f"probe/{number}")}}
-        for number in range(traffic.images)
-    ]
+async def _added_tokens(
+    client: OpenAIClient, info: ServerInfo, given: str, what: str, parts: Sequence[dict[str, object]]
+) -> int:
+    """Return the tokens that content parts add. Raises SweepError if the model does not accept them."""
+    if not parts:
+        return 0
+    question: dict[str, object] = {"type": "text", "text": "the"}
     try:
         plain = await _ask(client, info.model, [question])
-        seen = await _ask(client, info.model, [*images, question])
+        seen = await _ask(client, info.model, [*parts, question])
     except ServerError as error:
-        raise SweepError(f"The server's response to an image is not available: {error}") from None
+        raise SweepError(f"The server's response to an {what} is not available: {error}") from None
     if seen.status != HTTPStatus.OK or seen.usage is None or plain.usage is None:
         raise SweepError(
-            f"--images is {traffic.images}, but {info.model} rejects such an image: the server returned {seen.status}, {seen.message}"
+            f"{given}, but {info.model} rejects such an {what}: the server returned {seen.status}, {seen.message}"
         )
     added = seen.usage.prompt_tokens - plain.usage.prompt_tokens
     if added < 1:
         raise SweepError(
-            f"--images is {traffic.images}, but {info.model} ignores images: an image adds no prompt tokens. Remove --images."
+            f"{given}, but {info.model} ignores {what}s: an {what} adds no prompt tokens. Remove {given.split(maxsplit=1)[0]}."
         )
     return added
 

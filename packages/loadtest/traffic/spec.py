@@ -24,6 +24,10 @@ class Traffic:
     images: int = 0
     """Images in each request."""
     image_size: ImageSize = DEFAULT_IMAGE
+    audio_s: float = 0.0
+    """Seconds of sound in each request; 0 without."""
+    adapters: tuple[str, ...] = ()
+    """Names that the requests send as `model` in turn; empty to name the served model."""
     dataset: Path | None = None
     trace: Path | None = None
     time_scale: float = 1.0
@@ -55,13 +59,21 @@ class Traffic:
             parts.append(f"shared prefix {self.prefix_share:.0%}")
         if self.prefix_tokens is not None:
             parts.append(f"shared prefix {self.prefix_tokens} tokens")
-        if self.images:
-            parts.append(f"{self.images} x image {self.image_size.text}")
+        parts += self._media()
         if self.turns > 1:
             parts.append(f"sessions of {self.turns} turns, {self.think_time_s:g} s think time")
         if self.ramp is not None:
             parts.append(f"ramp {self.ramp.text}")
         return "; ".join(parts)
+
+    def _media(self) -> list[str]:
+        """Return what a request has besides text, and the models that the requests name."""
+        named = (
+            (f"{self.images} x image {self.image_size.text}", self.images),
+            (f"{self.audio_s:g} s of audio", self.audio_s),
+            (f"adapters {', '.join(self.adapters)} in turn", self.adapters),
+        )
+        return [text for text, is_given in named if is_given]
 
     @property
     def unsteady(self) -> bool:
@@ -72,11 +84,20 @@ class Traffic:
     def varied(self) -> bool:
         """True if `vllm bench serve` has no option for parts of the load."""
         return bool(
-            self.trace or self.turns > 1 or self.images or self.ramp or self.input_lengths or self.output_lengths
+            self.trace
+            or self.turns > 1
+            or self.images
+            or self.audio_s
+            or self.adapters
+            or self.ramp
+            or self.input_lengths
+            or self.output_lengths
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the entries of run.json. A continued sweep must have the same."""
+        # Properties that came later are left out if unused, so that a sweep of an earlier release can be continued.
+        later = {"audio_s": self.audio_s, "adapters": list(self.adapters)}
         return {
             "input_lengths": self.input_lengths.text if self.input_lengths else None,
             "output_lengths": self.output_lengths.text if self.output_lengths else None,
@@ -90,6 +111,7 @@ class Traffic:
             "turns": self.turns,
             "think_time_s": self.think_time_s,
             "ramp": self.ramp.text if self.ramp else None,
+            **{name: value for name, value in later.items() if value},
         }
 
 
