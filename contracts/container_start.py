@@ -28,11 +28,15 @@ class ContainerStart:
 
     weights: BucketWeights | None = None
     graphs: GraphCache | None = None
+    parts: Sequence[BucketWeights] = ()
+    """Drafters and adapters to copy."""
 
     def text(self) -> str:
         """Return the container's argument: always the same text for the same steps."""
         named = {"weights": self.weights, "graphs": self.graphs}
-        found = {key: asdict(one) for key, one in named.items() if one is not None}
+        found: dict[str, object] = {key: asdict(one) for key, one in named.items() if one is not None}
+        if self.parts:
+            found["parts"] = [asdict(part) for part in self.parts]
         return json.dumps(found, sort_keys=True, separators=(",", ":"))
 
 
@@ -59,4 +63,5 @@ def parse_start(text: str) -> ContainerStart:
     return ContainerStart(
         None if weights is None else BucketWeights(str(weights["uri"]), str(weights["path"])),
         None if graphs is None else GraphCache(str(graphs["uri"]), str(graphs["path"]), str(graphs["key"])),
+        tuple(BucketWeights(str(part["uri"]), str(part["path"])) for part in raw.get("parts") or ()),
     )

@@ -31,7 +31,7 @@ def as_sequence(value: object) -> Sequence[object]:
     return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
 
 
-def json_object(text: str) -> Mapping[str, object]:
+def json_object(text: str | bytes) -> Mapping[str, object]:
     """Return the JSON object in a text. Any other text yields an empty one."""
     try:
         return as_mapping(json.loads(text))

@@ -18,12 +18,18 @@ AGENT_VERSION_KEY: Final = "agent-version"
 PAUSE_BEGAN_KEY: Final = "pause-began-at"
 PAUSE_ENDED_KEY: Final = "pause-ended-at"
 ENDS_AT_KEY: Final = "ends-at"
+RESTART_KEY: Final = "restart"
+IDLE_SINCE_KEY: Final = "idle-since"
 ARCHIVES_KEY: Final = "archives"
 CONTAINER_KEY: Final = "container"
 
 CONFINED: Final = "confined"
 EXPOSED: Final = "confined-with-token"
 PRIVILEGED: Final = "privileged"
+
+NOT_IDLE: Final = "busy"
+"""Value of `IDLE_SINCE_KEY` if a request is running, or was less than `IDLE_FROM_S` ago."""
+IDLE_FROM_S: Final = 60
 
 STARTING: Final = "starting"
 PULLING_IMAGE: Final = "pulling image"
@@ -59,10 +65,13 @@ AGENT_ABILITIES: Final = (
     "the server's container is privileged: it has the whole machine and the token of its account",
     "a server with an API key does not start, because its path guard is not in the container",
     "archives of compiled programs are used without a signature, and after a failed change the previous API key keeps working",
+    "its server cannot be restarted by `scripts.restart`, and `tpu.idleAfter` has no effect because the idle time is not reported",
 )
 """Limitations of an agent before each version, from version 1 on. A machine runs the agent of its last boot."""
 AGENT_VERSION: Final = len(AGENT_ABILITIES)
 """Version of this agent. It rises with each ability that users must know about."""
+RESTARTING_AGENT_VERSION: Final = 6
+"""First version of the agent that restarts the server on request and reports the idle time."""
 
 GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
@@ -74,13 +83,17 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     SERVING_HASH_KEY: "Hash of the document whose server is ready now, or empty. After a failed change this is the last known good document.",
     FORMER_HASH_KEY: "While the serving document is on probation: hash of the known good document before it, which serves again if the server exits "
     "four times. Otherwise empty.",
-    AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version {AGENT_VERSION} publish none.",
+    AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version 2 publish none.",
     PAUSE_BEGAN_KEY: "Time at which the agent started to stop the old server for this document, RFC 3339, UTC, or empty. Requests fail from then on.",
     PAUSE_ENDED_KEY: "Time at which a server was ready again after that, RFC 3339, UTC, or empty.",
     ARCHIVES_KEY: "One sentence if the bucket has archives of compiled programs that the stack did not sign and that are not used; otherwise empty.",
     CONTAINER_KEY: f"`{CONFINED}` if the server's container has only the accelerator's devices, `{EXPOSED}: ` and the reason if it can also "
     f"read the token of the machine's account, or `{PRIVILEGED}: ` and the reason; empty before its first start.",
     ENDS_AT_KEY: "Time at which Google deletes the machine, RFC 3339. Empty without a run limit, or if the machine was not notified.",
+    RESTART_KEY: "Last value of the metadata key `gemma-serving-restart` for which the agent restarts, or restarted, the server; empty without a restart. "
+    "The phase belongs to that restart or to a later one.",
+    IDLE_SINCE_KEY: f"Time since which the ready server has had no request, by its own counters, RFC 3339, UTC. `{NOT_IDLE}` if a request is running, "
+    f"or if the last one was less than {IDLE_FROM_S} s ago. Empty if the server does not report it. Valid only in phase `{READY}`.",
 }
 """All keys that the agent publishes, with their content."""
 

@@ -14,6 +14,7 @@ URN_LABEL: Final = f"{PRODUCT}-urn"
 
 MAX_AGE_LABEL: Final = f"{PRODUCT}-max-age"
 MAX_USD_LABEL: Final = f"{PRODUCT}-max-usd"
+IDLE_AFTER_LABEL: Final = f"{PRODUCT}-idle-after"
 
 RETAINED_LABEL: Final = f"{PRODUCT}-retained"
 RETAINED: Final = "true"
@@ -46,25 +47,27 @@ def is_reserved(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLimits:
-    """Maximum age and cost of a stack. They are stored in labels, so a guard needs neither state nor settings."""
+    """Maximum age, cost and idle time of a stack. They are stored in labels, so a guard needs neither state nor settings."""
 
     max_age_s: int | None = None
     """Seconds from the first start of a machine or the service (contracts.run_record)."""
     max_usd: int | None = None
     """US dollars at list prices."""
+    idle_after_s: int | None = None
+    """Seconds without a request on a TPU machine, by the server's own counters (contracts.guest_attributes)."""
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The limits that are set. Label values cannot contain units: seconds, and whole dollars."""
-        given = {MAX_AGE_LABEL: self.max_age_s, MAX_USD_LABEL: self.max_usd}
+        given = {MAX_AGE_LABEL: self.max_age_s, MAX_USD_LABEL: self.max_usd, IDLE_AFTER_LABEL: self.idle_after_s}
         return {key: str(value) for key, value in given.items() if value is not None}
 
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
         """Return the limits in labels. A value with other characters than digits is ignored."""
-        given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL)}
-        age, usd = (int(text) if text.isdecimal() else None for text in given.values())
-        return cls(max_age_s=age, max_usd=usd)
+        given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL)}
+        age, usd, idle = (int(text) if text.isdecimal() else None for text in given.values())
+        return cls(max_age_s=age, max_usd=usd, idle_after_s=idle)
 
 
 NO_LIMITS: Final = StackLimits()

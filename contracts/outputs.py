@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from contracts.features import ServedFeatures
 from contracts.fields import Doc, camel_case
 
 Target = Literal["tpu", "cloud-run"]
@@ -27,6 +28,7 @@ DETAILS: Final = frozenset(
         "plan",
         "vllm",
         "smoke",
+        "features",
         "labels",
         "project",
         "api_key_secret",
@@ -178,6 +180,9 @@ class StackOutputs:
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
+    features: Annotated[
+        ServedFeatures | None, Doc("Features beyond text; null for a stack that an earlier release deployed.")
+    ] = None
     container: Annotated[
         str | None,
         Doc(

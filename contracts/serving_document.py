@@ -14,6 +14,10 @@ DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
 """Metadata key in addition to the document: a JSON object, region to HOST/PROJECT/REPOSITORY, with the repositories of the document's image.
 It is separate from the document because older agents reject unknown keys there."""
+RESTART_METADATA_KEY: Final = "gemma-serving-restart"
+"""Metadata key in addition to the document: any new value restarts the server. Not part of the document, whose hash therefore stays the same."""
+RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
+"""Allowed values. The agent ignores others."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
 LAST_PORT: Final = 65535
@@ -34,6 +38,7 @@ DOCUMENT_KEYS: Final[Mapping[str, str]] = {
     "shmSizeGib": f"Size of the container's /dev/shm in GiB; {DEFAULT_SHM_SIZE_GIB} by default.",
     "weights": '`{"mode": "hub"}`, or `{"mode": "bucket", "uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: '
     "the agent copies the prefix to `path` and mounts it into the container.",
+    "parts": 'List of `{"uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: drafters and adapters, copied like the weights.',
 }
 """All keys of the document, with their content. The agent rejects any other key."""
 
@@ -65,10 +70,18 @@ class ServingDocument:
     port: int
     shm_size_gib: float = DEFAULT_SHM_SIZE_GIB
     weights: BucketWeights | None = None
+    parts: Sequence[BucketWeights] = ()
+    """Drafters and adapters to copy in addition to the weights. Agents of earlier releases reject a document with any."""
+
+    @property
+    def copies(self) -> "tuple[BucketWeights, ...]":
+        """All folders that the agent copies before the server starts."""
+        return (*([self.weights] if self.weights is not None else []), *self.parts)
 
     def text(self) -> str:
         """Return the metadata value: always the same text for the same document, because its hash identifies it."""
         weights = self.weights
+        parts = [{"uri": part.uri, "path": part.path} for part in self.parts]
         return json.dumps(
             {
                 "schema": DOCUMENT_SCHEMA,
@@ -80,6 +93,7 @@ class ServingDocument:
                 "port": self.port,
                 "shmSizeGib": self.shm_size_gib,
                 "weights": {"mode": "bucket", "uri": weights.uri, "path": weights.path} if weights else {"mode": "hub"},
+                **({"parts": parts} if parts else {}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -136,6 +150,7 @@ def parse_document(text: str) -> ServingDocument:
         port=port,
         shm_size_gib=shm_size_gib,
         weights=_weights(raw.get("weights", {"mode": "hub"})),
+        parts=_parts(raw.get("parts", [])),
     )
 
 
@@ -203,9 +218,20 @@ def _weights(value: object) -> BucketWeights | None:
         return None
     if mode != "bucket":
         _refuse("weights.mode", mode, '"hub" or "bucket"')
+    return _copied("weights", raw)
+
+
+def _parts(value: object) -> "tuple[BucketWeights, ...]":
+    listed = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(one, dict) for one in listed):
+        _refuse("parts", listed, 'a list of objects with "uri" and "path"')
+    return tuple(_copied("parts", cast("dict[str, object]", one)) for one in listed)
+
+
+def _copied(key: str, raw: "dict[str, object]") -> BucketWeights:
     uri, path = raw.get("uri"), raw.get("path")
     if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+(/.+)?", uri):
-        _refuse("weights.uri", uri, "gs://BUCKET/PREFIX")
+        _refuse(f"{key}.uri", uri, "gs://BUCKET/PREFIX")
     if not isinstance(path, str) or not re.fullmatch(r"(/[\w.-]+)+", path) or ".." in path.split("/"):
-        _refuse("weights.path", path, "an absolute path of letters, digits, `.`, `_` and `-`")
+        _refuse(f"{key}.path", path, "an absolute path of letters, digits, `.`, `_` and `-`")
     return BucketWeights(uri.rstrip("/"), path)

@@ -29,8 +29,8 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
         idle_usd_per_hour=hourly * resolved.deployment.cloud_run.min_instances
         if resolved.platform == "cloud-run"
         else hourly,
-        usd_per_million_tokens=_per_million(hourly, measured or throughput.decode_tok_per_s),
-        usd_per_million_tokens_saturated=_per_million(hourly, measured or throughput.saturated_tok_per_s),
+        usd_per_million_tokens=per_million(hourly, measured or throughput.decode_tok_per_s),
+        usd_per_million_tokens_saturated=per_million(hourly, measured or throughput.saturated_tok_per_s),
         prices_as_of=min(dates, default=""),
         is_known=bool(dates),
     )
@@ -138,5 +138,6 @@ def renewals(resolved: Resolved) -> Renewals | None:
     return Renewals(most_overlap_s=before_s, most_machines=run_s / (run_s - before_s))
 
 
-def _per_million(hourly: float, tok_per_s: float) -> float:
+def per_million(hourly: float, tok_per_s: float) -> float:
+    """Return the price of a million tokens, from the price of an hour and the tokens per second."""
     return hourly / HOUR_S / tok_per_s * _MILLION

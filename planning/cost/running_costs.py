@@ -9,16 +9,18 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
 from planning.cost.costs import parts_at, places_of, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
 from planning.data.prices import PRICES, Price, slice_parts
 from planning.machine.hardware import MIN_BOOT_DISK_GB
 from planning.memory.host_memory import keeps_graphs
+from planning.memory.parts import parts_bytes
 from planning.memory.speculation import drafter_bytes
 from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES
-from planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
+from planning.question.types import WATCHED_PLATFORMS, BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
@@ -29,6 +31,7 @@ BYTES_PER_STREAMED_TOKEN: Final = 256
 CLOUD_RUN_LINGER_S: Final = 900
 """Cloud Run keeps an idle instance for up to 15 minutes (Cloud Run documentation, instance autoscaling); billed in full with a GPU."""
 _CENT: Final = 0.01
+_MILLION: Final = 1_000_000
 _DAY_H: Final = DAY_S / HOUR_S
 _MONTH_DAYS: Final = MONTH_H / _DAY_H
 _WINDOWS_H: Final = (1, 2, 4, 8, 12, 24)
@@ -140,6 +143,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     yield from _renewal(subject)
     yield from _nat(subject)
     yield from _stored(subject)
+    yield from watched(subject)
     gib_per_hour = subject.throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
     yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
@@ -179,7 +183,8 @@ def _nat(subject: Subject) -> Iterator[BillPart]:
 
 def _stored(subject: Subject) -> Iterator[BillPart]:
     """Yield storage for as long as the stack exists, and the transfer of weights to another region."""
-    resolved, gib, regions = subject.resolved, subject.memory.checkpoint_gib, regions_of(subject.resolved)
+    resolved, regions = subject.resolved, regions_of(subject.resolved)
+    gib = subject.memory.checkpoint_gib + (to_gib(parts_bytes(resolved)) if resolved.deployment.staged_parts else 0)
     book = resolved.prices
     home = resolved.deployment.bucket_region or (regions[0] if regions else None)
     if resolved.weights_mode in _BUCKET_MODES:
@@ -198,6 +203,32 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
         yield _part("compiled graphs in the bucket", GRAPH_CACHE_GIB, "GiB-month", "month", price)
     if resolved.weights_mode == "hub":
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
+
+
+def watched(subject: Subject) -> Iterator[BillPart]:
+    """Yield the conditions of alerts, and the samples of metrics at the shortest interval."""
+    resolved = subject.resolved
+    watch, book = resolved.deployment.watch, resolved.prices
+    if resolved.platform not in WATCHED_PLATFORMS:
+        return
+    if watch.alerts_enabled:
+        from contracts.alerts import alerts_of, log_alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
+
+        target, is_service = ("cloud-run", True) if resolved.platform == "cloud-run" else ("tpu", False)
+        always_on = not is_service or resolved.deployment.cloud_run.min_instances > 0
+        found = [*alerts_of(target, collects=resolved.collects, always_on=always_on, has_budget=is_service)]
+        conditions = len(found) + len([*log_alerts_of(target)])
+        price = book.price("alert_condition_usd_per_month")
+        yield _part("alert conditions", conditions, "condition-month", "month", price)
+    if resolved.collects:
+        per_hour = MOST_SAMPLES * HOUR_S / SHORTEST_INTERVAL_S / _MILLION
+        price = book.price("metric_usd_per_million_samples")
+        yield _part("metric samples", per_hour, "million samples", "hour", price)
+
+
+def watching_usd_per_month(subject: Subject) -> float:
+    """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
+    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in watched(subject))
 
 
 def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from planning.data.tables import Table, data_file, row_of
 
 ImagePlatform = Literal["tpu", "cuda"]
+HasPackages = Literal["yes", "no", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,20 @@ class Image:
     """Accelerator generations (`planning.model.support`) for which the solver suggests a built image."""
     model_kinds: tuple[str, ...] = ()
     """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
+    audio: HasPackages
+    """Whether it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
+    audio_source: str
+    """Source of that."""
     source: str
     """Source that lists the digest with the version."""
     seen_on: str
     """Date of the source, YYYY-MM-DD."""
     note: str = ""
+
+    @property
+    def decodes_audio(self) -> bool | None:
+        """True if it has the packages, False if not, None if unknown."""
+        return {"yes": True, "no": False, "unknown": None}[self.audio]
 
 
 IMAGES: Final[Mapping[str, Image]] = Table(

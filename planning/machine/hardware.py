@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from contracts.collector import GIB_PER_VCPU
 from planning.data.tables import Table, data_file, row_of
 
 AcceleratorKind = Literal["gpu", "tpu"]
@@ -40,6 +41,11 @@ class Accelerator:
     def is_tpu(self) -> bool:
         """True if it is a TPU."""
         return self.kind == "tpu"
+
+    @property
+    def is_v5e(self) -> bool:
+        """True if it is a slice of TPU v5e, whose matrix units and hosts differ from v6e's."""
+        return self.is_tpu and self.name.startswith("v5e")
 
     @property
     def is_rocm(self) -> bool:
@@ -167,7 +173,7 @@ def has_fast_cores(accelerator: Accelerator, platform: str) -> bool | None:
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
 """Allowed vCPU of an instance with a GPU; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
-CLOUD_RUN_GIB_PER_VCPU: Final = 4
+CLOUD_RUN_GIB_PER_VCPU: Final = GIB_PER_VCPU
 """Cloud Run, CPU limits, read in 2026-11: 4 vCPU have 2 to 16 GiB, 6 vCPU 4 to 24 GiB, 8 vCPU 4 to 32 GiB. Above 8 vCPU, which only the
 RTX PRO 6000 has, the page has no entry; the same ratio is assumed. Its lower limits are below each GPU's requirement."""
 

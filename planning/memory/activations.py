@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from planning.data import overheads
 from planning.model.spec import LayerGroup, ModelSpec
+from planning.question.features import largest_image_tokens
 from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners
 from planning.question.resolved import Resolved
 from planning.units import ceil_div, to_gib
@@ -39,11 +40,12 @@ def gpu_activation_gib(resolved: Resolved) -> float:
     return to_gib(max(_profiled_bytes(resolved, runner) for runner in runners(resolved))) + fixed_gib
 
 
-def item_tokens(spec: ModelSpec) -> dict[str, int]:
+def item_tokens(resolved: Resolved) -> dict[str, int]:
     """Return the tokens of the longest item of each modality; empty for models other than Gemma 4."""
+    spec = resolved.spec
     if not spec.is_gemma4 or not spec.is_multimodal:
         return {}
-    lengths = {"video": overheads.VIDEO_TOKENS, "image": overheads.IMAGE_TOKENS}
+    lengths = {"video": overheads.VIDEO_TOKENS, "image": largest_image_tokens(resolved)}
     return {**lengths, "audio": overheads.AUDIO_TOKENS} if spec.audio_params else lengths
 
 
@@ -52,7 +54,7 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
 
     A step encodes at least one item, and no more than one step's tokens or all its sequences can have.
     """
-    allowed = {name: n for name, n in item_tokens(resolved.spec).items() if resolved.item_limit(name) > 0}
+    allowed = {name: n for name, n in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
     if not allowed:
         return "", 0
     modality, tokens = max(allowed.items(), key=lambda item: item[1])
@@ -109,10 +111,10 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     modality, items = profiled_items(resolved)
     if not items or not profiles_encoder(resolved, runner):
         return 0.0, 0.0
-    kept = items * item_tokens(resolved.spec)[modality] * resolved.spec.hidden * _BF16
+    kept = items * item_tokens(resolved)[modality] * resolved.spec.hidden * _BF16
     if modality == "audio":
         return 0.0, kept
-    patches = items * _soft_tokens(modality) * _patches_per_token(resolved.spec)
+    patches = items * _soft_tokens(resolved, modality) * _patches_per_token(resolved.spec)
     if runner == 1:
         kept += patches * _COLORS * _patch_side(resolved.spec) ** 2 * _BF16
     tower = resolved.spec.vision
@@ -121,9 +123,9 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
 
 
-def _soft_tokens(modality: str) -> int:
+def _soft_tokens(resolved: Resolved, modality: str) -> int:
     """Return the tokens of an item that the encoder computes; a video has others between its frames."""
-    return overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else overheads.IMAGE_TOKENS
+    return overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
 
 
 def _patches_per_token(spec: ModelSpec) -> int:

@@ -4,14 +4,16 @@ vLLM stores two thin matrices per projection of a layer in bf16, planned as whol
 computes them in addition to the projection for each sequence of the batch (vllm/lora/punica_wrapper).
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from planning.model.spec import ModelSpec
+from planning.question.lora import lora_of
 from planning.question.resolved import Resolved
+from planning.question.vllm_args import LORA_RANKS
 from planning.question.workload import Workload
 
 _BF16: Final = 2
-ENABLE_LORA: Final = "--enable-lora"
 
 
 def adapter_bytes(spec: ModelSpec, rank: int) -> float:
@@ -27,15 +29,18 @@ def adapter_bytes(spec: ModelSpec, rank: int) -> float:
 
 
 def adapters_bytes(resolved: Resolved) -> float:
-    """Return the memory of one device for the adapters of the deployment's workload."""
-    workload = resolved.deployment.workload
+    """Return the memory of one device for adapters: what the server reserves, or the workload's adapters if it has no LoRA."""
+    lora, workload = lora_of(resolved), resolved.deployment.workload
+    if lora is not None:
+        return lora.slots * adapter_bytes(resolved.spec, lora.rank) / resolved.tp
     if workload is None or not workload.adapters:
         return 0.0
     return workload.adapters * adapter_bytes(resolved.spec, workload.adapter_rank) / resolved.tp
 
 
-def adapter_arguments(workload: Workload) -> tuple[str, ...]:
-    """Return the `vllm serve` arguments that enable the workload's adapters; empty without adapters."""
-    if not workload.adapters:
-        return ()
-    return (ENABLE_LORA, f"--max-loras={workload.adapters}", f"--max-lora-rank={workload.adapter_rank}")
+def adapter_options(workload: Workload | None) -> Mapping[str, object]:
+    """Return the options of a server that enable the workload's adapters; empty without adapters."""
+    if workload is None or not workload.adapters:
+        return {}
+    rank = next((rank for rank in LORA_RANKS if rank >= workload.adapter_rank), LORA_RANKS[-1])
+    return {"lora_adapters": {}, "max_lora_rank": rank, "max_loras": workload.adapters}

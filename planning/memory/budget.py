@@ -17,6 +17,7 @@ from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
+from planning.question.lora import lora_of
 from planning.question.releases import reserves_graphs, tokens_in_flight
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
@@ -81,7 +82,7 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     buckets = buckets_of(resolved)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
-    if resolved.unpacks_int4 and resolved.accelerator.name.startswith("v5e"):
+    if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
         largest += overheads.TPU_V5E_W4A16_PROGRAM_GIB + overheads.TPU_V5E_W4A16_GIB_PER_BILLION * billions
     enough = max(largest, verification_gib(resolved))
@@ -96,8 +97,7 @@ def verification_gib(resolved: Resolved) -> float:
     """
     if not resolved.is_tpu or not resolved.speculative_tokens:
         return 0.0
-    rows = min(resolved.max_num_seqs * (1 + resolved.speculative_tokens), resolved.max_num_batched_tokens)
-    return to_gib(rows * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES)
+    return to_gib(_decoding(resolved) * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES)
 
 
 def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:
@@ -111,7 +111,12 @@ def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:
 def comfortable_utilization(resolved: Resolved) -> float:
     """Return the largest utilization, in hundredths, that leaves the recommended memory outside the budget."""
     _, enough_gib = outside_gib(resolved)
-    return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
+    return utilization_leaving(enough_gib, resolved.accelerator.usable_gib)
+
+
+def utilization_leaving(outside_gib: float, usable_gib: float) -> float:
+    """Return the largest utilization, in hundredths, that leaves this much memory outside the budget."""
+    return max(int((1 - outside_gib / usable_gib) * 100) / 100, _LEAST_UTILIZATION)
 
 
 def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
@@ -156,11 +161,13 @@ def drafter_graph_gib(resolved: Resolved) -> float:
 def captured_graphs(resolved: Resolved) -> int:
     """Return how many CUDA graphs vLLM captures: one per size for mixed batches, one per size for decoding batches.
 
-    A draft model is captured with the mixed batches (v1/worker/gpu_model_runner.py, _dummy_run).
+    A draft model is captured with the mixed batches (v1/worker/gpu_model_runner.py, _dummy_run). With LoRA each graph of the model is captured with
+    and without adapters (cudagraph_specialize_lora of config/compilation.py, on by default).
     """
     if resolved.is_tpu or resolved.eager:
         return 0
-    return _mixed_graphs(resolved) + _drafter_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
+    own = _mixed_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
+    return own * (2 if lora_of(resolved) is not None else 1) + _drafter_graphs(resolved)
 
 
 def _drafter_graphs(resolved: Resolved) -> int:

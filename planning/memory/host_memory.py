@@ -3,6 +3,7 @@
 from typing import Final
 
 from planning.data import overheads
+from planning.memory.parts import parts_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import ModelSpec
 from planning.question.resolved import Resolved
@@ -18,7 +19,7 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
         resolved: The deployment.
         offloaded_bytes: Weights of one device that stay on the host.
     """
-    checkpoint_gib = to_gib(weights_of(resolved).checkpoint)
+    checkpoint_gib = to_gib(weights_of(resolved).checkpoint + parts_bytes(resolved))
     # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
     through_gib = max(checkpoint_gib, 1.25 * to_gib(offloaded_bytes) * resolved.tp) + overheads.HOST_PROCESS_GIB
     if resolved.platform != "cloud-run":

@@ -75,6 +75,12 @@ def resolve(deployment: Deployment) -> Resolved:
         raise PlanningError(
             f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8."
         )
+    for name in ("max_lora_rank", "max_loras"):
+        limit = getattr(options, name)
+        if limit is not None and options.lora_adapters is None:
+            raise PlanningError(
+                f"`vllm.{name}` is {limit}, but the server has no LoRA. Set `vllm.lora_adapters` ({{}} without adapters at the start)."
+            )
     disk_gb = deployment.tpu.boot_disk_size_gb
     if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
         raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")

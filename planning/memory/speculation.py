@@ -31,11 +31,6 @@ class Drafter:
     """The draft model as a separate deployment; None for n-grams and for a model outside the catalog."""
     proposals: int
 
-    @property
-    def is_unknown(self) -> bool:
-        """True if its weights cannot be computed."""
-        return self.model is not None and self.resolved is None
-
     def accepted_share(self, stated: float | None) -> float:
         """Return the share of proposals that the model accepts: the stated one, otherwise a typical one."""
         if stated is not None:
@@ -71,8 +66,7 @@ def unknown_drafter_bytes(resolved: Resolved) -> float:
     One decoder layer of the served model in bf16, with an output head for its vocabulary: an EAGLE head has one layer, and its
     head or its embeddings are its own (vLLM's llama_eagle3.py). Its size is assumed.
     """
-    drafter = speculation_of(resolved)
-    if drafter is None or not drafter.is_unknown:
+    if not resolved.has_unknown_drafter:
         return 0.0
     spec = resolved.spec
     largest = max(linear_params(replace(spec, groups=(replace(group, count=1),))) for group in spec.groups)

@@ -10,7 +10,7 @@ from planning.model.catalog import spec_of
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import VllmOptions
 
-_WITHOUT_DRAFTER = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
+LOOKUPS = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
 """Methods of vLLM that look proposals up and load no model (vllm/config/speculative.py)."""
 
 
@@ -18,7 +18,7 @@ def named_drafter(options: VllmOptions) -> str | None:
     """Return the id or path of the draft model that the options name; None if they name none."""
     config = options.speculative_config
     named = config.get("model") if config is not None else None
-    if config is None or not isinstance(named, str) or str(config.get("method", "")) in _WITHOUT_DRAFTER:
+    if config is None or not isinstance(named, str) or str(config.get("method", "")) in LOOKUPS:
         return None
     return named
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from contracts.collector import server_share
 from planning.data.prices import PriceBook
 from planning.data.quantization import Scheme
 from planning.machine.hardware import Accelerator, Host
@@ -53,6 +54,32 @@ class Resolved:
     def is_tpu(self) -> bool:
         """True if vLLM runs on TPU."""
         return self.accelerator.is_tpu
+
+    @property
+    def collects(self) -> bool:
+        """True if a collector of metrics runs beside the server."""
+        return self.deployment.watch.collects_on(self.platform)
+
+    @property
+    def collects_on_cloud_run(self) -> bool:
+        """True if the collector shares the Cloud Run instance with the server."""
+        return self.platform == "cloud-run" and self.collects
+
+    @property
+    def server_memory_gib(self) -> float:
+        """Host memory of the server alone. An instance without room for the collector is rejected (OBS03) and counts as a whole."""
+        return self._share[1] if self.has_room_for_collector else self.host_memory_gib
+
+    @property
+    def has_room_for_collector(self) -> bool:
+        """True if the instance has a collector, and the server keeps what its GPU requires."""
+        vcpu, memory_gib = self._share
+        has_enough = vcpu >= self.host.min_vcpu and memory_gib >= self.host.min_memory_gib
+        return self.collects_on_cloud_run and has_enough
+
+    @property
+    def _share(self) -> tuple[float, float]:
+        return server_share(self.vcpu, self.host_memory_gib)
 
     @property
     def unpacks_int4(self) -> bool:

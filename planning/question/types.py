@@ -6,7 +6,7 @@ Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from contracts.outputs import (
     CostSummary,
@@ -120,6 +120,38 @@ class TpuOptions:
     """Time before run expiry at which a second machine is requested to take over; None never renews. Shorter than the run."""
 
 
+WATCHED_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
+"""Platforms of stacks, which can have alerts and a collector."""
+COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
+"""Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
+collector's image cannot be pulled never starts; the server of a TPU machine does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """Alerts, and the collector of metrics beside the server. Stacks have alerts by default; a question without a stack has none."""
+
+    alerts_enabled: bool = False
+    """True with alerts."""
+    email: str | None = None
+    """E-mail address that alerts are sent to."""
+    webhook: str | None = None
+    """URL that alerts are posted to."""
+    metrics_enabled: bool | None = None
+    """True with a collector, which takes a share of the instance on Cloud Run. None has one with alerts on COLLECTS_BY_DEFAULT."""
+
+    @property
+    def has_recipient(self) -> bool:
+        """True if the alerts notify someone."""
+        return self.email is not None or self.webhook is not None
+
+    def collects_on(self, platform: str) -> bool:
+        """Return whether a collector runs beside the server on a platform."""
+        if self.metrics_enabled is None:
+            return self.alerts_enabled and platform in COLLECTS_BY_DEFAULT
+        return self.metrics_enabled and platform in WATCHED_PLATFORMS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """The complete input of the planner. Only `model` and `accelerator` are required.
@@ -145,6 +177,7 @@ class Deployment:
     vcpu: float | None = None
     tpu: TpuOptions = field(default_factory=TpuOptions)
     cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
+    watch: WatchOptions = field(default_factory=WatchOptions)
     public: bool = False
     """True if anyone may call the endpoint."""
     has_api_key: bool = False
@@ -163,6 +196,12 @@ class Deployment:
     """vLLM version in the image; None for the default image's version, empty if unknown."""
     image_supports: tuple[str, ...] = ()
     """Precisions that a custom image loads, regardless of `planning.model.support`."""
+    image_audio: bool | None = None
+    """True if the image has vLLM's audio packages, False if it lacks them, None if it is unknown."""
+    staged_parts: tuple[str, ...] = ()
+    """Drafters and adapters that the server reads from copies in the bucket, by Hugging Face id or gs:// folder."""
+    vllm_in_blocks: tuple[str, ...] = field(default=(), compare=False)
+    """Options for which the settings use a block instead of the option's own key, so that remedies are worded with its keys."""
     model_spec: ModelSpec | None = None
     """A model outside the catalog (`planning.model.hf_config.model_from_config`)."""
     device: Accelerator | None = None

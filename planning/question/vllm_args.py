@@ -39,9 +39,13 @@ class Limit:
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
+    one_of: tuple[int, ...] = ()
+    """The only allowed numbers; empty for any within the limits."""
 
     def __str__(self) -> str:
-        """Return the limits in words: "1 or more", "above 0 and at most 1"."""
+        """Return the limits in words: "1 or more", "above 0 and at most 1", "8 or 16"."""
+        if self.one_of:
+            return f"{', '.join(map(str, self.one_of[:-1]))} or {self.one_of[-1]}"
         words = (
             None if self.at_least is None else f"{self.at_least:g} or more",
             None if self.above is None else f"above {self.above:g}",
@@ -53,6 +57,7 @@ class Limit:
         """Return whether the value is a number within the limits; nan, inf and booleans are not."""
         return (
             is_number(value)
+            and (not self.one_of or value in self.one_of)
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
@@ -67,6 +72,10 @@ class Limit:
         from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
         yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
+        if self.one_of:
+            from annotated_types import Predicate  # noqa: PLC0415 - as above
+
+            yield Predicate(self.one_of.__contains__)
 
 
 class Unit(NamedTuple):
@@ -82,6 +91,24 @@ class Flag(NamedTuple):
     has_no_form: bool = False
 
 
+class Key(NamedTuple):
+    """The key of an option inside a block of the settings, such as `lora.rank`. Its flag may also be in `extraArgs`, but not together with the key."""
+
+    name: str
+
+
+class InJson(NamedTuple):
+    """The paths of a JSON object at which the flag takes the value."""
+
+    paths: tuple[tuple[str, ...], ...]
+
+
+class Pairs(NamedTuple):
+    """The flag takes a NAME=VALUE word for each entry, after the switch that enables it."""
+
+    switch: str
+
+
 SCALED_KV_SUFFIX: Final = "_per_token_head"
 """End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""
 Modality: TypeAlias = Literal["image", "audio", "video"]
@@ -92,6 +119,13 @@ _Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
 _Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
 _Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
 _Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
+ENABLE_LORA: Final = "--enable-lora"
+IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
+"""Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
+DEFAULT_IMAGE_TOKENS: Final = 280
+LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of `--max-lora-rank` (vLLM 0.28.0 to 0.30.0, config/lora.py)."""
+DEFAULT_LORA_RANK: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +188,22 @@ class VllmOptions:
             "Maximum items of each kind per request. If all are 0, encoders reserve no memory and only text is served."
         ),
     ] = None
+    image_tokens: Annotated[
+        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Key("multimodal.imageTokens"),
+        Flag("--mm-processor-kwargs"),
+        InJson((("max_soft_tokens",),)),
+        Unit("tokens"),
+        Doc("Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."),
+    ] = None
+    max_image_tokens: Annotated[
+        Annotated[int, Limit(one_of=IMAGE_TOKENS)] | None,
+        Key("multimodal.maxImageTokens"),
+        Flag("--hf-overrides"),
+        InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
+        Unit("tokens"),
+        Doc("Largest image that a request may choose. Default: `imageTokens`."),
+    ] = None
     enable_auto_tool_choice: Annotated[
         _Switch, Doc("Allow the model to decide when to call a tool. Requires `toolCallParser`.")
     ] = None
@@ -165,6 +215,13 @@ class VllmOptions:
     ] = None
     chat_template: Annotated[
         str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
+    ] = None
+    thinks_by_default: Annotated[
+        bool | None,
+        Key("thinking.default"),
+        Flag("--default-chat-template-kwargs"),
+        InJson((("enable_thinking",),)),
+        Doc("Whether the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."),
     ] = None
     load_format: Annotated[
         str | None,
@@ -182,6 +239,27 @@ class VllmOptions:
         Doc(
             "Speculative decoding, for example n-gram: one step generates several tokens if the proposals are accepted."
         ),
+    ] = None
+    lora_adapters: Annotated[
+        Mapping[str, str] | None,
+        Key("lora.adapters"),
+        Flag("--lora-modules"),
+        Pairs(ENABLE_LORA),
+        Doc(
+            "LoRA adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder in the image."
+        ),
+    ] = None
+    max_lora_rank: Annotated[
+        Annotated[int, Limit(one_of=LORA_RANKS)] | None,
+        Key("lora.rank"),
+        Doc(
+            "Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory. Default: 16."
+        ),
+    ] = None
+    max_loras: Annotated[
+        _Count,
+        Key("lora.atOnce"),
+        Doc("Adapters that one step can use. Each reserves memory. Default: all of `adapters`."),
     ] = None
     trust_remote_code: Annotated[
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
@@ -237,7 +315,7 @@ class VllmOption(NamedTuple):
     name: str
     """Python name, such as max_model_len."""
     key: str
-    """Key in the settings and of `--set`, such as maxModelLen."""
+    """Key in the settings and of `--set`, such as maxModelLen or lora.rank."""
     kind: object
     """int, float, bool, str, tuple or Mapping."""
     choices: tuple[str, ...]
@@ -248,10 +326,17 @@ class VllmOption(NamedTuple):
     """Flag of `vllm serve`; empty for `extra_args`."""
     has_no_form: bool
     """True if `--no-...` turns the option off."""
+    shape: InJson | Pairs | None
+    """Form of the flag's value, if it is not the value itself."""
     unit: str
     """Unit of the value; empty if it has none or the name states it."""
     help: str
     """Effect of the option, in sentences."""
+
+    @property
+    def is_in_block(self) -> bool:
+        """True if its key is inside a block of the settings."""
+        return "." in self.key
 
     def read(self, text: str) -> object:
         """Return the value of a command-line text. Raises PlanningError with the key, the value and the allowed values."""
@@ -283,6 +368,12 @@ class VllmOption(NamedTuple):
         """Return the words of `vllm serve` for a value; empty if the value needs none."""
         if value is None or not self.flag:
             return ()
+        if isinstance(self.shape, Pairs):
+            pairs = [f"{name}={place}" for name, place in sorted(cast("Mapping[str, str]", value).items())]
+            return (self.shape.switch, *((self.flag, *pairs) if pairs else ()))
+        return self._spelled(_nested(self.shape.paths, value) if self.shape is not None else value)
+
+    def _spelled(self, value: object) -> tuple[str, ...]:
         if isinstance(value, bool):
             off = (f"--no-{self.flag.removeprefix('--')}",) if self.has_no_form else ()
             return (self.flag,) if value else off
@@ -294,6 +385,14 @@ class VllmOption(NamedTuple):
         if isinstance(value, int | str):
             return (f"{self.flag}={value}",)
         return (f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}",)
+
+
+def _nested(paths: tuple[tuple[str, ...], ...], value: object) -> Mapping[str, object]:
+    """Return an object with the value at each path."""
+    found: dict[str, object] = {}
+    for first, *rest in paths:
+        found[first] = _nested((tuple(rest),), value) if rest else value
+    return found
 
 
 def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
@@ -310,12 +409,13 @@ def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an anno
     flag: Flag = markers.get(Flag, Flag())
     return VllmOption(
         name=name,
-        key=camel_case(name),
+        key=markers[Key].name if Key in markers else camel_case(name),
         kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
         choices=get_args(choices) if get_origin(choices) is Literal else (),
         limit=markers.get(Limit),
         flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
         has_no_form=flag.has_no_form,
+        shape=markers.get(InJson) or markers.get(Pairs),
         unit=markers[Unit].name if Unit in markers else "",
         help=markers[Doc].text,
     )
@@ -325,6 +425,13 @@ _OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
 
 OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
 """Every option by its settings key, in the order of the command line."""
+MM_PROCESSOR_KWARGS: Final = OPTIONS["multimodal.imageTokens"].flag
+CHAT_TEMPLATE_KWARGS: Final = OPTIONS["thinking.default"].flag
+LORA_MODULES: Final = OPTIONS["lora.adapters"].flag
+MAX_LORA_RANK: Final = OPTIONS["lora.rank"].flag
+MAX_LORAS: Final = OPTIONS["lora.atOnce"].flag
+KEY_OF: Final[Mapping[str, str]] = {option.name: option.key for option in _OPTIONS}
+"""Settings key of each field of `VllmOptions`."""
 
 
 def given_options(options: VllmOptions) -> dict[str, object]:

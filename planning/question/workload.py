@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_
 
 from contracts.fields import Doc, camel_case
 from planning.errors import PlanningError
-from planning.question.vllm_args import Limit
+from planning.question.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Limit
 
 _SHOWN: Final = 40
 """Maximum characters of an invalid value that a message repeats."""
@@ -28,9 +28,6 @@ DEFAULT_INPUT_TOKENS: Final = 768
 DEFAULT_OUTPUT_TOKENS: Final = 512
 """Default workload: a chat turn with some history. A request then holds 1,024 tokens on average during its response, the length
 that the planner's saturated rate has always used, so figures of different deployments stay comparable."""
-IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
-"""Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
-DEFAULT_IMAGE_TOKENS: Final = 280
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

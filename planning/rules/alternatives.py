@@ -49,7 +49,7 @@ _HARDWARE_OPTIONS = (
 """Options chosen for the current hardware. After a move, the recommended values apply."""
 
 Changes = dict[str, object]
-_DEFAULT_IMAGE: Changes = {"image_version": None, "image_supports": ()}
+_DEFAULT_IMAGE: Changes = {"image_version": None, "image_supports": (), "image_audio": None}
 
 
 def alternatives_for(subject: Subject) -> Iterator[Remedy]:
@@ -148,7 +148,11 @@ def _with_image(changes: Changes) -> str:
 def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Changes | None:
     """Return the changes to an image that this project builds and that loads a precision there; None if it builds none."""
     image = built_images("tpu" if accelerator.is_tpu else "cuda").get(loading_image(scheme, spec, accelerator) or "")
-    return None if image is None else {"image_version": image.version, "image_supports": image.supports}
+    return (
+        None
+        if image is None
+        else {"image_version": image.version, "image_supports": image.supports, "image_audio": image.decodes_audio}
+    )
 
 
 def to_bf16(model_id: str) -> Changes:

@@ -6,16 +6,30 @@ from typing import Final
 
 from planning.cost.subject import Subject
 from planning.errors import PlanningError
-from planning.model.support import version_in_use
-from planning.question.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
+from planning.question.extra_arguments import extra_arguments, flags_of
+from planning.question.features import SOFT_TOKENS, soft_token_arguments
+from planning.question.server_flags import ServerArgument
 from planning.question.types import Remedy
-from planning.question.vllm_args import OPTIONS, REVISION, TOKENIZER, TOKENIZER_REVISION, VllmOption
-from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
+from planning.question.vllm_args import (
+    DEFAULT_IMAGE_TOKENS,
+    IMAGE_TOKENS,
+    OPTIONS,
+    REVISION,
+    TOKENIZER,
+    TOKENIZER_REVISION,
+    Pairs,
+    VllmOption,
+    VllmOptions,
+)
 from planning.rules.registry import RuleResult, change, rule
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
 """Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
-_OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag}
+_OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag} | {
+    option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
+}
+_LORA: Final = "lora."
+"""Block whose flags belong together: some in `extraArgs` and others from the block would be two sets of adapters."""
 _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-method": "speculativeConfig",
     "--spec-model": "speculativeConfig",
@@ -26,7 +40,6 @@ _SAME_AS: Final[Mapping[str, str]] = {
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
-_TOKENS_IN_TEXT: Final = re.compile(r"""(max_soft_tokens["']?\s*[:=]\s*)(\d{1,18})""")
 _PARSER: Final = "gemma4"
 """Name of Gemma 4's tool-call parser, and of its reasoning parser."""
 
@@ -43,7 +56,7 @@ def secret_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
-    secret = _words(_secrets(_read(subject), arguments))
+    secret = _words(_secrets(read_arguments(subject), arguments))
     if not secret:
         return None
     kept = _without(arguments, secret)
@@ -71,12 +84,13 @@ def own_key(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
-    read = _read(subject)
-    repeated = [argument for argument in read if argument.flag is not None and _owner(argument.flag.name, read)]
+    read, options = read_arguments(subject), subject.resolved.deployment.vllm
+    owners = {one.flag.name: _owner(one.flag.name, read, options) for one in read if one.flag is not None}
+    repeated = [argument for argument in read if argument.flag is not None and owners[argument.flag.name]]
     if not repeated:
         return None
     listed = dict.fromkeys(
-        f"{argument.written} ({_owner(argument.flag.name, read)})" for argument in repeated if argument.flag
+        f"{argument.written} ({owners[argument.flag.name]})" for argument in repeated if argument.flag
     )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
     moved = _moved(repeated)
@@ -107,7 +121,7 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
-    table, read = _table(subject), _read(subject)
+    table, read = flags_of(subject.resolved), read_arguments(subject)
     wrong = [argument for argument in read if argument.problem]
     if not wrong:
         return None
@@ -155,31 +169,19 @@ def soft_tokens(subject: Subject) -> RuleResult | None:
     )
 
 
-def image_tokens(subject: Subject) -> int:
-    """Return the largest number of tokens of one image."""
-    found = _soft_tokens(subject)
-    return DEFAULT_IMAGE_TOKENS if found is None else found[1]
-
-
 def _soft_tokens(subject: Subject) -> tuple[ServerArgument, int] | None:
     """Return the argument that sets `max_soft_tokens`, with its value; None without one, or for a model without this processor."""
     resolved = subject.resolved
     if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
         return None
-    for argument in read_arguments(subject):
-        if argument.flag is not None and argument.flag.name == "--mm-processor-kwargs" and argument.value:
-            text = f'"{argument.key}":{argument.value[0]}' if argument.key else argument.value[0]
-            found = _TOKENS_IN_TEXT.search(text)
-            if found is not None:
-                return argument, int(found[2])
-    return None
+    return next(soft_token_arguments(resolved), None)
 
 
 def _with_tokens(word: str, tokens: int) -> str:
     """Return a word of the argument with another number of tokens: in JSON, in `--flag.key=NUMBER`, or a number alone."""
     if word.isdigit():
         return str(tokens)
-    return _TOKENS_IN_TEXT.sub(lambda match: f"{match[1]}{tokens}", word)
+    return SOFT_TOKENS.sub(lambda match: f"{match[1]}{tokens}", word)
 
 
 @rule(
@@ -216,7 +218,7 @@ def _is_foreign(parser: str | None) -> bool:
 
 def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:
     """Return `extraArgs` as the image's vLLM parses them."""
-    return _read(subject) if subject.resolved.deployment.vllm.extra_args else ()
+    return extra_arguments(subject.resolved)
 
 
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
@@ -225,25 +227,25 @@ def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple
     return _without(arguments, _words(dropped) | _words(_secrets(read_arguments(subject), arguments)))
 
 
-def _table(subject: Subject) -> FlagTable:
-    resolved = subject.resolved
-    return flag_table(version_in_use(resolved.accelerator, resolved.deployment.image_version) or None)
-
-
-def _read(subject: Subject) -> tuple[ServerArgument, ...]:
-    return parse_arguments(subject.resolved.deployment.vllm.extra_args, _table(subject))
-
-
-def _owner(flag: str, read: Sequence[ServerArgument]) -> str:
-    """Return the field of the settings key that a flag among others belongs to; empty if it has none."""
+def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
+    """Return the field of the settings key that a flag among others belongs to; empty if it has none, or none that is set and excludes it."""
     if flag in _OF_THE_MODEL:
         has_tokenizer = any(one.flag is not None and one.flag.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
     if flag in _OWN_FLAGS:
-        return f"`vllm.{_OWN_FLAGS[flag].name}`"
+        option = _OWN_FLAGS[flag]
+        return f"`vllm.{option.name}`" if not option.is_in_block or _is_set(option, options) else ""
     if flag in _SAME_AS:
         return f"`vllm.{OPTIONS[_SAME_AS[flag]].name}`"
     return "set by the stack" if flag in _SET_BY_THE_STACK else ""
+
+
+def _is_set(option: VllmOption, options: VllmOptions) -> bool:
+    """Return whether an option of a block is set. The options of `lora` count together."""
+    together = [
+        one for one in OPTIONS.values() if one is option or (option.key.startswith(_LORA) and one.key.startswith(_LORA))
+    ]
+    return any(getattr(options, one.name) is not None for one in together)
 
 
 def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
@@ -253,6 +255,7 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
         option = _OWN_FLAGS.get(argument.flag.name) if argument.flag else None
         if (
             option is None
+            or option.is_in_block  # the block's value stays
             or argument.key
             or argument.problem
             or any(_token_form().search(text) for text in argument.value)

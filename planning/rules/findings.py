@@ -11,6 +11,7 @@ from planning.question.types import Finding, Remedy, Severity
 from planning.rules import arguments as rules_arguments  # importing them registers their rules
 from planning.rules import memory as rules_memory
 from planning.rules import models as rules_models
+from planning.rules import watching as rules_watching
 from planning.rules import workload as rules_workload
 from planning.rules.platforms import host as rules_host  # importing them registers their rules
 from planning.rules.platforms import loading as rules_loading
@@ -36,6 +37,7 @@ __all__ = [
     "rules_pinned",
     "rules_platform",
     "rules_quota",
+    "rules_watching",
     "rules_workload",
 ]
 

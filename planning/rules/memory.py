@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
 from planning.data.checkpoints import checkpoint_of, stored_as
@@ -24,7 +25,6 @@ from planning.rules.alternatives import (
     smaller_models,
     to_bf16,
 )
-from planning.rules.arguments import image_tokens
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
@@ -121,7 +121,7 @@ def offload(subject: Subject) -> RuleResult | None:
 def host_memory(subject: Subject) -> RuleResult | None:
     """Find a host that runs out of memory while loading the weights."""
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
-    have = min(subject.resolved.host_memory_gib, host.max_memory_gib)  # HST01 rejects more
+    have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
     if need <= have:
         return None
     is_too_large = need > host.max_memory_gib
@@ -144,8 +144,12 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
         yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     usual = host.memory_gib if need <= host.memory_gib else 0
+    if resolved.collects_on_cloud_run:
+        yield change("watch.metrics_enabled", False)
+        need += COLLECTOR_MIN_GIB
     memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib, usual)
-    enough = (vcpu for vcpu in CLOUD_RUN_VCPU if vcpu * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
+    enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)
     if memory_gib > host.max_memory_gib or vcpu is None:
         return
@@ -461,8 +465,7 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
 def item_lengths(subject: Subject) -> dict[str, int]:
     """Return the tokens of the longest item of each modality that the limits allow."""
     resolved = subject.resolved
-    lengths = {**item_tokens(resolved.spec), "image": image_tokens(subject)}
-    return {name: tokens for name, tokens in lengths.items() if resolved.item_limit(name) > 0}
+    return {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
 
 
 @rule(

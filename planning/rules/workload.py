@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from planning.cost.subject import Subject, is_out_of_memory
-from planning.memory.adapters import ENABLE_LORA, adapter_arguments
+from planning.memory.adapters import adapter_options
 from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.question.drafters import likely_drafters
+from planning.question.features import UNLIMITED, decodes_audio
+from planning.question.lora import adapters_of, lora_of
 from planning.question.types import Remedy
-from planning.question.vllm_args import Modality
+from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
+from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
 from planning.speed.multimodal import media_tokens, prompt_tokens
@@ -18,8 +21,7 @@ from planning.speed.prefill import prompt_of
 from planning.speed.serving import server_of
 from planning.units import HOUR_S, duration, to_gib
 
-_UNLIMITED: Final = 999
-"""Items of a kind that vLLM allows in one request without a limit."""
+_LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
 _MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
 
 
@@ -192,7 +194,7 @@ def _allowed(subject: Subject, modality: str) -> int:
     if not resolved.spec.is_multimodal:
         return 0
     limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
-    return limits.get(modality, _UNLIMITED)
+    return limits.get(modality, UNLIMITED)
 
 
 @rule(
@@ -204,16 +206,12 @@ def _allowed(subject: Subject, modality: str) -> int:
 def adapters(subject: Subject) -> RuleResult | None:
     """Find adapters that no server argument enables."""
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
-    if workload is None or not workload.adapters or ENABLE_LORA in resolved.vllm.extra_args:
+    if workload is None or not workload.adapters or lora_of(resolved) is not None:
         return None
-    given = resolved.deployment.vllm.extra_args
-    wanted = adapter_arguments(workload)
-    none = change("workload.adapters", 0)
+    wanted = {f"vllm.{name}": value for name, value in adapter_options(workload).items()}
     return RuleResult(
-        message=f"`workload.adapters` is {workload.adapters}, but `vllm.extra_args` has no {ENABLE_LORA}.",
-        # Existing arguments may hold secrets, which must not be printed.
-        remedies=(none,) if given else (change("vllm.extra_args", wanted), none),
-        advice=f"Add {' '.join(wanted)} to `vllm.extra_args`." if given else "",
+        message=f"`workload.adapters` is {workload.adapters}, but the server has no LoRA (`vllm.lora_adapters`).",
+        remedies=(Remedy(changes=wanted), change("workload.adapters", 0)),
     )
 
 
@@ -226,7 +224,7 @@ def adapters(subject: Subject) -> RuleResult | None:
 def unknown_drafter(subject: Subject) -> RuleResult | None:
     """Find a draft model whose weights are unknown."""
     drafter = speculation_of(subject.resolved)
-    if drafter is None or not drafter.is_unknown:
+    if drafter is None or not subject.resolved.has_unknown_drafter:
         return None
     resolved = subject.resolved
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
@@ -240,4 +238,107 @@ def unknown_drafter(subject: Subject) -> RuleResult | None:
             change("vllm.speculative_config", None),
         ),
         advice="Or pass its config.json (scripts.plan --draft-config FILE; draftConfig in a stack).",
+    )
+
+
+@rule(
+    "WRK07",
+    "warn",
+    source="planning/data/images.json (audio_source); vLLM model_executor/models/gemma4_mm.py (validate_num_items)",
+    what="audio that the model, the device or the image does not support",
+)
+def unheard_audio(subject: Subject) -> RuleResult | None:
+    """Find an audio limit, or audio in the workload, that the server answers with an error."""
+    deployment = subject.resolved.deployment
+    limits = dict(deployment.vllm.limit_mm_per_prompt or {})
+    workload = deployment.workload
+    has_recordings = workload is not None and workload.audio_s > 0 and deployment.image_audio is False
+    items = limits.get("audio", 0)
+    if not items and not has_recordings:
+        return None
+    reason, advice = _why_unheard(subject)
+    if not reason:
+        return None
+    changes: dict[str, object] = {"vllm.limit_mm_per_prompt": {**limits, "audio": 0}} if items else {}
+    if has_recordings:
+        changes["workload.audio_s"] = 0.0
+    asked = (
+        f"`vllm.limit_mm_per_prompt` allows audio ({items} per request)"
+        if items
+        else f"A workload request has {workload.audio_s if workload else 0:g} s of audio"
+    )
+    return RuleResult(
+        message=f"{asked}. Requests with audio {reason}.", remedies=(Remedy(changes=changes),), advice=advice
+    )
+
+
+def _why_unheard(subject: Subject) -> tuple[str, str]:
+    """Return why the server does not support audio, and what else helps; empty if it does."""
+    resolved = subject.resolved
+    if resolved.spec.audio_params <= 0:
+        return f"will fail, because {resolved.model_id} has no audio encoder", "E2B and E4B have one."
+    if resolved.is_tpu:
+        return "will fail, because vLLM on TPU has no audio encoder", "Serve it on a GPU."
+    decodes = decodes_audio(resolved)
+    if decodes:
+        return "", ""
+    build = "Build an image with `uv pip install --system vllm[audio]` (image.buildContext) and set image.audio: true."
+    if decodes is False:
+        return "will fail, because the image lacks vLLM's packages that decode audio (vllm[audio])", build
+    return (
+        "will fail unless the image has vLLM's packages that decode audio (vllm[audio]), which is unknown",
+        f"If it has them, set image.audio: true. {build}",
+    )
+
+
+@rule(
+    "WRK08",
+    "warn",
+    source="vLLM, lora/utils.py (get_adapter_absolute_path reads a folder or the hub)",
+    what="a LoRA adapter in a bucket that has no staged copy",
+)
+def unstaged_adapter(subject: Subject) -> RuleResult | None:
+    """Find adapters that vLLM cannot read until `scripts.stage_model` has copied them."""
+    deployment = subject.resolved.deployment
+    adapters = deployment.vllm.lora_adapters or {}
+    left = {name: place for name, place in adapters.items() if place.startswith("gs://")}
+    left = {name: place for name, place in left.items() if place not in deployment.staged_parts}
+    if not left:
+        return None
+    kept = {name: place for name, place in adapters.items() if name not in left}
+    return RuleResult(
+        message=(
+            f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy ({', '.join(left.values())}). vLLM cannot read gs://, "
+            "so the server will not start."
+        ),
+        remedies=(change("vllm.lora_adapters", kept),),
+        advice="To stage them, run scripts.stage_model, which adds their hash to bucket.parts.",
+    )
+
+
+@rule(
+    "WRK09",
+    "warn",
+    source="tpu-inference b8692ff, models/common/model_loader.py (get_flax_model has no lora_manager; vllm_model_wrapper.py has one)",
+    what="LoRA with a model whose TPU implementation has none",
+)
+def lora_on_jax(subject: Subject) -> RuleResult | None:
+    """Find adapters on a TPU for a model that vLLM serves with its JAX implementation."""
+    resolved = subject.resolved
+    if resolved.runtime != "tpu-jax" or lora_of(resolved) is None:
+        return None
+    changes: dict[str, object] = {"vllm.lora_adapters": None, "vllm.max_lora_rank": None, "vllm.max_loras": None}
+    dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in _LORA_FLAGS]
+    if dropped:
+        changes["vllm.extra_args"] = kept_arguments(subject, dropped)
+    workload = resolved.deployment.workload
+    if workload is not None and workload.adapters:
+        changes["workload.adapters"] = 0
+    return RuleResult(
+        message=(
+            f"vLLM on TPU serves {resolved.model_id} with its JAX implementation, which loads no LoRA adapters (0 of {len(adapters_of(resolved))}). "
+            "The server will fail when it loads one."
+        ),
+        remedies=(Remedy(changes=changes),),
+        advice="Serve adapters on a GPU.",
     )

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, cast
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
 from planning.data.images import built_images
@@ -22,7 +22,7 @@ from planning.machine.hardware import (
     host_of,
     known_places,
 )
-from planning.memory.adapters import adapter_arguments
+from planning.memory.adapters import adapter_options
 from planning.memory.budget import comfortable_utilization
 from planning.memory.resolve import resolve
 from planning.model.catalog import refuse_absent, spec_of, unknown_model
@@ -305,7 +305,7 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
 def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
     """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
-    images: dict[Modality, int] = {"image": workload.images, "audio": 1}
+    images: dict[Modality, int] = {"image": workload.images, "audio": 1 if workload.audio_s > 0 else 0}
     spec = spec_of(served.checkpoint.id)
     if not spec.audio_params:
         del images["audio"]
@@ -314,9 +314,9 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         accelerator=place.accelerator.name,
         platform=place.platform,
         quantization=served.quantization,
-        vllm=VllmOptions(
-            limit_mm_per_prompt=images if workload.images > _USUAL_IMAGES else None,
-            extra_args=adapter_arguments(workload),
+        vllm=replace(
+            VllmOptions(limit_mm_per_prompt=images if workload.images > _USUAL_IMAGES else None),
+            **cast("dict[str, Any]", adapter_options(workload)),
         ),
         weights_mode=WEIGHTS_MODES[place.platform][0],
         host_memory_gib=place.memory_gib,
@@ -328,6 +328,7 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         workload=workload,
         image_version=image.version if image else None,
         image_supports=image.supports if image else (),
+        image_audio=image.decodes_audio if image else None,
         prices=prices,
     )
 

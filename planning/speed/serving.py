@@ -177,7 +177,7 @@ def held_tokens(workload: Workload, prompt: Prompt) -> float:
 
 def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt: Prompt) -> int:
     shared, own = _blocks(resolved, workload, prompt)
-    tokens = min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
+    tokens = _longest_tokens(resolved, workload, prompt)
     # Only the prompts of the step in progress hold its tokens in addition to their windows.
     more = max(_request_blocks(resolved, tokens, tokens_in_flight(resolved)) - shared - own, 0)
     computed, free = max(1 / prompt.steps, 1.0), memory.kv_blocks - shared
@@ -187,10 +187,13 @@ def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt
 
 def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:
     """Return the blocks that all requests share, and the separate blocks of each while it decodes."""
-    tokens = min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
-    whole = _request_blocks(resolved, tokens, STEPS_IN_FLIGHT)
+    whole = _request_blocks(resolved, _longest_tokens(resolved, workload, prompt), STEPS_IN_FLIGHT)
     shared = min(_request_blocks(resolved, prompt.cached, STEPS_IN_FLIGHT), whole) if prompt.cached else 0
     return shared, max(whole - shared, 1)
+
+
+def _longest_tokens(resolved: Resolved, workload: Workload, prompt: Prompt) -> int:
+    return min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
 
 
 def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:

@@ -11,6 +11,7 @@ from planning.machine.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_S
 from planning.memory.buckets import buckets_of
 from planning.memory.budget import captured_graphs
 from planning.memory.host_memory import keeps_graphs
+from planning.memory.parts import parts_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params, tensors
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
@@ -115,7 +116,7 @@ def _process_s(resolved: Resolved) -> float:
 
 
 def _load_s(resolved: Resolved) -> float:
-    size = weights_of(resolved).checkpoint
+    size = weights_of(resolved).checkpoint + parts_bytes(resolved)
     mode = resolved.weights_mode
     if mode == "fuse":
         reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
@@ -186,7 +187,7 @@ def compile_band_of(resolved: Resolved) -> tuple[float, float]:
         low, high = overheads.XLA_COMPILE_BAND
         if resolved.unpacks_int4:
             low = overheads.XLA_W4A16_COMPILE_LOW
-            high = overheads.XLA_V5E_W4A16_COMPILE_HIGH if _is_v5e(resolved) else high
+            high = overheads.XLA_V5E_W4A16_COMPILE_HIGH if resolved.accelerator.is_v5e else high
         compile_s = compile_s_of(resolved, is_cached=False)
         return low * compile_s, high * compile_s
     known = has_fast_cores(resolved.accelerator, resolved.platform)
@@ -238,7 +239,7 @@ def xla_programs(resolved: Resolved) -> int:
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     """Return the seconds of one program: compiled, or traced, loaded and run once from a cache."""
-    is_v5e = _is_v5e(resolved)
+    is_v5e = resolved.accelerator.is_v5e
     program_s = overheads.XLA_PROGRAM_S * (overheads.XLA_V5E_FACTOR if is_v5e else 1.0)
     program_s *= overheads.XLA_CACHED_FACTOR if is_cached else 1.0
     if resolved.unpacks_int4:
@@ -252,7 +253,3 @@ def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
     torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
     return program_s * torch * speculation
-
-
-def _is_v5e(resolved: Resolved) -> bool:
-    return resolved.accelerator.name.startswith("v5e")

@@ -85,9 +85,10 @@ def _times_slower(resolved: Resolved) -> float:
         return overheads.TPU_BANDWIDTH_EFFICIENCY / overheads.TPU_FP8_BANDWIDTH_EFFICIENCY
     if not resolved.unpacks_int4:
         return 1.0
-    is_v5e = resolved.accelerator.name.startswith("v5e")
     return overheads.TPU_BANDWIDTH_EFFICIENCY / (
-        overheads.TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY if is_v5e else overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
+        overheads.TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY
+        if resolved.accelerator.is_v5e
+        else overheads.TPU_W4A16_BANDWIDTH_EFFICIENCY
     )
 
 
@@ -126,7 +127,7 @@ def bytes_per_s(accelerator: Accelerator) -> float:
 def flops_per_s(resolved: Resolved) -> float:
     """Return the rate of large matrix products on one device, in operations per second."""
     accelerator = resolved.accelerator
-    if accelerator.name.startswith("v5e"):
+    if accelerator.is_v5e:
         share = overheads.TPU_V5E_COMPUTE_EFFICIENCY
     elif accelerator.is_tpu:
         share = overheads.TPU_COMPUTE_EFFICIENCY
@@ -177,7 +178,7 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     if resolved.is_tpu:
         is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
         per_layer = overheads.ALL_REDUCES_PER_LAYER * overheads.TPU_ALL_REDUCE_S if resolved.tp > 1 else 0.0
-        factor = overheads.TPU_V5E_SEQUENCE_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
+        factor = overheads.TPU_V5E_SEQUENCE_FACTOR if resolved.accelerator.is_v5e else 1.0
         sequences_s = _sampled_s(batch) * factor
         if is_faster:
             few = min(batch, overheads.TPU_MEASURED_SEQUENCES)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
+from planning.memory.parts import parts_bytes
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
-from planning.units import align_to
+from planning.units import align_to, to_gib
 
 _ON_DISK = ("hub", "disk")
 _DISK_STEP_GB = 10
@@ -42,7 +43,8 @@ def host_limits(subject: Subject) -> RuleResult | None:
 )
 def room_for_weights(subject: Subject) -> RuleResult | None:
     """Find weights that do not fit on the boot disk with the OS and the image, or in half of the host's memory."""
-    resolved, weights_gib = subject.resolved, subject.memory.checkpoint_gib
+    resolved = subject.resolved
+    weights_gib = subject.memory.checkpoint_gib + to_gib(parts_bytes(resolved))
     if resolved.platform != "tpu-vm":
         return None
     if resolved.weights_mode == "memory":

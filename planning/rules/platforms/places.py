@@ -23,11 +23,11 @@ from planning.machine.hardware import (
     MIN_RUN_S,
     gpu_regions,
 )
-from planning.question.hub_files import ADAPTERS, LoadedRepository, hub_files
+from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
-from planning.question.vllm_args import TOKENIZER, TOKENIZER_REVISION
+from planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import kept_arguments, read_arguments
@@ -511,12 +511,14 @@ def hub_without_nat(subject: Subject) -> RuleResult | None:
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
         message=(
-            f"The server downloads {listed} from the Hugging Face hub at each start, because staging copies only the model to the bucket. The "
+            f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged copy. The "
             "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in the subnet of "
             "tpu.existingNetwork, the server will not start."
         ),
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
-        advice="If that subnet has Cloud NAT, accept this finding.",
+        advice=(
+            "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud NAT, accept this finding."
+        ),
     )
 
 
@@ -525,8 +527,11 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
     kinds, changes = {one.kind for one in files}, dict[str, object]()
     if "drafter" in kinds:
         changes["vllm.speculative_config"] = None
+    if "adapter" in kinds and subject.resolved.deployment.vllm.lora_adapters is not None:
+        changes |= {"vllm.lora_adapters": None, "vllm.max_lora_rank": None, "vllm.max_loras": None}
+        kinds -= {"adapter"}
     if kinds - {"drafter"}:
-        named = {TOKENIZER, TOKENIZER_REVISION, ADAPTERS}
+        named = {TOKENIZER, TOKENIZER_REVISION, LORA_MODULES}
         dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in named]
         changes["vllm.extra_args"] = kept_arguments(subject, dropped)
     return Remedy(changes=changes)

@@ -121,7 +121,7 @@ def _floating_file(resolved: Resolved, one: LoadedRepository) -> _Floating:
     advice = {
         "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {one.name}.",
         "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {one.name} to `vllm.extra_args`.",
-        "adapter": f"vLLM loads the main branch of an adapter. Copy {one.name} into the image and use that folder.",
+        "adapter": f"vLLM loads the main branch of an adapter. With `weights_mode` bucket, scripts.stage_model copies {one.name} and pins it by its hash.",
     }
     config = resolved.vllm.speculative_config or {}
     changes = {_SPECULATIVE: {**config, "revision": known}} if known else {}

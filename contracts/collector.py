@@ -1,0 +1,159 @@
+"""The collector of metrics beside a server: its image, configuration, and share of a Cloud Run instance.
+
+It is Google's build of the OpenTelemetry collector. It scrapes the server on the loopback address and writes to Managed Service for Prometheus. The
+agent's program includes this module, so it must run on Python 3.10.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from contracts.serving_document import API_KEY_VARIABLE, SECRET_VERSION
+
+COLLECTOR_REPOSITORY: Final = (
+    "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
+)
+COLLECTOR_VERSION: Final = "0.135.0"
+COLLECTOR_DIGEST: Final = "sha256:90c2bab052e6c9da37efb6e7181b0cbb99562b9b39096dce895c7afe957b3b02"
+"""Digest of that version in Google's signed attestation (GoogleCloudPlatform/opentelemetry-operations-collector d4e7e50,
+google-built-opentelemetry-collector/VSA/0.135.0). No registry was read (ledger `image-of-the-collector`)."""
+COLLECTOR_IMAGE: Final = f"{COLLECTOR_REPOSITORY}@{COLLECTOR_DIGEST}"
+
+COLLECTOR_CONTAINER: Final = "collector"
+CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
+"""Environment variable of the collector's container with its configuration, so that no secret and no volume is needed."""
+CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
+COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
+"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. It is not part of the serving document, because agents
+of earlier releases reject unknown keys there."""
+AGENT_METRICS_PORT: Final = 8001
+"""Loopback port of the machine at which the agent serves its own metrics."""
+
+AGENT_JOB: Final = "agent"
+"""Label `job` of the agent's metrics."""
+
+COLLECTOR_VCPU: Final = 2
+"""vCPU of the collector on Cloud Run. A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger
+`run-collector-share`), so 8 vCPU are divided into 6 and 2."""
+COLLECTOR_MIN_GIB: Final = 0.5
+GIB_PER_VCPU: Final = 4
+"""Cloud Run's maximum memory of a container per vCPU."""
+
+KEPT_METRICS: Final = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:num_requests_waiting_by_reason",
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:request_success_total",
+    "vllm:prefix_cache_(queries|hits)_total",
+    "vllm:spec_decode_num_(draft|accepted)_tokens_total",
+    "vllm:time_to_first_token_seconds_(bucket|count|sum)",
+    "vllm:inter_token_latency_seconds_(bucket|count|sum)",
+    "vllm:e2e_request_latency_seconds_(bucket|count|sum)",
+    "http_requests_total",
+    "process_start_time_seconds",
+    "gemma_serving_.*",
+)
+"""Patterns of the metrics that alerts and the dashboard read. Google bills samples, so the others are dropped."""
+
+
+SHORTEST_INTERVAL_S: Final = 30
+"""Shortest time between two scrapes: alerts are evaluated as often."""
+LONGEST_INTERVAL_S: Final = 120
+"""Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not ring."""
+MOST_SAMPLES: Final = 120
+"""Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's."""
+
+
+def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
+    """Return vCPU and memory of the server in a Cloud Run instance that it shares with the collector, which gets the rest."""
+    own = vcpu - COLLECTOR_VCPU
+    return own, min(memory_gib - COLLECTOR_MIN_GIB, own * GIB_PER_VCPU)
+
+
+@dataclass(frozen=True)
+class CollectorSettings:
+    """A collector on a TPU machine."""
+
+    image: str
+    config: str
+    """Text of the configuration."""
+    key: "str | None" = None
+    """Version in Secret Manager with the server's API key; None for a server without one."""
+
+    def text(self) -> str:
+        """Return the metadata value."""
+        value = {"config": self.config, "image": self.image, **({} if self.key is None else {"key": self.key})}
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def parse_collector(text: str) -> CollectorSettings:
+    """Parse the metadata value. Raises ValueError with the allowed form."""
+    value: object = json.loads(text)
+    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    image, config, key = raw.get("image"), raw.get("config"), raw.get("key")
+    if not isinstance(image, str) or "@sha256:" not in image:
+        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `image` is {image!r}, but must be a reference by digest")
+    if not isinstance(config, str) or not config:
+        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `config` is {config!r}, but must be the text of a configuration")
+    if key is not None and not (isinstance(key, str) and SECRET_VERSION.fullmatch(key)):
+        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `key` is {key!r}, but must be projects/P/secrets/S/versions/V")
+    return CollectorSettings(image, config, key)
+
+
+def collector_config(
+    *, project: str, namespace: str, cluster: str, ports: Sequence[int], interval_s: int, has_api_key: bool = False
+) -> str:
+    """Return the configuration as JSON, which is YAML too.
+
+    Args:
+        project: project that stores the metrics. A TPU machine may be in a project of Google's.
+        namespace: name of the service or the queued resource; alerts select by this label.
+        cluster: another label of each series; Google requires one.
+        ports: loopback ports whose /metrics is scraped.
+        interval_s: scrape interval.
+        has_api_key: True if the server requires its API key at /metrics (contracts.path_guard). The collector reads it from the same variable.
+    """
+    jobs = [_job(namespace, cluster, port, interval_s, has_api_key=has_api_key) for port in ports]
+    config: dict[str, object] = {
+        "receivers": {"prometheus": {"config": {"scrape_configs": jobs}}},
+        "processors": {
+            "resourcedetection": {"detectors": ["gcp"], "timeout": "10s"},
+            "resource": {
+                "attributes": [
+                    {"key": "service.instance.id", "from_attribute": "faas.instance", "action": "upsert"},
+                    {"key": "gcp.project.id", "value": project, "action": "upsert"},
+                ]
+            },
+            # The exporter reads these two from the resource.
+            "groupbyattrs": {"keys": ["namespace", "cluster"]},
+            "batch": {"send_batch_max_size": 200, "send_batch_size": 200, "timeout": "5s"},
+        },
+        "exporters": {"googlemanagedprometheus": {}},
+        "service": {
+            "pipelines": {
+                "metrics": {
+                    "receivers": ["prometheus"],
+                    "processors": ["resourcedetection", "resource", "groupbyattrs", "batch"],
+                    "exporters": ["googlemanagedprometheus"],
+                }
+            }
+        },
+    }
+    return json.dumps(config, separators=(",", ":"))
+
+
+def _job(namespace: str, cluster: str, port: int, interval_s: int, *, has_api_key: bool) -> Mapping[str, object]:
+    is_agent = port == AGENT_METRICS_PORT
+    credentials = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
+    return {
+        "job_name": AGENT_JOB if is_agent else "vllm",
+        **(credentials if has_api_key and not is_agent else {}),
+        "scrape_interval": f"{interval_s}s",
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}],
+        "metric_relabel_configs": [{"source_labels": ["__name__"], "regex": "|".join(KEPT_METRICS), "action": "keep"}],
+    }

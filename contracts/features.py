@@ -1,0 +1,24 @@
+"""What a server offers beyond text: media, thinking, tools, adapters, speculative decoding. Stacks write it, commands and checks read it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from contracts.fields import Doc
+
+Speculation = Literal["none", "n-gram", "draft-model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFeatures:
+    """Features of a deployed server, from its settings."""
+
+    images: Annotated[int, Doc("Images per request; 0 without.")] = 0
+    videos: Annotated[int, Doc("Videos per request; 0 without.")] = 0
+    audios: Annotated[int, Doc("Audio items per request; 0 without.")] = 0
+    image_tokens: Annotated[int, Doc("Tokens of one image, unless a request chooses another size.")] = 280
+    thinking: Annotated[bool, Doc("Whether reasoning is returned in a field of its own.")] = False
+    thinks_by_default: Annotated[bool, Doc("Whether the model thinks unless a request turns it off.")] = False
+    tools: Annotated[bool, Doc("Whether the model may call tools.")] = False
+    adapters: Annotated[tuple[str, ...], Doc("Names of the LoRA adapters, to send as `model`.")] = ()
+    speculation: Annotated[Speculation, Doc("`none`, `n-gram` or `draft-model`.")] = "none"
+    draft_tokens: Annotated[int, Doc("Proposed tokens per step; 0 without speculative decoding.")] = 0

@@ -1,0 +1,129 @@
+"""Rules for alerts and metrics: alerts have a recipient and data, and the collector leaves the server enough of the instance."""
+
+import math
+from collections.abc import Iterator
+
+from contracts.collector import (
+    COLLECTOR_IMAGE,
+    COLLECTOR_MIN_GIB,
+    COLLECTOR_VCPU,
+    COLLECTOR_VERSION,
+    server_share,
+)
+from planning.cost.running_costs import watching_usd_per_month
+from planning.cost.subject import Subject
+from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
+from planning.question.resolved import Resolved
+from planning.question.types import WATCHED_PLATFORMS, Remedy
+from planning.rules.registry import RuleResult, change, rule
+
+
+@rule(
+    "OBS01",
+    "warn",
+    source="Cloud Monitoring, alerting overview: a policy without a channel opens incidents that only the console shows",
+    what="alerts without a recipient",
+)
+def no_recipient(subject: Subject) -> RuleResult | None:
+    """Find alerts without an e-mail address and a webhook."""
+    watch = subject.resolved.deployment.watch
+    if not watch.alerts_enabled or watch.has_recipient:
+        return None
+    return RuleResult(
+        message="The alerts have 0 recipients, so only the console and `python -m scripts.alerts` show them.",
+        advice="Set `watch.email` to an address or `watch.webhook` to a URL. For no alerts, set `watch.alerts_enabled` to false.",
+    )
+
+
+@rule(
+    "OBS02",
+    "warn",
+    source="contracts/alerts.py: metrics that each alert reads",
+    what="alerts without the metrics that they read",
+)
+def no_metrics(subject: Subject) -> RuleResult | None:
+    """Find alerts that notify someone, without a collector. Alerts without a recipient are OBS01."""
+    watch, resolved = subject.resolved.deployment.watch, subject.resolved
+    tells = watch.alerts_enabled and watch.has_recipient
+    if not tells or resolved.collects or resolved.platform not in WATCHED_PLATFORMS:
+        return None
+    present = "the daily cost and " if resolved.platform == "cloud-run" else ""
+    return RuleResult(
+        message=(
+            f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue, errors, latency, "
+            "restarts and idle servers need metrics."
+        ),
+        remedies=(change("watch.metrics_enabled", True), *_room_remedies(resolved)),
+    )
+
+
+@rule(
+    "OBS03",
+    "block",
+    source='Cloud Run, "Configure CPU limits" and "GPU support"; that the sum must be a size of its own is assumed',
+    what="a Cloud Run instance without room for the collector of metrics",
+)
+def no_room(subject: Subject) -> RuleResult | None:
+    """Find an instance whose server would get less vCPU or memory than its GPU requires."""
+    resolved = subject.resolved
+    if not resolved.collects_on_cloud_run or resolved.has_room_for_collector:
+        return None
+    vcpu, memory_gib = server_share(resolved.vcpu, resolved.host_memory_gib)
+    host = resolved.host
+    return RuleResult(
+        message=(
+            f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each instance. Of `vcpu` {resolved.vcpu:g} "
+            f"and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server would keep {vcpu:g} vCPU and {memory_gib:g} GiB, but a container "
+            f"with {resolved.accelerator.name} needs at least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB."
+        ),
+        remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
+    )
+
+
+@rule(
+    "OBS04",
+    "info",
+    source="contracts/collector.py; ledger, image-of-the-collector",
+    what="a collector of metrics: its image, and its share of an instance",
+)
+def collector(subject: Subject) -> RuleResult | None:
+    """Return what the collector is and what it takes."""
+    resolved = subject.resolved
+    if not resolved.collects:
+        return None
+    usd = watching_usd_per_month(subject)
+    if resolved.platform == "tpu-vm":
+        return RuleResult(
+            message=(
+                f"A collector of metrics runs beside the server. With alerts it costs up to ${usd:.2f} per month. Turning it on or off does not "
+                f"restart the server. No registry has confirmed its image (otelcol-google {COLLECTOR_VERSION}); the server starts without it too."
+            ),
+            advice="To run none, set `watch.metrics_enabled` to false.",
+        )
+    image = (
+        f"No registry has confirmed its image otelcol-google {COLLECTOR_VERSION} for this release. "
+        f"To check it, run `docker manifest inspect {COLLECTOR_IMAGE}`."
+    )
+    vcpu, memory_gib = server_share(resolved.vcpu, resolved.host_memory_gib)
+    return RuleResult(
+        message=(
+            f"The collector of metrics takes {resolved.vcpu - vcpu:g} vCPU and {resolved.host_memory_gib - memory_gib:g} GiB of each instance and leaves "
+            f"{vcpu:g} vCPU and {memory_gib:g} GiB to the server. The price of an instance stays the same; with alerts, metrics cost up to ${usd:.2f} per "
+            f"month of an instance. Turning it on or off creates a revision. {image}"
+        ),
+        remedies=(change("watch.metrics_enabled", False),),
+    )
+
+
+def _room_remedies(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield the smallest larger instance with room for the collector, with metrics on, unless the instance has room."""
+    least_gib = max(resolved.host_memory_gib, resolved.host.min_memory_gib + COLLECTOR_MIN_GIB)
+    for vcpu in cloud_run_vcpu(resolved.host) if resolved.platform == "cloud-run" else ():
+        memory_gib = float(math.ceil(least_gib))
+        fits = vcpu >= resolved.vcpu and memory_gib <= min(vcpu * CLOUD_RUN_GIB_PER_VCPU, resolved.host.max_memory_gib)
+        own_vcpu, own_gib = server_share(vcpu, memory_gib)
+        if fits and own_vcpu >= resolved.host.min_vcpu and own_gib >= resolved.host.min_memory_gib:
+            size = {"vcpu": float(vcpu), "host_memory_gib": memory_gib}
+            if (vcpu, memory_gib) != (resolved.vcpu, resolved.host_memory_gib):
+                yield Remedy(changes={**size, "watch.metrics_enabled": True})
+            return
