@@ -76,18 +76,18 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
 
 
 def container_usd_per_hour(document: Item, region: str) -> float:
-    """Return the cost of one instance of a Cloud Run service per hour; 0 without a container."""
+    """Return the cost of one instance of a Cloud Run service per hour, with all its containers; 0 without a container."""
     template = as_mapping(document.get("template"))
     containers = as_sequence(template.get("containers"))
     if not containers:
         return 0.0
-    limits = as_mapping(as_mapping(as_mapping(containers[0]).get("resources")).get("limits"))
+    limits = [as_mapping(as_mapping(as_mapping(one).get("resources")).get("limits")) for one in containers]
     gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
     parts = instance_parts(
         list_prices(),
         gpu=gpu.name if gpu else None,
-        vcpu=_quantity(limits.get("cpu")),
-        memory_gib=_gib(limits.get("memory")),
+        vcpu=sum(_quantity(one.get("cpu")) for one in limits),
+        memory_gib=sum(_gib(one.get("memory")) for one in limits),
         zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),
         place=region,
     )

@@ -6,7 +6,7 @@ repository are deleted with it. Enabled APIs are retained, because other users m
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from string import Formatter
 from typing import Final, Literal, NamedTuple, cast
@@ -41,6 +41,7 @@ _APIS: Final[Mapping[str, ApiForm]] = {
     "secretmanager": ApiForm(etag="etag", guard="etag"),
     "iam": ApiForm(created=""),
     "artifactregistry": ApiForm(),
+    "monitoring": ApiForm(version="v3/", created=""),
     "storage": ApiForm(
         version="storage/v1/", created="timeCreated", etag="metageneration", guard="ifMetagenerationMatch"
     ),
@@ -57,6 +58,13 @@ LOCATIONS: Final[Mapping[Places, str]] = {
 def labels_of(item: Item) -> Iterator[Mapping[str, str]]:
     """Yield the labels of a resource."""
     labels = _texts(item.get("labels"))
+    if labels:
+        yield labels
+
+
+def _user_labels(item: Item) -> Iterator[Mapping[str, str]]:
+    """Yield the labels of an alert policy or a notification channel."""
+    labels = _texts(item.get("userLabels"))
     if labels:
         yield labels
 
@@ -105,6 +113,8 @@ class ResourceKind:
     """Kinds with a lower number are deleted first."""
     limit_s: float = 600
     """Timeout of a deletion."""
+    version: str = ""
+    """Prefix of the full name in a path, if it is not that of the API."""
     listing: str = ""
     """Path of the list, with `{p}` for the project, if it does not follow from the name."""
     key: str = ""
@@ -119,7 +129,8 @@ class ResourceKind:
     @property
     def of_api(self) -> ApiForm:
         """Properties that it shares with the other resources of its API."""
-        return _APIS[self.api]
+        of = _APIS[self.api]
+        return replace(of, version=self.version) if self.version else of
 
     @property
     def collection(self) -> str:
@@ -240,6 +251,33 @@ KINDS: Final[Sequence[ResourceKind]] = (
         order=0,
         limit_s=_TPU_LIMIT_S,
         command="compute instances delete {id} --zone={l}",
+    ),
+    ResourceKind(
+        kind="alert policy",
+        type_="gcp:monitoring/alertPolicy:AlertPolicy",
+        api="monitoring",
+        id="projects/{project}/alertPolicies/{name}",
+        labels=_user_labels,
+        order=0,
+        command="alpha monitoring policies delete {id}",
+    ),
+    ResourceKind(
+        kind="notification channel",
+        type_="gcp:monitoring/notificationChannel:NotificationChannel",
+        api="monitoring",
+        id="projects/{project}/notificationChannels/{name}",
+        labels=_user_labels,
+        order=1,
+        command="beta monitoring channels delete {id}",
+    ),
+    ResourceKind(
+        kind="dashboard",
+        type_="gcp:monitoring/dashboard:Dashboard",
+        api="monitoring",
+        id="projects/{project}/dashboards/{name}",
+        version="v1/",
+        order=1,
+        command="monitoring dashboards delete {id}",
     ),
     ResourceKind(
         kind="router",

@@ -15,6 +15,8 @@ from planning.numbers import read_json
 PROJECT: Final = Path(__file__).resolve().parents[1]
 """Project folder, the base of relative paths in the settings."""
 CONFIG: Final = "config.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+"""File of every LoRA adapter in PEFT's format."""
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
 

@@ -110,6 +110,8 @@ class _Call:
     role: str
     read: Callable[[], tuple[Sequence[Item], Sequence[object]]]
     """Returns items, and the locations that the response omits."""
+    about: str = ""
+    """API that the answer is about, if another one answers."""
 
 
 _Calls: TypeAlias = Mapping[tuple[str, ...], _Call]
@@ -152,7 +154,7 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
     try:
         items, missing = call.read()
     except GoogleListError as error:
-        detail, command = caller.refusal(call.api, call.role, error)
+        detail, command = caller.refusal(call.api, call.role, error, about=call.about)
         return Reply(problem=f"{call.what}: {detail.rstrip('.')}", fix=command)
     except ScriptError as error:
         return Reply(problem=f"{call.what}: {error}")
@@ -169,7 +171,8 @@ def _first_calls(caller: GoogleCaller, question: CapacityQuestion) -> Iterator[t
         if quota is not None:
             read = partial(_limits, caller, quota)
             what = f"the quota {quota.metric}"
-            yield ("limits", quota.metric), _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read)
+            call = _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read, about=quota.service)
+            yield ("limits", quota.metric), call
     services = by_name(SERVICE)
     for region in dict.fromkeys(region for gpu in question.gpus for region in question.regions_of(gpu)):
         read = partial(

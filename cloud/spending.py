@@ -1,4 +1,4 @@
-"""Age and cost of stacks against their limits. Limits, ages and states come from Google, not from settings.
+"""Age, cost and idle time of stacks against their limits. Limits, ages and states come from Google, not from settings.
 
 Past machines count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
 lifetime: an upper bound if contracts give discounts or the end of a machine is unknown. Usage of Cloud
@@ -14,9 +14,11 @@ from urllib.parse import quote
 from cloud.capacity import Node
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
+from cloud.idle import idle_since
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
 from cloud.prices import usd_per_hour
 from cloud.seen_machines import seen_instance, seen_node, seen_queued, seen_service
+from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -47,6 +49,10 @@ class StackSpending:
     """Cost of the stack since then, including past machines."""
     usd_per_hour: float
     """Current cost while idle."""
+    idle: Literal["idle", "busy", "unknown"] | None = None
+    """Report of its machines; None without `tpu.idleAfter` or without a machine."""
+    idle_s: float | None = None
+    """Seconds without a request; None unless `idle`."""
     unknown: Sequence[str] = ()
     """Missing figures, each a sentence."""
     record: RecordWord = "absent"
@@ -64,7 +70,15 @@ class StackSpending:
             found.append(f"maxAge {duration(self.limits.max_age_s)} (age {duration(self.age_s)})")
         if self.limits.max_usd is not None and self.usd > self.limits.max_usd:
             found.append(f"maxUsd {self.limits.max_usd} (cost ${self.usd:,.2f})")
-        return found
+        return [*found, *self.exceeded_idle]
+
+    @property
+    def exceeded_idle(self) -> Sequence[str]:
+        """The exceeded idle time, as text; empty if it is not exceeded."""
+        limit_s = self.limits.idle_after_s
+        if limit_s is None or self.idle_s is None or self.idle_s <= limit_s:
+            return ()
+        return (f"tpu.idleAfter {duration(limit_s)} (no request for {duration(self.idle_s)})",)
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
@@ -85,6 +99,10 @@ class StackSpending:
             return f"{name} exceeds {' and '.join(self.exceeded)}."
         limits = [f"maxAge {duration(self.limits.max_age_s)}"] if self.limits.max_age_s is not None else []
         limits += [f"maxUsd {self.limits.max_usd}"] if self.limits.max_usd is not None else []
+        limits += (
+            [f"tpu.idleAfter {duration(self.limits.idle_after_s)}"] if self.limits.idle_after_s is not None else []
+        )
+        used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
             return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
         return f"{name} is within {' and '.join(limits)}: {used}."
@@ -181,17 +199,41 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
             if not use.run.micros_per_hour and limits.max_usd is not None:
                 read.unknown.append(f"The price list has no entry for {_name(use)}, so its cost is unknown.")
     usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
+    idle, idle_s = _idle(read, limits)
     return StackSpending(
         owner=owner,
         limits=limits,
         age_s=age_s,
         usd=usd,
         usd_per_hour=sum(usd_per_hour(item) or 0.0 for item in found if item.kind in SERVING),
+        idle=idle,
+        idle_s=idle_s,
         unknown=tuple(read.unknown),
         record=word,
         since=None if first_s is None else _shown(first_s),
         read=tuple(read.lines),
     )
+
+
+def _idle(read: _Read, limits: StackLimits) -> tuple[Literal["idle", "busy", "unknown"] | None, float | None]:
+    """Return whether the machines are idle, and for how long. Asks them only if the stack has the limit."""
+    machines = [TpuMachine(api=read.api, name=item.name) for item in read.found if item.kind in {NODE, INSTANCE}]
+    if limits.idle_after_s is None or not machines:
+        return None, None
+    match idle_since(machines, read.now):
+        case Present(value=since):
+            read.lines.append(
+                f"no request since {_stamp(since.astimezone(UTC))}, from the guest attributes of the machine"
+            )
+            return "idle", max(0.0, (read.now - since).total_seconds())
+        case Absent():
+            read.lines.append("busy, from the guest attributes of the machine")
+            return "busy", None
+        case Unknown(why=why):
+            read.unknown.append(
+                f"Whether the stack is idle is unknown: {why}. It is not torn down because of tpu.idleAfter."
+            )
+            return "unknown", None
 
 
 def _shown(at_s: int) -> str:
@@ -268,7 +310,10 @@ def _limits(found: Sequence[FoundResource]) -> StackLimits:
     each = [StackLimits.of(item.labels) for item in found]
     ages = [limits.max_age_s for limits in each if limits.max_age_s is not None]
     costs = [limits.max_usd for limits in each if limits.max_usd is not None]
-    return StackLimits(max_age_s=min(ages, default=None), max_usd=min(costs, default=None))
+    idle = [limits.idle_after_s for limits in each if limits.idle_after_s is not None]
+    return StackLimits(
+        max_age_s=min(ages, default=None), max_usd=min(costs, default=None), idle_after_s=min(idle, default=None)
+    )
 
 
 def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[FoundResource]:
@@ -280,6 +325,8 @@ def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[F
 def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> float:
     """Return the billed instance seconds of a service in any region, as far back as Cloud Monitoring has them."""
     start = max(start, now - _LONGEST_WINDOW)
+    if start >= now:  # Google's clock is ahead of this machine's, and Cloud Monitoring rejects such an interval
+        return 0.0
     filters = f'metric.type="{_METRIC}" AND resource.labels.service_name="{service}"'
     query = "&".join(
         (

@@ -1,12 +1,13 @@
 """A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and grants for callers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pulumi
 
 from components import gcp
+from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership
 from contracts.rollout_record import ROLLOUT_ANNOTATION, record_text
 from contracts.service_traffic import (
@@ -26,6 +27,9 @@ INGRESS: Mapping[str, str] = {
     "internal-and-cloud-load-balancing": "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER",
 }
 """API values by the names that gcloud uses."""
+_SERVER = "vllm"
+"""Name of the server's container."""
+_MIB_PER_GIB = 1024
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
@@ -122,6 +126,18 @@ class ServerContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """Collector of metrics in a container beside the server's."""
+
+    image: str
+    """Reference by digest."""
+    config: str
+    """Text of its configuration."""
+    secret_variables: Sequence[SecretVariable] = ()
+    """Variable with the server's API key, if it has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMachine:
     """Hardware of each instance. Cloud Run rejects less vCPU or memory than the GPU requires."""
 
@@ -130,7 +146,7 @@ class GpuMachine:
     cpu: int
     """vCPU."""
     memory_mib: int
-    """Memory of the container in MiB. Too little kills the server while it loads the weights."""
+    """Memory of the instance in MiB. Too little kills the server while it loads the weights."""
     zonal_redundancy: bool
     """Reserve the GPUs in a second zone too. It costs more and has a separate quota."""
 
@@ -181,6 +197,8 @@ class CloudRunGpuServiceArgs:
     direct_vpc: DirectVpc | None = None
     ingress: str = "all"
     """Key of INGRESS: networks that can reach the service."""
+    collector: Collector | None = None
+    """Collector, which takes its share of the machine from the server (contracts.collector). None: no metrics are stored."""
     kept_traffic: KeptTraffic | None = None
     """Traffic to keep. None: the latest ready revision gets all traffic."""
 
@@ -301,20 +319,43 @@ def _template(args: CloudRunGpuServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArg
         scaling=gcp.cloudrunv2.ServiceTemplateScalingArgs(
             min_instance_count=args.scaling.min_instances, max_instance_count=args.scaling.max_instances
         ),
-        containers=[_container(args.container, args.machine)],
+        containers=_containers(args),
         volumes=_volumes(args.container),
         vpc_access=_vpc_access(args.direct_vpc) if args.direct_vpc else None,
     )
 
 
+def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemplateContainerArgs]:
+    """Return the server's container and, if there is one, the collector's with what it takes from the instance."""
+    machine, collector = args.machine, args.collector
+    if collector is None:
+        return [_container(args.container, machine)]
+    cpu, memory_gib = server_share(machine.cpu, machine.memory_mib / _MIB_PER_GIB)
+    memory_mib = round(memory_gib * _MIB_PER_GIB)
+    server = replace(machine, cpu=round(cpu), memory_mib=memory_mib)
+    beside = gcp.cloudrunv2.ServiceTemplateContainerArgs(
+        name=COLLECTOR_CONTAINER,
+        image=collector.image,
+        args=[CONFIG_ARGUMENT],
+        envs=_variables({CONFIG_VARIABLE: collector.config}, collector.secret_variables),
+        # It starts when the server is ready; before that there is nothing to scrape.
+        depends_ons=[_SERVER],
+        resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
+            limits={"cpu": str(machine.cpu - server.cpu), "memory": f"{machine.memory_mib - memory_mib}Mi"},
+            cpu_idle=False,
+        ),
+    )
+    return [_container(args.container, server), beside]
+
+
 def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.ServiceTemplateContainerArgs:
     probe = server.startup_probe
     return gcp.cloudrunv2.ServiceTemplateContainerArgs(
-        name="vllm",
+        name=_SERVER,
         image=server.image,
         commands=list(server.command),
         args=list(server.arguments),
-        envs=_environment(server),
+        envs=_variables(server.environment, server.secret_variables),
         ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=server.port),
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
             limits={"cpu": str(machine.cpu), "memory": f"{machine.memory_mib}Mi", "nvidia.com/gpu": "1"},
@@ -354,10 +395,12 @@ def _readiness(server: ServerContainer) -> gcp.cloudrunv2.ServiceTemplateContain
     )
 
 
-def _environment(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
+def _variables(
+    environment: Mapping[str, str], secrets: Sequence[SecretVariable]
+) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
     plain = [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(name=key, value=value)
-        for key, value in sorted(server.environment.items())
+        for key, value in sorted(environment.items())
     ]
     return plain + [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(
@@ -368,7 +411,7 @@ def _environment(server: ServerContainer) -> list[gcp.cloudrunv2.ServiceTemplate
                 )
             ),
         )
-        for variable in server.secret_variables
+        for variable in secrets
     ]
 
 

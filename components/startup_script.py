@@ -1,4 +1,4 @@
-"""Start-up script of the TPU machine: the modules of `vm_agent` and six of `contracts`, joined into one program and compressed."""
+"""Start-up script of the TPU machine: the modules of `vm_agent` and eight of `contracts`, joined into one program and compressed."""
 
 import ast
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ SECTIONS = (
     "contracts.serving_document",
     "contracts.compile_cache",
     "contracts.path_guard",
+    "contracts.collector",
     "vm_agent.base",
     "vm_agent.kept",
     "vm_agent.cloud",
@@ -40,12 +41,14 @@ SECTIONS = (
     "vm_agent.follow",
     "vm_agent.known_secrets",
     "vm_agent.running_server",
+    "vm_agent.idle",
     "vm_agent.pause",
     "vm_agent.ending",
     "vm_agent.trial",
     "vm_agent.container_form",
     "vm_agent.preparing",
     "vm_agent.serving",
+    "vm_agent.observe",
     "vm_agent.entry",
 )
 """Modules in dependency order. The last one starts the program."""

@@ -12,6 +12,7 @@ import pulumi
 
 from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
+from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
 from contracts.guest_attributes import AGENT_ABILITIES, GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
@@ -84,6 +85,8 @@ class TpuQueuedResourceArgs:
     """Seconds before the run expires at which an update requests a second queued resource and switches to it. None: never."""
     compile_archive: pulumi.Input[str] | None = None
     """Metadata with the archive of compiled programs (contracts.compile_cache), or None."""
+    collector: pulumi.Input[str] | None = None
+    """Metadata with the collector of metrics (contracts.collector), or None. A change does not restart the server."""
     max_run_duration_s: int | None = None
     """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
@@ -168,6 +171,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
                     **_repositories(args.image_repositories),
                     **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
+                    **({} if args.collector is None else {COLLECTOR_METADATA_KEY: args.collector}),
                 },
                 wait_for=args.wait_for,
                 ready=ReadyArgs(

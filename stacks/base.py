@@ -23,11 +23,13 @@ from components.stored_secret import (
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.naming import Names
+from contracts.serving_document import BucketWeights
 from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
+from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import watch_for_bucket
 from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
@@ -38,6 +40,8 @@ PORT = 8000
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
 
+WITHOUT_MOUNT = ("streamer", "memory")
+"""Modes of a Cloud Run container without a mount of the bucket."""
 LOOPBACK = "127.0.0.1"
 """Address of a machine's server. Callers come through the tunnel, which ends there, and no network reaches it."""
 _EVERY_ADDRESS = "0.0.0.0"
@@ -102,9 +106,33 @@ class Context:
 
     @property
     def vllm(self) -> VllmOptions:
-        """The vLLM options in effect. The default model name for clients is the Hugging Face id."""
+        """The vLLM options in effect. The default model name for clients is the Hugging Face id, and staged parts are local folders."""
         name = self.settings.vllm.served_model_name or self.settings.model
-        return replace(self.plan.vllm, served_model_name=name)
+        return with_local_parts(replace(self.plan.vllm, served_model_name=name), self.parts, self.parts_root)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Drafters and adapters that staging copies to the bucket."""
+        return parts_of(self.settings)
+
+    @property
+    def parts_root(self) -> str:
+        """Folder of the machine or container with the staged parts."""
+        run = self.settings.cloud_run
+        return MEMORY_FOLDER if run is not None and run.mount.mode in WITHOUT_MOUNT else MODELS_FOLDER
+
+    @property
+    def part_copies(self) -> tuple[BucketWeights, ...]:
+        """Copies of the staged parts that the machine or container makes before its server starts. A mount needs none."""
+        run = self.settings.cloud_run
+        if run is not None and run.mount.mode not in WITHOUT_MOUNT:
+            return ()
+        bucket = self.settings.bucket.existing or self.names.bucket
+        return tuple(
+            BucketWeights(folder_uri(bucket, part.folder), f"{self.parts_root}/{part.folder}")
+            for part in self.parts
+            if part.folder is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +248,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
             revision=context.settings.served_revision,
             has_api_key=context.settings.has_secret(API_KEY.key),
         ),
-        environment={**dict(context.plan.environment), **_pinned_weights(context.settings)},
+        environment={**dict(context.plan.environment), **_pinned_weights(context.settings), **_offline(context)},
         port=PORT,
     )
 
@@ -229,6 +257,11 @@ def _pinned_weights(settings: Settings) -> Mapping[str, str]:
     """Return the variable that makes other weights a new document and revision. Empty without a manifest hash."""
     digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
     return {HASH_VARIABLE: digest} if digest is not None else {}
+
+
+def _offline(context: Context) -> Mapping[str, str]:
+    """Return the variable that keeps a server with staged parts from asking the hub for them; empty if it needs the hub, or has no parts."""
+    return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
 
 
 def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:

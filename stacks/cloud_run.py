@@ -8,6 +8,7 @@ import pulumi
 from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
+    Collector,
     DirectVpc,
     GcsMount,
     GpuMachine,
@@ -20,6 +21,7 @@ from components.cloud_run_gpu_service import (
     ServiceAccess,
 )
 from components.container_starter import container_command
+from contracts.collector import COLLECTOR_IMAGE
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
 from contracts.outputs import RolloutPlan
@@ -28,14 +30,16 @@ from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import SERVER_HOST_GIB
 from planning.question.types import Plan, StartupProbe
-from stacks.base import MEMORY_FOLDER, Context, Foundation, lay_foundation
+from stacks.base import MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
 from stacks.outputs import export, stack_outputs
+from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings, MountSettings, Settings
+from stacks.watching import METRICS_ROLE, collector_text, watch
 
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
 _CACHE_VOLUME = "file-cache"
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT of a service that stores compiled graphs. An archive in transfer is stored next to it."""
-_WITHOUT_MOUNT = ("streamer", "memory")
 
 
 def deploy(context: Context) -> None:
@@ -52,7 +55,12 @@ def deploy(context: Context) -> None:
     run = settings.cloud_run
     if run is None:
         raise ValueError("settings without cloudRun reached the Cloud Run stack")
-    foundation = lay_foundation(context, region=run.region, project_roles=(), before_change=lambda: keep_runs(context))
+    foundation = lay_foundation(
+        context,
+        region=run.region,
+        project_roles=(METRICS_ROLE,) if context.settings.collects_metrics else (),
+        before_change=lambda: keep_runs(context),
+    )
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)
@@ -67,6 +75,7 @@ def deploy(context: Context) -> None:
             pulumi.ResourceOptions(depends_on=[*foundation.ready, *(network.ready if network else [])]),
         ),
     )
+    watch(context, foundation)
     export(
         stack_outputs(
             context,
@@ -124,6 +133,7 @@ def _arguments(
         labels=settings.labels,
         container=_container(context, run, foundation),
         machine=GpuMachine(gpu=run.gpu, cpu=run.cpu, memory_mib=run.memory_mib, zonal_redundancy=run.zonal_redundancy),
+        collector=_collector(context, foundation),
         scaling=RequestScaling(
             min_instances=run.min_instances,
             max_instances=run.max_instances,
@@ -140,6 +150,14 @@ def _arguments(
     )
 
 
+def _collector(context: Context, foundation: Foundation) -> Collector | None:
+    config = collector_text(context)
+    if config is None:
+        return None
+    key = [variable for variable in _secrets(foundation) if variable.name == API_KEY.variable]
+    return Collector(image=COLLECTOR_IMAGE, config=config, secret_variables=key)
+
+
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
     """Return the service whose traffic an `up` keeps, or None without a rollout."""
     if run.rollout is None:
@@ -154,7 +172,7 @@ def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None
 
 def _container(context: Context, run: CloudRunSettings, foundation: Foundation) -> ServerContainer:
     serving, bucket = foundation.serving, foundation.bucket
-    is_mounted = context.settings.weights == "bucket" and run.mount.mode not in _WITHOUT_MOUNT
+    is_mounted = context.settings.weights == "bucket" and run.mount.mode not in WITHOUT_MOUNT
     command, arguments = _command(context, run, foundation)
     keeps_graphs = run.compile_cache == "bucket"
     return ServerContainer(
@@ -186,9 +204,9 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
     weights_in_bucket = context.settings.weights == "bucket"
     if weights_in_bucket and run.mount.cache_mib is not None:
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
-    if weights_in_bucket and run.mount.mode == "memory":
+    if weights_in_bucket and (run.mount.mode == "memory" or context.part_copies):
         # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
-        left_mib = run.memory_mib - round(SERVER_HOST_GIB * 1024)
+        left_mib = round((context.subject.resolved.server_memory_gib - SERVER_HOST_GIB) * 1024)
         volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
     if run.compile_cache == "bucket":
         volumes.append(MemoryVolume(name="graphs", path="/mnt/graphs", size_limit="2Gi"))
@@ -202,7 +220,7 @@ def _command(
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = foundation.archive_key
-    if weights is None and key is None and not is_guarded(serving.arguments):
+    if weights is None and key is None and not context.part_copies and not is_guarded(serving.arguments):
         return serving.command, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]
 
@@ -210,7 +228,9 @@ def _command(
         folder = graphs_folder(image, run.gpu, context.settings.model, serving.arguments[1:])
         archives = f"gs://{bucket}/{ARCHIVE_PREFIX}/{folder}"
         return ContainerStart(
-            weights, None if version is None else GraphCache(archives, _GRAPHS_FOLDER, version)
+            weights,
+            None if version is None else GraphCache(archives, _GRAPHS_FOLDER, version),
+            context.part_copies,
         ).text()
 
     known = pulumi.Output.all(serving.image, None if key is None else key.version_name)

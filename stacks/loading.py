@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from contracts.labels import PRODUCT
 from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NOT_IN_FILE, Settings
+from stacks.settings.vllm import stated_in_blocks
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
+_NUMBER: Final = "expected a number"
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
     "Input should be a valid array": "expected a list",
@@ -84,7 +86,8 @@ def from_values(
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
     # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
-    complete = {**parsed, "project": project, "secrets": list(secrets)}
+    in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
+    complete = {**parsed, "project": project, "secrets": list(secrets), "vllmInBlocks": in_blocks}
     for place, value in _no_numbers(parsed, ()):
         raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
     try:
@@ -276,7 +279,17 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
     # A location that continues below the value names one of several types that the value could have.
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
+    if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
+        allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
     return f"{origin}: {name}{shown}: {allowed}."
+
+
+def _is_decimal(text: str) -> bool:
+    """Return whether a text is a number, which `pulumi config set` stores as text if it has a decimal point."""
+    try:
+        return is_number(float(text))
+    except ValueError:
+        return False
 
 
 def _allowed(message: str) -> str:

@@ -9,6 +9,7 @@ from contracts.fields import to_json
 from contracts.former_names import with_former_plan
 from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
 from planning.cost.subject import Subject
+from planning.question.features import served_features
 from planning.question.types import Plan
 from planning.question.vllm_args import given_options
 from planning.solve.residuals import smoke_thresholds as planned_thresholds
@@ -26,6 +27,7 @@ def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> Smok
     """Return the thresholds of the smoke checks: from the settings, otherwise the planner's figures with a margin."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     ttft_s, rate, burst = planned_thresholds(subject, smoke.burst_requests)
+    features = served_features(subject.resolved)
     return SmokeThresholds(
         startup_budget_s=smoke.startup_budget_s or round(startup_s),
         max_ttft_s=smoke.max_ttft_s or round(ttft_s, 3),
@@ -33,8 +35,8 @@ def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> Smok
         min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst, 1),
         burst_requests=smoke.burst_requests,
         max_model_len=plan.vllm.max_model_len,
-        expect_reasoning=plan.vllm.reasoning_parser is not None,
-        expect_tool_calls=bool(plan.vllm.enable_auto_tool_choice),
+        expect_reasoning=features.thinking,
+        expect_tool_calls=features.tools,
     )
 
 
@@ -67,6 +69,7 @@ def stack_outputs(
         connect=f"python -m scripts.connect --stack {context.ownership.stack}",
         api_key_secret=known_after_up(api_key.version_name) if api_key else None,
         rollout=rollout,
+        features=served_features(context.subject.resolved),
     )
 
 

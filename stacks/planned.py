@@ -14,6 +14,7 @@ from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import ACCEPTABLE_IDS
 from planning.solve.wording import Wording, remedy_of, worded
+from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 
@@ -59,6 +60,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         for field in fields
         if _is_given(settings, field)
     }
+    given["staged_parts"] = tuple(part.source for part in parts_of(settings) if part.digest is not None)
     if run:
         given |= {
             "cloud_run.cuda13_image": settings.image.needs_cuda_13,

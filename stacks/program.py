@@ -55,7 +55,11 @@ def run() -> None:
         ownership=Ownership(
             project=pulumi.get_project(),
             stack=stack,
-            limits=StackLimits(max_age_s=settings.max_age_s, max_usd=settings.max_usd),
+            limits=StackLimits(
+                max_age_s=settings.max_age_s,
+                max_usd=settings.max_usd,
+                idle_after_s=settings.tpu.idle_after_s if settings.tpu else None,
+            ),
         ),
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )

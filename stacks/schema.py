@@ -17,7 +17,7 @@ from contracts.outputs import SmokeThresholds
 from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
 from planning.question.workload import Workload
 from stacks.secrets import KINDS, set_command
-from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings, bucket, cloud_run, image, stack, tpu
+from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings, bucket, cloud_run, image, stack, tpu, vllm, watching
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -47,24 +47,37 @@ def settings_schema() -> Schema:
             "required": ["secure"],
             "additionalProperties": False,
         }
+    _add_blocks(schema)
     blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
             blocks_by_name[block]["properties"][key]["description"] = text
+    schema["$defs"].pop(vllm.VllmBlocks.__name__)  # its keys are those of the options
     return schema
+
+
+def _add_blocks(schema: Schema) -> None:
+    """Add the blocks of `vllm` to the options, and drop the options that only a block sets."""
+    blocks: Schema = vllm.VllmBlocks.model_json_schema(schema_generator=_WithoutTitles)
+    options: Schema = schema["$defs"][VllmOptions.__name__]["properties"]
+    schema["$defs"] |= {**blocks["$defs"], vllm.VllmBlocks.__name__: {"properties": blocks["properties"]}}
+    options |= blocks["properties"]
+    for key in vllm.IN_BLOCKS:
+        options.pop(key)
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
-        yield (VllmOptions.__name__, key), _described(option)
+        if not option.is_in_block:
+            yield (VllmOptions.__name__, key), _described(option)
     for key, meaning in documented(Workload):
         yield (Workload.__name__, key), meaning
     thresholds = dict(documented(SmokeThresholds))
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
     # pydantic can read these texts too, but at each import, which takes 25 ms.
-    for module in (bucket, cloud_run, image, stack, tpu):
+    for module in (bucket, cloud_run, image, stack, tpu, vllm, watching):
         for block in ast.parse(inspect.getsource(module)).body:
             if isinstance(block, ast.ClassDef):
                 yield from (((block.name, key), text) for key, text in _texts_below_fields(block, module))

@@ -22,8 +22,9 @@ from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
+from stacks.watching import METRICS_ROLE, machine_collector, watch
 
-PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
+PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
 """Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci-accounts.md)."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container, in which vLLM's workers exchange tensors."""
@@ -74,6 +75,7 @@ def deploy(context: Context) -> None:
         _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)
     )
     _tunnel_grants(context, tpu, foundation)
+    watch(context, foundation)
     queued = TpuQueuedResource(
         "capacity",
         _arguments(context, tpu, foundation, network),
@@ -222,6 +224,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         document=_document(context, foundation),
         image_repositories=foundation.serving.image_repositories,
         compile_archive=_compile_archive(tpu, foundation),
+        collector=machine_collector(context, foundation),
         network=network.network,
         subnetwork=network.subnetwork,
         service_account=foundation.identity.email,
@@ -270,6 +273,7 @@ def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
             weights=BucketWeights(uri=folder_uri(bucket_name, settings.weights_prefix), path=context.model_path)
             if bucket_name
             else None,
+            parts=context.part_copies,
         ).text()
 
     versions = {name: secret.version_name for name, secret in foundation.secrets.items()}

@@ -9,8 +9,10 @@ from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
+from planning.question.vllm_args import KEY_OF
 from planning.units import format_duration
 from stacks.settings.keys import judged_fields
+from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
 from stacks.units import format_memory
 
 _TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
@@ -38,6 +40,9 @@ _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 
 def settings_key(path: str, target: str) -> str:
     """Return the settings key of a field, without the namespace: `vllm.max_model_len` is `vllm.maxModelLen`."""
+    block, _, name = path.partition(".")
+    if block == "vllm" and name in KEY_OF:
+        return f"vllm.{KEY_OF[name]}"
     keys = [field.key for field in judged_fields().get(path, ())]
     if keys:
         return next((key for key in keys if key.partition(".")[0] == _BLOCKS[target]), keys[0])
@@ -78,7 +83,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     elif "image_version" in changes:
         found["image"] = image
     if "image" in found:
-        paths = [path for path in paths if path not in {"image_version", "image_supports"}]
+        paths = [path for path in paths if path not in {"image_version", "image_supports", "image_audio"}]
     if target != before_target:
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
         paths = [path for path in paths if path != "image_version"]  # the image is another one
@@ -86,6 +91,8 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     for path in paths:
         if path == "weights_mode":
             found |= _weights(deployment, after)
+        elif (in_block := block_changes(path, value_at(after, path), deployment.vllm_in_blocks)) is not None:
+            found |= in_block
         elif not _is_foreign(path, target):
             value = spelled(path, value_at(after, path))
             key = _BLOCK_OF.get(path) if value is None else None
@@ -102,6 +109,9 @@ class StackWording:
 
     def key(self, path: str) -> str:
         """Return the settings key of a field."""
+        name = path.removeprefix("vllm.")
+        if name in self._deployment.vllm_in_blocks:
+            return f"vllm.{KEYS_IN_BLOCKS.get(name, BLOCK_OF[name])}"
         return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from contracts.guest_attributes import CONTAINER_KEY, DOCUMENT_HASH_KEY
+from contracts.guest_attributes import CONTAINER_KEY, DOCUMENT_HASH_KEY, RESTART_KEY
 
 UNIT = "gemma-serving-agent"
 CONTAINER = "gemma-serving"
@@ -12,6 +12,7 @@ HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 DRAIN_LABEL = f"{CONTAINER}.drain-s"
 FORM_LABEL = f"{CONTAINER}.{CONTAINER_KEY}"
 SECRETS_LABEL = f"{CONTAINER}.secrets"
+RESTART_LABEL = f"{CONTAINER}.{RESTART_KEY}"
 # In memory on purpose: secrets passed to docker must not reach a disk.
 TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has a separate one
 # On the boot disk, outside the container, so downloads survive restarts of the server. The page cache keeps them in memory as far as

@@ -24,6 +24,7 @@ from vm_agent.base import (
     HASH_LABEL,
     HUB_CACHE,
     HUB_CACHE_VARIABLE,
+    RESTART_LABEL,
     SECRETS_LABEL,
     STATE_FOLDER,
     TMPFS,
@@ -125,6 +126,7 @@ def pull(
     progress: Callable[[str], None],
     cancelled: Callable[[], bool],
     keep_local: bool = False,
+    limit_s: float = PULL_LIMIT_S,
 ) -> None:
     """Pull the image, unless it is on the machine already and has a digest or `keep_local` is set.
 
@@ -136,7 +138,7 @@ def pull(
     if (keep_local or "@sha256:" in image) and run_command(inspect)[0] == 0:
         return
     with registry_login(metadata, image) as env:
-        status, lines = _pull(image, env, progress, cancelled)
+        status, lines = _pull(image, env, progress, cancelled, limit_s)
     if status:
         text = " ".join(lines)
         raise ServingError(pull_problem(image, text), denied=bool(DENIED.search(text)))
@@ -149,7 +151,11 @@ def pull_problem(image: str, said: str) -> str:
 
 
 def _pull(
-    image: str, env: Mapping[str, str], progress: Callable[[str], None], cancelled: Callable[[], bool]
+    image: str,
+    env: Mapping[str, str],
+    progress: Callable[[str], None],
+    cancelled: Callable[[], bool],
+    limit_s: float,
 ) -> tuple[int, Sequence[str]]:
     layers = {"Pulling fs layer": 0, "Pull complete": 0}
 
@@ -159,7 +165,7 @@ def _pull(
         if layers["Pulling fs layer"]:
             progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
 
-    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled, limit_s=PULL_LIMIT_S)
+    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
 
 
 def run_followed(
@@ -219,6 +225,7 @@ class ContainerState:
 
     `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
     (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions. Both are empty if an earlier agent started it.
+    `restart` is the requested restart that its start fulfilled, or empty.
     """
 
     running: bool
@@ -227,11 +234,12 @@ class ContainerState:
     drain_s: float = 0.0
     form: str = ""
     secrets: str = ""
+    restart: str = ""
 
 
 def container_state() -> ContainerState | None:
     """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not respond."""
-    wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL)
+    wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL, RESTART_LABEL)
     labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
@@ -240,8 +248,8 @@ def container_state() -> ContainerState | None:
         raise ServingError(f"docker does not respond: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
-    exit_code, text_hash, drain_s, form, secrets = [*rest.split(" "), "", "", "", ""][:5]
-    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form, secrets)
+    exit_code, text_hash, drain_s, form, secrets, restart = [*rest.split(" "), "", "", "", "", ""][:6]
+    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form, secrets, restart)
 
 
 def remove_container() -> None:
@@ -276,9 +284,17 @@ def container_log() -> "tuple[str, ...]":
 
 
 def start_container(
-    document: ServingDocument, text_hash: str, secrets: Mapping[str, str], form: Container, *, drain_s: float = 0.0
+    document: ServingDocument,
+    text_hash: str,
+    secrets: Mapping[str, str],
+    form: Container,
+    *,
+    drain_s: float = 0.0,
+    restart: str = "",
 ) -> float:
     """Start the server. With `drain_s`, add vLLM's `--shutdown-timeout` unless the document has it. Return the seconds of the flag.
+
+    `restart` is the requested restart that this start fulfills, or empty.
 
     Raises:
         ServingError: with docker's error message.
@@ -286,10 +302,10 @@ def start_container(
     drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
     argv = ["docker", "run", "-d", f"--name={CONTAINER}", *LOG_OPTIONS, f"--label={HASH_LABEL}={text_hash}"]
     argv += [f"--label={DRAIN_LABEL}={round(drain_s)}"] if drain else []
+    argv += [f"--label={RESTART_LABEL}={restart}"] if restart else []
     argv.append(f"--label={SECRETS_LABEL}={secrets_hash(document.secret_environment)}")
     argv += ["--net=host", f"--label={FORM_LABEL}={form.label}", *form.options]
-    if document.weights is not None:
-        argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
+    argv += [f"--volume={copy.path}:{copy.path}:ro" for copy in document.copies]
     argv += program_volumes(document)
     argv += hub_cache_options(document)
     argv += [f"--env={name}={value}" for name, value in document.environment.items()]

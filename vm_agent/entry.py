@@ -6,10 +6,11 @@ import sys
 import threading
 from typing import NoReturn
 
+from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.guest_attributes import AGENT_VERSION, AGENT_VERSION_KEY, RETRYING, STARTING
 from contracts.masking import LineMask
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
-from contracts.serving_document import SCRIPT_METADATA_KEY
+from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
@@ -18,6 +19,7 @@ from vm_agent.docker_package import ensure_docker
 from vm_agent.follow import LatestDocument, follow_document, follow_key
 from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.metadata_guard import CGROUP_FOLDER_VARIABLE
+from vm_agent.observe import Observer
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
@@ -72,7 +74,15 @@ def serve_forever() -> NoReturn:
         ensure_docker()
         wait_for_docker()
         agent = Agent(metadata, latest, publisher, shipper)
-        for key, tell in ((ROLLOUT_METADATA_KEY, latest.set_limits), (ENDS_AT_METADATA_KEY, agent.run_end.set)):
+        observer = Observer(metadata, publisher, agent.run_end, agent.secrets)
+        threading.Thread(target=observer.run, daemon=True).start()
+        followed = {
+            ROLLOUT_METADATA_KEY: latest.set_limits,
+            RESTART_METADATA_KEY: latest.set_restart,
+            ENDS_AT_METADATA_KEY: agent.run_end.set,
+            COLLECTOR_METADATA_KEY: observer.set,
+        }
+        for key, tell in followed.items():
             threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()
         agent.run()
     except ServingError as error:

@@ -8,27 +8,37 @@ from typing import NoReturn
 
 from contracts.guest_attributes import FAILED, READY, RESTORING
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
-from contracts.serving_document import DOCUMENT_METADATA_KEY, ServingDocument
+from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE, ServingDocument
 from vm_agent.base import log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
-from vm_agent.kept import FailedChange
+from vm_agent.kept import FailedChange, limits_name
 from vm_agent.publishing import PhasePublisher
 
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, with its limits. Threads set it, the agent reads it. Only the last of several rapid changes counts."""
+    """Newest text of the document, with its limits and the last requested restart. Threads set it, the agent reads it.
+
+    Only the last of several rapid changes counts.
+    """
 
     _text: str | None = None
     _limits: str | None = None
+    _restart: str | None = None
     _parsed: RolloutLimits = field(default_factory=RolloutLimits)
     _version: int = 0
     _given_up: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def set(self, text: str | None, limits: str | None = None) -> None:
-        """Store a text, or None if the metadata key is absent. The same text again is not a new version."""
+    def set(self, text: str | None, limits: str | None = None, restart: str | None = None) -> None:
+        """Store a text, or None if the metadata key is absent. The same text again is not a new version.
+
+        `restart` counts only with the first text, so that an agent that starts again knows it before it adopts the server. Later ones come
+        through `set_restart`.
+        """
         with self._changed:
+            if self._restart is None and not self._version:
+                self._restart = restart if restart and RESTART_NONCE.fullmatch(restart) else None
             if self._version and text == self._text:
                 self.set_limits(limits)
                 return
@@ -46,6 +56,29 @@ class LatestDocument:
             if self._given_up == self._version:
                 self._version += 1
                 self._changed.notify_all()
+
+    def set_restart(self, restart: str | None) -> None:
+        """Store the last requested restart. A new one starts a new version of the same text, even if that was given up."""
+        with self._changed:
+            if restart is None or restart == self._restart:
+                return
+            if not RESTART_NONCE.fullmatch(restart):
+                log(f"{RESTART_METADATA_KEY} is ignored: it must consist of letters, digits, `.`, `:` and `-`.")
+                return
+            self._restart = restart
+            if self._version:
+                self._version += 1
+                self._changed.notify_all()
+
+    def restart(self) -> str | None:
+        """Return the last requested restart, or None if none was requested."""
+        with self._changed:
+            return self._restart
+
+    def limits_name(self) -> str:
+        """Return a name that changes with the limits and with a restart. A document that failed is tried again under another name."""
+        with self._changed:
+            return limits_name(self._limits, self._restart)
 
     def _take_limits(self, text: str | None) -> None:
         self._limits = text
@@ -91,8 +124,9 @@ def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s
     while True:
         try:
             text, new = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
-            limits = None if text is None else metadata.attribute(ROLLOUT_METADATA_KEY)[0]
-            latest.set(text, limits)
+            keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)
+            limits, restart = (None if text is None else metadata.attribute(key)[0] for key in keys)
+            latest.set(text, limits, restart)
             etag = new
             if text is not None:
                 continue

@@ -66,7 +66,7 @@ class Probation:
 
 @dataclass(frozen=True)
 class FailedChange:
-    """A document that was given up, with the limits under which it failed. `detail` is the reason, without secrets."""
+    """A document that was given up, with the name of the limits and the restart under which it failed. `detail` is the reason, without secrets."""
 
     text_hash: str
     limits: str
@@ -329,11 +329,11 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return the files that the agent fetches for a document: the image, and the weights folder from a bucket."""
-    weights = {document.weights.path: WEIGHTS_KIND} if document.weights is not None else {}
-    return {document.image: IMAGE_KIND, **weights}
+    """Return the files that the agent fetches for a document: the image, and the folders of weights, drafters and adapters from a bucket."""
+    return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}
 
 
-def limits_name(text: "str | None") -> str:
-    """Return a short name of the limits' text that changes with the text."""
-    return hashlib.sha256((text or "").encode()).hexdigest()[:12]
+def limits_name(text: "str | None", restart: "str | None" = None) -> str:
+    """Return a short name of the limits' text that changes with the text and with a restart."""
+    named = (text or "") if restart is None else f"{text or ''}\n{restart}"
+    return hashlib.sha256(named.encode()).hexdigest()[:12]

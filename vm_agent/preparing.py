@@ -70,10 +70,8 @@ class Preparation:
             cancelled=cancelled,
             keep_local=is_back,
         )
-        if document.weights is not None:
-            self._copy_weights(
-                WeightsCopy(self.metadata, document.weights, progress(FETCHING_WEIGHTS), cancelled), is_back
-            )
+        for copied in document.copies:
+            self._copy_weights(WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled), is_back)
         secrets = {
             name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
             for name, secret in document.secret_environment.items()

@@ -112,6 +112,8 @@ class PhasePublisher:
     """Called with each new phase, and with the reason of a failed attempt."""
     published: dict[str, str] = field(default_factory=dict[str, str])
     """Current content of the guest attributes."""
+    restarts: int = 0
+    """Number of times that a server stopped, or did not start, and is started again."""
     _facts: dict[str, str] = field(default_factory=dict[str, str])
     _latest: tuple[str, str, str] = (STARTING, "", "")
     _logged: "tuple[str, str] | None" = None
@@ -140,6 +142,7 @@ class PhasePublisher:
             detail = self.remove_secrets(detail)
             if self._logged != (phase, text_hash):
                 self._logged = phase, text_hash
+                self.restarts += phase == RETRYING
                 self._log_phase(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             for key, value in self._facts.items():
                 self._write(key, value)

@@ -13,10 +13,19 @@ from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
 from vm_agent.known_secrets import KnownSecrets
 
-IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+RUNNING_METRIC = "vllm:num_requests_running"
+IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
 ANSWERED_METRIC = "vllm:request_success_total"
 """vLLM's counter of finished requests since its start, by `finished_reason`, including aborted and failed ones."""
 ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
+
+
+@dataclass(frozen=True)
+class ServerLoad:
+    """Load of the server: requests that are running or waiting now, and requests finished since its start, for any reason."""
+
+    active: float
+    finished: float
 
 
 @dataclass
@@ -62,6 +71,14 @@ class RunningServer:
         found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
         answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
         return answered if found else None
+
+    def load(self, document: ServingDocument) -> "ServerLoad | None":
+        """Return the server's load, or None if it does not report it."""
+        found = self._metrics(document)
+        finished = [value for line, value in found if line.startswith(ANSWERED_METRIC)]
+        if not finished or not any(line.startswith(RUNNING_METRIC) for line, _ in found):
+            return None
+        return ServerLoad(sum(value for line, value in found if line.startswith(IDLE_METRICS)), sum(finished))
 
     def _metrics(self, document: ServingDocument) -> "list[tuple[str, float]]":
         """Return the server's metrics with their values, or none if it does not respond."""

@@ -13,6 +13,7 @@ from contracts.guest_attributes import (
     FORMER_HASH_KEY,
     LOADING,
     READY,
+    RESTART_KEY,
     RETRYING,
     SERVING_HASH_KEY,
     STARTING,
@@ -34,7 +35,8 @@ from vm_agent.container_form import ContainerForm
 from vm_agent.containers import ContainerState, container_state, remove_container, remove_other_models, start_container
 from vm_agent.ending import RUN_ENDS, RunEnd
 from vm_agent.follow import Assignment, LatestDocument
-from vm_agent.kept import FailedChange, GoodDocument, KeptState, limits_name
+from vm_agent.idle import IdleTime
+from vm_agent.kept import FailedChange, GoodDocument, KeptState
 from vm_agent.known_secrets import KnownSecrets
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.pause import Pause
@@ -63,6 +65,7 @@ class Agent:
     server: RunningServer = field(init=False)
     run_end: RunEnd = field(init=False)
     pause: Pause = field(init=False)
+    idle: IdleTime = field(init=False)
     trial: Trials = field(init=False)
     form: ContainerForm = field(init=False)
     programs: CompiledPrograms = field(init=False)
@@ -74,6 +77,7 @@ class Agent:
         self.server = RunningServer(kept, latest, self.secrets)
         self.run_end = RunEnd(latest, publisher, self.server)
         self.pause = Pause(kept, publisher)
+        self.idle = IdleTime(publisher)
         self.trial = Trials(kept, latest, self.server, self.pacing)
         self.form = ContainerForm(latest, publisher, kept, MetadataGuard(metadata))
         self.programs = CompiledPrograms(
@@ -113,11 +117,12 @@ class Agent:
         if self.run_end.is_soon():
             self.run_end.end_server(text_hash)
             return
-        if failed and (failed.text_hash, failed.limits) == (text_hash, limits_name(self.latest.limits_text())):
+        if failed and (failed.text_hash, failed.limits) == (text_hash, self.latest.limits_name()):
             self._roll_back(version, failed)  # it failed before this agent started
             return
         self.pause.forget(text_hash)
         self.publisher.publish(STARTING, text_hash)
+        self.publisher.set_fact(RESTART_KEY, self.latest.restart() or "")  # after the phase, which now belongs to it
         try:
             document = parse_document(text)
         except DocumentError as error:
@@ -135,7 +140,7 @@ class Agent:
         if back is None or back.text_hash == text_hash:
             self.publisher.publish(FAILED, text_hash, detail)
             return
-        limits = limits_name(self.latest.limits_text())
+        limits = self.latest.limits_name()
         failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(f"{detail}{self._rotate_api_key(text)}"))
         self.kept.keep_failed(failed)
         self._roll_back(version, failed)
@@ -250,6 +255,7 @@ class Agent:
             and state.running
             and state.text_hash == assignment.text_hash
             and not self._has_other_secrets(assignment, state)
+            and not self._is_asked_to_restart(state)
         ):
             is_new, drain_s = False, state.drain_s
             self.form.adopt(assignment, state)
@@ -274,9 +280,16 @@ class Agent:
         known = (parse_document(assignment.text), *((kept.document,) if kept else ()))
         return any(one.secret_environment != asked for one in known)
 
+    def _is_asked_to_restart(self, state: ContainerState) -> bool:
+        """Return whether the server was started before the last requested restart."""
+        asked = self.latest.restart()
+        return asked is not None and state.restart != asked
+
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Stop the running server and start the assignment's, after everything it needs is on the machine. Return its drain in seconds."""
         starts, is_on_probation = self.trial.earlier_starts(assignment), self.trial.is_on_probation(assignment)
+        if is_on_probation and state and state.running and self._is_asked_to_restart(state):
+            starts, is_on_probation = 0, False  # a stop on request says nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
             ended = (
                 "it, the agent or the machine stopped each time"
@@ -298,11 +311,18 @@ class Agent:
             remove_other_models(assignment.document)
         if self.trial.is_trial(assignment) or is_on_probation:
             versions = assignment.document.secret_environment
-            self.kept.keep_start(assignment.text_hash, limits_name(self.latest.limits_text()), versions)
+            self.kept.keep_start(assignment.text_hash, self.latest.limits_name(), versions)
         drain_s = self._drain_s(assignment)
         self.form.started = self.form.choose(assignment)
         self.publisher.set_fact(CONTAINER_KEY, self.form.started.words)
-        return start_container(assignment.document, assignment.text_hash, secrets, self.form.started, drain_s=drain_s)
+        return start_container(
+            assignment.document,
+            assignment.text_hash,
+            secrets,
+            self.form.started,
+            drain_s=drain_s,
+            restart=self.latest.restart() or "",
+        )
 
     def _drain_s(self, assignment: Assignment) -> float:
         """Return how long the assignment's server can drain on its own. Its image may not support the flag."""
@@ -340,6 +360,7 @@ class Agent:
                     self._begin_ready(assignment)
                 was_ready, lost_since = True, 0.0
                 self._take_ready(assignment, drain_s)
+                self.idle.read(lambda: self.server.load(assignment.document))
             elif was_ready:
                 lost_since = lost_since or time.monotonic()
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -362,6 +383,7 @@ class Agent:
     def _begin_ready(self, assignment: Assignment) -> None:
         """Record that the server responds for the first time since its start."""
         self._ready_at = time.monotonic()
+        self.idle.begin()
         if self.form.started is not None:
             self.kept.keep_container_ready(assignment.text_hash, is_confined=self.form.started.is_confined)
         self.programs.server_is_ready(assignment.document)

@@ -36,8 +36,8 @@ def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
         ServingError: the weights cannot be copied.
     """
     restored = start.graphs is not None and GraphArchive(metadata, start.graphs).restore()
-    if start.weights is not None:
-        copy_weights(metadata, start.weights)
+    for copied in (*([start.weights] if start.weights is not None else []), *start.parts):
+        copy_weights(metadata, copied)
     return start.graphs is not None and not restored
 
 

@@ -7,7 +7,7 @@ from contracts.serving_document import ServingDocument
 from vm_agent.base import ServingError
 from vm_agent.containers import container_state
 from vm_agent.follow import Assignment, LatestDocument
-from vm_agent.kept import KeptState, limits_name
+from vm_agent.kept import KeptState
 from vm_agent.running_server import RunningServer
 
 PROBATION_REQUESTS = 100
@@ -67,7 +67,7 @@ class Trials:
         """Return the number of server starts of a document on trial or probation, including starts by earlier agents."""
         if self.kept.probation is not None and self.is_on_probation(assignment):
             return self.kept.probation.starts
-        limits = limits_name(self.latest.limits_text())
+        limits = self.latest.limits_name()
         return self.kept.starts_of(assignment.text_hash, limits) if self.is_trial(assignment) else 0
 
     def restarts(self, assignment: Assignment) -> int:

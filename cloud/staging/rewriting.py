@@ -39,6 +39,8 @@ class BucketSource:
     bucket: WeightsBucket
     prefix: str
     """Without leading and trailing slashes; empty for the whole bucket."""
+    config: str = CONFIG
+    """The file that it must have."""
 
     @property
     def uri(self) -> str:
@@ -50,7 +52,7 @@ class BucketSource:
         found = self.bucket.objects(f"{self.prefix}/" if self.prefix else "")
         names = listed(found, self.prefix) if self.prefix else found
         wanted = {name: item for name, item in sorted(names.items()) if is_wanted(name)}
-        require_checkpoint(self.uri, wanted.keys(), lambda: self._text(INDEX) or "")
+        require_checkpoint(self.uri, wanted.keys(), lambda: self._text(INDEX) or "", config=self.config)
         manifest: Mapping[str, object] = self._manifest() if MANIFEST in names else {}
         return ListedCheckpoint(
             revision=str(manifest.get("revision") or self.uri), files=_files(wanted, manifest), objects=wanted

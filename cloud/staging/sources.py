@@ -86,15 +86,22 @@ def is_wanted(name: str) -> bool:
     return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
 
 
-def require_checkpoint(place: str, names: Collection[str], read_index: Callable[[], bytes | str]) -> None:
+def require_checkpoint(
+    place: str, names: Collection[str], read_index: Callable[[], bytes | str], *, config: str = CONFIG
+) -> None:
     """Compare the names of a source's files with its index of the weights. `read_index` is called if there is one.
+
+    `config` is the file that every checkpoint of its kind has: config.json, or adapter_config.json of an adapter.
 
     Raises CommandRefusedError if `place` is not a checkpoint, or an incomplete one.
     """
-    if CONFIG not in names:
-        raise CommandRefusedError(
-            f"{place} has no {CONFIG}, so it is not a checkpoint. Pass the source with the weights."
+    if config not in names:
+        what = (
+            "a checkpoint. Pass the source with the weights."
+            if config == CONFIG
+            else "a LoRA adapter in PEFT's format."
         )
+        raise CommandRefusedError(f"{place} has no {config}, so it is not {what}")
     if not any(name.endswith(_WEIGHTS) for name in names):
         raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
     if INDEX not in names:
@@ -261,8 +268,8 @@ class HubSource:
                 )
 
 
-def hub(model: str, revision: str | None) -> HubSource:
-    """Resolve a revision of the hub to a commit.
+def hub(model: str, revision: str | None, *, config: str = CONFIG) -> HubSource:
+    """Resolve a revision of the hub to a commit. `config` is the file that the repository must have.
 
     Raises:
         CommandRefusedError: as `require_checkpoint` does.
@@ -288,6 +295,9 @@ def hub(model: str, revision: str | None) -> HubSource:
     source = HubSource(model=model, revision=info.sha or "", repository=files)
     wanted = {file.name: file for file in source.files()}
     require_checkpoint(
-        f"{model} at {source.revision}", wanted.keys(), lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes)
+        f"{model} at {source.revision}",
+        wanted.keys(),
+        lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes),
+        config=config,
     )
     return source

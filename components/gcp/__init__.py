@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from components.gcp.provider import Provider, get_project
 
 if TYPE_CHECKING:
-    from components.gcp import artifactregistry, cloudrunv2, compute, projects, secretmanager, serviceaccount, storage
+    from components.gcp import (
+        artifactregistry,
+        cloudrunv2,
+        compute,
+        monitoring,
+        projects,
+        secretmanager,
+        serviceaccount,
+        storage,
+    )
 
 __all__ = [
     "Provider",
@@ -15,6 +24,7 @@ __all__ = [
     "cloudrunv2",
     "compute",
     "get_project",
+    "monitoring",
     "projects",
     "secretmanager",
     "serviceaccount",

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from planning.data.checkpoints import original_of
+from planning.memory.budget import utilization_leaving
 from planning.rules import memory as rules_memory
 from planning.rules.platforms import places as rules_platform
 from stacks.hooks.known_causes import FailedStart, KnownCause
-
-_LEAST_UTILIZATION: Final = 0.05
 
 
 def _too_long(found: re.Match[str], start: FailedStart) -> str:
@@ -57,7 +56,7 @@ def _program_memory(found: re.Match[str], start: FailedStart) -> str:
     """Explain a compiled program that found no room: the budget of weights and KV cache leaves too little outside it."""
     memory = start.plan.memory
     figures = f" It needs {found['needs']}B, and {found['free']}B is free." if found["needs"] else ""
-    utilization = max(int((1 - memory.outside_enough_gib / memory.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
+    utilization = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
     return (
         f"A compiled program did not fit on the chip.{figures} gemma-serving:vllm.gpuMemoryUtilization leaves {memory.headroom_gib:.2f} GiB "
         f"outside the budget, and the planner recommends {memory.outside_enough_gib:.2f} GiB for this model. "

@@ -195,7 +195,7 @@ def keep_runs(context: Context) -> None:
 def keeper_of(context: Context) -> RunKeeper:
     """Return the names of a stack's record and machines."""
     settings, names = context.settings, context.names
-    tpu, run = settings.tpu, settings.cloud_run
+    tpu, run, limits = settings.tpu, settings.cloud_run, context.ownership.limits
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
     return RunKeeper(
         project=settings.project,
@@ -204,7 +204,7 @@ def keeper_of(context: Context) -> RunKeeper:
         identity=context.ownership.description,
         machines=capacity_names(capacity, tpu.zones if tpu else ()),
         service=f"projects/{settings.project}/locations/{run.region}/services/{names.base}" if run else "",
-        has_limits=bool(context.ownership.limits.labels),
+        has_limits=limits.max_age_s is not None or limits.max_usd is not None,
     )
 
 

@@ -6,7 +6,7 @@ within LIMIT_S, and compares the sizes and checksums, as `scripts.doctor` does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 from urllib.parse import quote
 
@@ -42,16 +42,13 @@ def require_staged_weights(context: Context) -> None:
     settings = context.settings
     if settings.weights != "bucket":
         return
-    check = StagedWeights(
-        project=settings.project,
-        bucket=settings.bucket.existing or context.names.bucket,
-        prefix=settings.weights_prefix,
-        stack=context.names.stack,
-        existing=settings.bucket.existing is not None,
-        manifest=settings.bucket.manifest_hash,
-        is_own=settings.weights_prefix != settings.weights_name,
-    )
-    hook = pulumi.ResourceHook("weights-staged", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
+    checks = staged_weights(context)
+
+    async def require(args: pulumi.ResourceHookArgs) -> None:
+        for check in checks:
+            await check.require(args)
+
+    hook = pulumi.ResourceHook("weights-staged", require, pulumi.ResourceHookOptions(on_dry_run=True))
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if args.type_ != SERVICE_TYPE:
@@ -62,6 +59,22 @@ def require_staged_weights(context: Context) -> None:
         )
 
     pulumi.runtime.register_stack_transformation(transform)
+
+
+def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
+    """Return the folders that must be complete: the model's, and those of its staged drafter and adapters."""
+    settings = context.settings
+    model = StagedWeights(
+        project=settings.project,
+        bucket=settings.bucket.existing or context.names.bucket,
+        prefix=settings.weights_prefix,
+        stack=context.names.stack,
+        existing=settings.bucket.existing is not None,
+        manifest=settings.bucket.manifest_hash,
+        is_own=settings.weights_prefix != settings.weights_name,
+    )
+    staged = [(part.folder, part.digest) for part in context.parts if part.folder is not None]
+    return (model, *(replace(model, prefix=folder, manifest=digest, is_own=True) for folder, digest in staged))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re
 _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
 """Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet."""
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
+_API_TYPE: Final = "gcp:projects/service:Service"
+_WATCHING_TYPES: Final = "gcp:monitoring/"
+WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
+"""Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
+hashicorp/terraform-provider-google#14598: `roles/monitoring.admin` alone is denied)."""
 _NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
 _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 """Grants, except those on a service, because nothing in a stack calls it."""
@@ -145,6 +150,27 @@ def image_advice(name: str, message: str) -> str | None:
     return None
 
 
+def watching_advice(type_: str, name: str, message: str, *, project: str, stack: str) -> str | None:
+    """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
+
+    Args:
+        type_: type of the resource that failed.
+        name: its name.
+        message: the error.
+        project: project of the resource.
+        stack: name of the stack.
+    """
+    is_api = type_ == _API_TYPE and name == "monitoring"
+    if not (is_api or type_.startswith(_WATCHING_TYPES)) or _REFUSED.search(message) is None:
+        return None
+    roles = "roles/serviceusage.serviceUsageAdmin" if is_api else " and ".join(WATCHING_ROLES)
+    denied = "enable the API of alerts and metrics" if is_api else "create the alerts"
+    return (
+        f"You do not have permission to {denied} in project {project}: you need {roles}. "
+        f"To deploy without alerts and metrics, run `pulumi config set --path gemma-serving:alerts.enabled false --stack {stack}`. {doctor_hint(stack)}"
+    )
+
+
 @dataclass(slots=True)
 class _Waits:
     """First failure of each resource, and the messages already printed."""
@@ -197,9 +223,11 @@ class _Waits:
         return True
 
     def _hint(self, args: pulumi.ErrorHookArgs) -> None:
-        """Print the command for existing resources, or the setting of an image, once per run."""
+        """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
         message = args.errors[0] if args.errors else ""
-        for hint in (exists_hint(message, pulumi.get_stack()), image_advice(args.name, message)):
+        stack = pulumi.get_stack()
+        watching = watching_advice(args.type, args.name, message, project=self.project, stack=stack)
+        for hint in (exists_hint(message, stack), image_advice(args.name, message), watching):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)
                 pulumi.log.warn(hint)

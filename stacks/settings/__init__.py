@@ -16,14 +16,17 @@ from stacks.settings.image import DockerHubSettings, ImageSettings
 from stacks.settings.smoke import SmokeSettings
 from stacks.settings.stack import NOT_IN_FILE, Settings
 from stacks.settings.tpu import ExistingNetworkSettings, TpuSettings
+from stacks.settings.watching import AlertSettings, MetricsSettings
 
 __all__ = [
     "NOT_IN_FILE",
+    "AlertSettings",
     "BucketSettings",
     "CloudRunSettings",
     "DockerHubSettings",
     "ExistingNetworkSettings",
     "ImageSettings",
+    "MetricsSettings",
     "MountSettings",
     "ProbeSettings",
     "ReadinessProbeSettings",

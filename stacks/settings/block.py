@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-EffectName = Literal["nothing", "update", "capacity", "service"]
+EffectName = Literal["nothing", "update", "revision", "capacity", "service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class OnChange:
     """Effect of a change to a setting, or to one below it, on the deployed stack. Without one, the server itself changes.
 
     `nothing`: only the plan, outputs or a wait change; if the server changes, its arguments or environment differ too. `update`: resources
-    other than the server change. `capacity`: the inputs of the provider `gcp-tpu` whose change replaces the queued resource. `service`: a
-    different Cloud Run service.
+    other than the server change. `revision`: the template of a Cloud Run service changes; a TPU machine does not restart its server.
+    `capacity`: the inputs of the provider `gcp-tpu` whose change replaces the queued resource. `service`: a different Cloud Run service.
     """
 
     name: EffectName

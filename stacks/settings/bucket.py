@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from contracts.staged_weights import OWN_FOLDER
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import BucketName, ManifestHash, Prefix, Region
+from stacks.settings.text import BucketName, ManifestHash, PartHash, Prefix, Region
 
 
 class BucketSettings(Block):
@@ -21,6 +21,9 @@ class BucketSettings(Block):
     manifest: ManifestHash | None = None
     """Hash of the staged weights, written by `scripts.stage_model`. A new hash means a new revision, or a restart of the TPU's server. With
     `sha256:` the weights are in the folder `PREFIX-` plus the first 16 digits; a bare hash is from an earlier version, in `PREFIX`."""
+    parts: Annotated[dict[str, PartHash], Field(default_factory=dict)]
+    """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `scripts.stage_model`. Each is in a folder of its
+    own, like the weights. Parts without a hash are downloaded from the hub."""
     force_destroy: Annotated[bool, OnChange("update")] = True
     """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False

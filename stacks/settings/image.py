@@ -27,6 +27,8 @@ class ImageSettings(Block):
         OnChange("nothing"),
     ]
     """Precisions that this image loads although its version does not, for example with a patch in `buildContext`."""
+    audio: Annotated[bool | None, Judged("image_audio"), OnChange("nothing")] = None
+    """True if this image has the packages that decode audio (`vllm[audio]`), false if not. Default: unknown."""
     build_context: str | None = None
     """Folder with a Dockerfile based on this image (build argument BASE_IMAGE). The stack builds it and serves the result."""
     uid: Annotated[int | None, Judged("cloud_run.image_uid")] = None

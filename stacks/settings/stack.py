@@ -14,6 +14,7 @@ from contracts.outputs import Target
 from contracts.staged_weights import OWN_FOLDER, own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
+from planning.question.types import WatchOptions
 from planning.question.vllm_args import STREAMER, VllmOptions
 from planning.question.workload import Workload, check_workload
 from planning.rules.findings import check_accepted
@@ -36,9 +37,11 @@ from stacks.settings.text import (
     SecretVersion,
 )
 from stacks.settings.tpu import TpuSettings
+from stacks.settings.vllm import without_blocks
+from stacks.settings.watching import AlertSettings, MetricsSettings
 from stacks.units import DurationS
 
-NOT_IN_FILE: Final = ("project", "secrets")
+NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 """Fields without a key in the file."""
 
 
@@ -50,7 +53,8 @@ def _image_block(value: object) -> object:
     if image is None:
         raise ValueError(f"expected {' or '.join(IMAGES)}, or a block with repository and digest")
     built = {"supports": list(image.supports), "buildContext": image.build_context} if image.build_context else {}
-    return {"repository": image.repository, "digest": image.digest, "version": image.version, **built}
+    named = {"repository": image.repository, "digest": image.digest, "version": image.version}
+    return {**named, "audio": image.decodes_audio, **built}
 
 
 def _image_of_the_target(values: dict[str, object]) -> object:
@@ -105,7 +109,7 @@ class Settings(Block):
     """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image."""
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
     """Docker Hub account used to pull the image. Without it, pulls count against an IP address that you share with others."""
-    vllm: Annotated[VllmOptions, Judged("vllm")] = Field(default_factory=VllmOptions)
+    vllm: Annotated[VllmOptions, BeforeValidator(without_blocks), Judged("vllm")] = Field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
     tpu: TpuSettings | None = None
     """The queued resource. Required with target tpu, otherwise rejected."""
@@ -131,6 +135,14 @@ class Settings(Block):
     max_usd: Annotated[Positive | None, Judged("max_usd"), OnChange("update")] = None
     """Maximum cost of the stack in US dollars, at list prices, for all its machines. `scripts.teardown --over-limit` tears down stacks that cost
     more."""
+    alerts: Annotated[
+        AlertSettings, Field(default_factory=lambda: AlertSettings.model_validate({})), OnChange("update")
+    ]
+    """Alert policies in Cloud Monitoring and a dashboard."""
+    metrics: Annotated[
+        MetricsSettings, Field(default_factory=lambda: MetricsSettings.model_validate({})), OnChange("revision")
+    ]
+    """Collector of metrics beside the server."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
     `python -m scripts.plan prices` refreshes those. `scripts.teardown --over-limit` uses list prices."""
@@ -142,6 +154,8 @@ class Settings(Block):
     """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
     secrets: Annotated[list[SecretKey], Field(default_factory=list)]
     """Secrets set by value. Pulumi holds the values."""
+    vllm_in_blocks: Annotated[list[str], Field(default_factory=list), Judged("vllm_in_blocks")]
+    """Options of vLLM for which the file uses a block, because messages name the keys that it uses."""
 
     @field_validator("endpoint_url")
     @classmethod
@@ -234,6 +248,17 @@ class Settings(Block):
         return self
 
     @model_validator(mode="after")
+    def _adapters_can_be_read(self) -> "Settings":
+        adapters = self.vllm.lora_adapters or {}
+        in_bucket = next((name for name, place in adapters.items() if place.startswith("gs://")), None)
+        if in_bucket is not None and self.weights != "bucket":
+            raise ValueError(
+                f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is {self.weights}; set weights: "
+                "bucket, so that scripts.stage_model copies the adapter"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _account_is_used(self) -> "Settings":
         if self.docker_hub is not None and self.image.build_context is not None:
             raise ValueError(
@@ -265,6 +290,12 @@ class Settings(Block):
     def served_revision(self) -> str | None:
         """Commit that the server downloads from the hub. None: it downloads nothing, or the latest commit of the main branch."""
         return self.model_revision if self.weights == "hub" else None
+
+    @property
+    def collects_metrics(self) -> bool:
+        """True if a collector of metrics runs beside the server."""
+        watch = WatchOptions(alerts_enabled=self.alerts.enabled, metrics_enabled=self.metrics.enabled)
+        return watch.collects_on("tpu-vm" if self.target == "tpu" else self.target)
 
     def secret_version(self, key: SecretKey) -> str | None:
         """Return the existing version in Secret Manager that holds a secret, or None."""

@@ -92,6 +92,9 @@ ManifestHash = Annotated[
     str,
     Matching(r"^(sha256:)?[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints"),
 ]
+PartHash = Annotated[
+    str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints")
+]
 ProjectPath = Annotated[
     str,
     Matching(

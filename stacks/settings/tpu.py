@@ -1,7 +1,7 @@
 """A TPU queued resource or a Compute Engine instance with TPU chips, and its network."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -9,7 +9,10 @@ from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
 from stacks.settings.block import Block, Judged, OnChange
 from stacks.settings.text import AcceleratorType, Member, Network, Subnetwork, TunnelRole, Zone
-from stacks.units import DurationS
+from stacks.units import DurationS, format_duration
+
+LEAST_IDLE_S: Final = 600
+"""Minimum of `idleAfter`: far above the interval of the machine's reports, so that a short gap between requests is not idle time."""
 
 
 class ExistingNetworkSettings(Block):
@@ -56,6 +59,9 @@ class TpuSettings(Block):
         default=None, alias="renewBefore"
     )
     """Time before the run expires at which `up` requests a second machine and switches to it. Off by default. Run `up` on a schedule."""
+    idle_after_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="idleAfter")
+    """Time without a request after which `scripts.teardown --over-limit` tears the stack down. The machine measures it with the server's counters. At
+    least 10m. Off by default."""
     wait_for: Annotated[Literal["ready", "active", "accepted"], OnChange("nothing")] = "ready"
     """Goal of the wait of `up`: the ready server, the machine, or only Google's acceptance of the request. The next `up` continues from there."""
     ready_timeout_s: Annotated[DurationS, OnChange("nothing")] = Field(
@@ -101,6 +107,15 @@ class TpuSettings(Block):
     def regions(self) -> tuple[str, ...]:
         """Distinct regions of the zones, in order."""
         return tuple(dict.fromkeys(zone.rpartition("-")[0] for zone in self.zones))
+
+    @field_validator("idle_after_s")
+    @classmethod
+    def _idle_time_is_reported(cls, idle_after_s: int | None) -> int | None:
+        if idle_after_s is not None and idle_after_s < LEAST_IDLE_S:
+            raise ValueError(
+                f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a machine reports once a minute; set for example idleAfter: 2h"
+            )
+        return idle_after_s
 
     @field_validator("zones")
     @classmethod

@@ -1,0 +1,249 @@
+"""Alerts of one stack in Cloud Monitoring: those that ring, and whether anything can ring.
+
+That no alert rings is an answer only if policies exist, are enabled, and receive the metrics that they read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlencode
+
+from cloud.google_api import GoogleApi, answer_of, enable_command
+from cloud.simulated import is_simulated
+from contracts.alerts import RUNBOOK, LogAlert, MetricAlert, Severity, first_command, row_of
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.fields import as_mapping, as_sequence
+from contracts.labels import owner_of
+from contracts.naming import Names
+from contracts.plain_text import for_terminal
+
+Verdict = Literal["rings", "silent", "unknown"]
+Item = Mapping[str, object]
+Keeps = Callable[[Item], bool]
+
+POLICY_TYPE: Final = "gcp:monitoring/alertPolicy:AlertPolicy"
+MONITORING: Final = "monitoring"
+_ROLE: Final = "roles/monitoring.viewer"
+_SEVERITIES: Final[Mapping[str, Severity]] = {"CRITICAL": "page", "ERROR": "page", "WARNING": "ticket"}
+_PAGE_SIZE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackAlert:
+    """An alert that rings or rang, as an incident in Cloud Monitoring."""
+
+    title: str
+    severity: Severity | None
+    """`page`: users are affected. `ticket`: during the day. None: the policy has no severity."""
+    opened: str
+    """RFC 3339."""
+    closed: str | None
+    """RFC 3339; None if it still rings."""
+    meaning: str
+    command: str
+    """First command of the runbook."""
+    runbook: str
+    """Page and heading; the page alone for a policy that this release does not have."""
+    incident: str
+    """Full name in Cloud Monitoring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertReport:
+    """The alerts of one stack."""
+
+    stack: str
+    project: str
+    ringing: Sequence[StackAlert] = ()
+    """Those that affect users first, then the oldest first."""
+    closed: Sequence[StackAlert] = ()
+    """The newest first; empty unless they were read."""
+    policies: int | None = None
+    """Number of alert policies; None if unknown."""
+    unread: Sequence[str] = ()
+    """What Google did not return, one sentence each."""
+    unwatched: Sequence[str] = ()
+    """Reasons why alerts cannot ring, one sentence each."""
+    notes: Sequence[str] = ()
+    """Restrictions that leave the verdict as it is, one sentence each."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`silent` means that nothing rings and that everything can."""
+        if self.ringing:
+            return "rings"
+        return "unknown" if self.unread or self.unwatched else "silent"
+
+
+def no_policies(stack: str, project: str) -> AlertReport:
+    """Return the report of a stack without alert policies."""
+    why = (
+        f"Stack {stack} has no alert policies, so nothing watches it. To create them, run `pulumi up --stack {stack}`, unless its settings "
+        f"have alerts.enabled: false ({RUNBOOK})."
+    )
+    return AlertReport(stack=stack, project=project, policies=0, unwatched=(why,))
+
+
+def read_alerts(
+    api: GoogleApi, *, stack: str, project: str, declared: int = 0, has_closed: bool = False
+) -> AlertReport:
+    """Return the alerts of a stack's policies, which are found by their labels.
+
+    Args:
+        api: session.
+        stack: name of the stack.
+        project: project of the stack.
+        declared: number of alert policies in the stack's state.
+        has_closed: read closed alerts too.
+    """
+    listed = _policies(api, project, stack)
+    if isinstance(listed, Unknown):
+        return AlertReport(stack=stack, project=project, unread=(_unread("alert policies", project, listed),))
+    policies = listed.value if isinstance(listed, Present) else ()
+    if not policies and not declared:
+        return no_policies(stack, project)
+    incidents = _incidents(api, project, has_closed=has_closed)
+    seen = incidents.value if isinstance(incidents, Present) else ()
+    found = [alert for each in seen if (alert := _alert(each, policies, stack)) is not None]
+    unread = [_unread("open alerts", project, incidents)] if isinstance(incidents, Unknown) else []
+    missing, notes = list(_gaps(policies, stack, declared)), list(_notes(policies))
+    needing = [policy for policy in policies if _needs_collector(policy)]
+    if needing:
+        match _has_data(api, project, stack):
+            case Present(value=True):
+                pass
+            case Present() | Absent():
+                missing.append(_no_data(stack, len(needing)))
+            case Unknown() as why:
+                unread.append(_unread("metrics", project, why))
+    ringing = [alert for alert in found if alert.closed is None]
+    return AlertReport(
+        stack=stack,
+        project=project,
+        ringing=sorted(ringing, key=lambda alert: (alert.severity != "page", alert.opened)),
+        closed=sorted((each for each in found if each.closed), key=lambda alert: alert.opened, reverse=True),
+        policies=len(policies),
+        unread=tuple(unread),
+        unwatched=tuple(missing),
+        notes=tuple(notes),
+    )
+
+
+def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:
+    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", lambda item: _owner(item) == stack)
+
+
+def _owner(policy: Item) -> str:
+    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
+    return "" if owner is None else owner.stack
+
+
+def _incidents(api: GoogleApi, project: str, *, has_closed: bool) -> Answer[Sequence[Item]]:
+    query = {"pageSize": _PAGE_SIZE} if has_closed else {"pageSize": _PAGE_SIZE, "filter": 'state="OPEN"'}
+    # An incident without a state is unknown to this release. It is shown rather than left out.
+    return _listed(
+        api,
+        f"v3/projects/{project}/alerts?{urlencode(query)}",
+        "alerts",
+        lambda item: has_closed or item.get("state") != "CLOSED",
+    )
+
+
+def _listed(api: GoogleApi, path: str, key: str, keeps: Keeps) -> Answer[Sequence[Item]]:
+    def read() -> Sequence[Item]:
+        pages = api.pages(MONITORING, path)
+        return [item for page in pages for item in map(as_mapping, as_sequence(page.get(key))) if keeps(item)]
+
+    return answer_of(MONITORING, read)
+
+
+def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert | None:
+    """Return an incident of one of these policies; None for another one."""
+    snapshot = as_mapping(incident.get("policy"))
+    policy = next((each for each in policies if each.get("name") == snapshot.get("name")), None)
+    if policy is None:
+        return None
+    title = _title(policy)
+    row = row_of(title)
+    content = str(as_mapping(policy.get("documentation")).get("content") or "")
+    closed = str(incident.get("closeTime") or "") if incident.get("state") == "CLOSED" else ""
+    return StackAlert(
+        title=for_terminal(title),
+        severity=row.severity if row else _SEVERITIES.get(str(policy.get("severity"))),
+        opened=str(incident.get("openTime") or ""),
+        closed=closed or None,
+        # The daily cost has a meaning for each target, and the policy has the right one.
+        meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
+        command=first_command(row, stack) if row else f"python -m scripts.logs --stack {stack}",
+        runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
+        incident=str(incident.get("name") or ""),
+    )
+
+
+def _title(policy: Item) -> str:
+    """Return the title in the name of a policy (components.observability)."""
+    name = str(policy.get("displayName") or "")
+    return name.partition(": ")[2] or name
+
+
+def _row(policy: Item) -> MetricAlert | LogAlert | None:
+    return row_of(_title(policy))
+
+
+def _needs_collector(policy: Item) -> bool:
+    """Return whether a policy reads metrics of the server, which the collector writes with the server's name as `namespace`."""
+    conditions = map(as_mapping, as_sequence(policy.get("conditions")))
+    queries = (as_mapping(each.get("conditionPrometheusQueryLanguage")).get("query") for each in conditions)
+    return any("namespace=" in str(query) for query in queries)
+
+
+def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
+    """Yield what keeps policies from ringing."""
+    if len(policies) < declared:
+        yield (
+            f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "
+            f"To create them again, run `pulumi up --refresh --stack {stack}`."
+        )
+    disabled = [for_terminal(_title(policy)) for policy in policies if policy.get("enabled") is False]
+    if disabled:
+        yield (
+            f"Disabled, so they cannot ring: {', '.join(sorted(disabled))}. To enable them, run "
+            f"`pulumi up --refresh --stack {stack}`."
+        )
+
+
+def _notes(policies: Sequence[Item]) -> Iterator[str]:
+    if policies and not any(_needs_collector(policy) for policy in policies):
+        yield (
+            "Without metrics.enabled, only log lines and the daily cost are watched: not the queue, errors, latency, restarts and idle servers."
+        )
+    if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
+        yield "The alerts have no recipient. Set alerts.email or alerts.webhook."
+    if is_simulated() and any(isinstance(_row(policy), LogAlert) for policy in policies):
+        yield "The local cloud does not evaluate alerts on log lines."
+
+
+def _has_data(api: GoogleApi, project: str, stack: str) -> Answer[bool]:
+    """Return whether the collector has written within the last day."""
+    query = f'count(last_over_time(up{{namespace="{Names(project=project, stack=stack).base}"}}[1d]))'
+    path = f"v1/projects/{project}/location/global/prometheus/api/v1/query"
+
+    def read() -> bool:
+        answer = api.post(MONITORING, path, {"query": query})
+        return bool(as_sequence(as_mapping(answer.get("data")).get("result")))
+
+    return answer_of(MONITORING, read)
+
+
+def _no_data(stack: str, policies: int) -> str:
+    return (
+        f"No metrics of the server arrived in the last 24 hours, so alerts that read them ({policies}) cannot ring. Either no instance ran, or its "
+        f"collector does not work: run `python -m scripts.logs --stack {stack}`."
+    )
+
+
+def _unread(what: str, project: str, why: Unknown) -> str:
+    if why.cause == "api off":
+        return f"Cannot read {what}: {why.why}. Run `{enable_command(project, [MONITORING])}`."
+    role = f" You need {_ROLE}." if why.cause == "denied" else ""
+    return f"Cannot read {what}: {why.why.rstrip('.')}.{role}"

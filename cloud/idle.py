@@ -1,0 +1,93 @@
+"""Idle time of a stack's TPU machines, by their own report: idle since, busy, or unknown. Unknown never counts as idle."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from cloud.google_api import GoogleListError
+from cloud.tpu_machine import TpuMachine
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import ScriptError
+from contracts.guest_attributes import (
+    COMPILING,
+    FETCHING_WEIGHTS,
+    IDLE_SINCE_KEY,
+    LOADING,
+    NOT_IDLE,
+    PHASE_KEY,
+    PULLING_IMAGE,
+    READY,
+    RESTARTING_AGENT_VERSION,
+    RESTORING,
+    RETRYING,
+    STARTING,
+    UPDATED_AT_KEY,
+    agent_version,
+)
+from planning.units import age
+
+LATEST_REPORT: Final = timedelta(minutes=10)
+"""Age from which a report proves nothing. The agent writes one each minute."""
+_STARTS: Final = frozenset({STARTING, PULLING_IMAGE, FETCHING_WEIGHTS, LOADING, COMPILING, RETRYING, RESTORING})
+"""Phases in which a server starts, so the machine is busy."""
+
+
+def idle_since(machines: Sequence[TpuMachine], now: datetime) -> Answer[datetime]:
+    """Return the time since which all machines are idle, Absent if one is busy, and Unknown if one may be."""
+    each = [_of_machine(machine, now) for machine in machines]
+    found: list[datetime] = []
+    unknown: Unknown | None = None
+    for answer in each:
+        match answer:
+            case Present(value=since):
+                found.append(since)
+            case Absent():
+                return Absent()
+            case Unknown():
+                unknown = unknown or answer
+    if unknown is not None:
+        return unknown
+    return Present(max(found)) if found else Unknown("the stack has no machine")
+
+
+def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
+    name = machine.name.rpartition("/")[2]
+    try:
+        published = machine.published()
+    except (GoogleListError, ScriptError) as error:
+        return Unknown(f"the guest attributes of {name} could not be read ({error})")
+    answer = reported(published, now)
+    return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer
+
+
+def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
+    """Return the idle time in the guest attributes of one machine. The reason of Unknown continues a sentence about the machine."""
+    phase, version = published.get(PHASE_KEY, ""), agent_version(published)
+    if not phase:
+        return Unknown("has published no phase")
+    if version < RESTARTING_AGENT_VERSION:
+        return Unknown(f"has an agent of version {version}, which does not report the idle time until a reboot")
+    updated = _time(published.get(UPDATED_AT_KEY, ""))
+    if updated is None or now - updated > LATEST_REPORT:
+        return Unknown(
+            f"last reported {'at an unknown time' if updated is None else f'{age((now - updated).total_seconds())} ago'}"
+        )
+    if phase in _STARTS:
+        return Absent()
+    return _of_server(published) if phase == READY else Unknown(f"is {phase}")
+
+
+def _of_server(published: Mapping[str, str]) -> Answer[datetime]:
+    """Return the idle time of a ready server."""
+    if published.get(IDLE_SINCE_KEY) == NOT_IDLE:
+        return Absent()
+    since = _time(published.get(IDLE_SINCE_KEY, ""))
+    return Unknown("does not report whether requests are running") if since is None else Present(since)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

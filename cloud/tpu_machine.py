@@ -1,0 +1,139 @@
+"""The TPU machine of a stack, a node or an instance: its document, its guest attributes, and a change of one metadata key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+from cloud.capacity import pairs_of
+from cloud.clock import WaitClock
+from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.kinds import INSTANCE, NODE, by_name
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping, as_sequence
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.labels import Ownership
+
+_LIMIT_S: Final = 300.0
+_PAUSE_S: Final = 1.0
+_CONFLICTS: Final = frozenset({"resourceNotReady", "conditionNotMet"})
+"""Compute Engine's reasons if another change of the instance is in progress, or was made since it was read."""
+_STALE: Final = "CONDITION_NOT_MET"
+"""Code of an operation of Compute Engine that found another change after it had accepted the request."""
+
+Item = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuMachine:
+    """One machine, by its full name: projects/P/locations/Z/nodes/N or projects/P/zones/Z/instances/N."""
+
+    api: GoogleApi
+    name: str
+    clock: WaitClock = field(default_factory=WaitClock)
+
+    @property
+    def is_instance(self) -> bool:
+        """True for a Compute Engine instance, False for a node of Cloud TPU."""
+        return "/instances/" in self.name
+
+    @property
+    def zone(self) -> str:
+        """The zone."""
+        return self.name.split("/")[3]
+
+    def read(self) -> Answer[Item]:
+        """Return whether it exists, with its document."""
+        kind = by_name(INSTANCE if self.is_instance else NODE)
+        return lookup(self.api, kind.api, kind.address(self.name))
+
+    def published(self) -> Mapping[str, str]:
+        """Return the agent's guest attributes; empty if it has published none. Raises GoogleListError, or ScriptError."""
+        query = f"{GUEST_ATTRIBUTE_NAMESPACE}/"
+        try:
+            if self.is_instance:
+                path = f"compute/v1/{self.name}/getGuestAttributes?queryPath={query.replace('/', '%2F')}"
+                return pairs_of(as_mapping(self.api.get("compute", path).get("queryValue")).get("items"))
+            answer = self.api.post("tpu", f"v2alpha1/{self.name}:getGuestAttributes", {"queryPath": query})
+        except GoogleListError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return {}
+            raise
+        workers = as_sequence(answer.get("guestAttributes"))
+        first = as_mapping(workers[0] if workers else None)
+        return pairs_of(as_mapping(first.get("queryValue")).get("items"))
+
+    def metadata(self, document: Item) -> Mapping[str, str]:
+        """Return the metadata in its document."""
+        found = as_mapping(document.get("metadata"))
+        return pairs_of(found.get("items")) if self.is_instance else {key: str(value) for key, value in found.items()}
+
+    def set_metadata(self, key: str, value: str, owner: Ownership) -> None:
+        """Set one key of the metadata and keep all others. Waits until Google has finished the change.
+
+        Raises CommandRefusedError if the machine is gone or is not `owner`'s, and ScriptError.
+        """
+        end_s = self.clock.now_s() + _LIMIT_S
+        while True:
+            document = self.owned_document(owner)
+            try:
+                problem = self._settled(self._change(document, key, value), end_s)
+            except GoogleListError as error:
+                is_conflict = error.status == HTTPStatus.PRECONDITION_FAILED or error.reason in _CONFLICTS
+                if not (self.is_instance and is_conflict):
+                    raise ScriptError(f"Cannot change the metadata of {self.name}: {error}") from None
+                problem = str(error)
+            else:
+                if not problem:
+                    return
+                if _STALE not in problem:
+                    raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
+            if self.clock.now_s() > end_s:
+                raise ScriptError(
+                    f"Another client keeps changing {self.name}, so its metadata was not changed: {problem}"
+                )
+            self.clock.sleep(_PAUSE_S)
+
+    def owned_document(self, owner: Ownership) -> Item:
+        """Return its document. Raises CommandRefusedError if it is gone or has another owner, and ScriptError if it cannot be read."""
+        match self.read():
+            case Present(value=document):
+                pass
+            case Absent():
+                raise CommandRefusedError(
+                    f"Machine {self.name} of stack {owner.stack} does not exist: its run expired, Google reclaimed it, or another user deleted it. "
+                    f"Run `pulumi up --refresh --stack {owner.stack}`."
+                )
+            case Unknown(why=why):
+                raise ScriptError(f"Cannot read machine {self.name}: {why}")
+        if not owner.owns(labels=as_mapping(document.get("labels"))):
+            raise CommandRefusedError(
+                f"Machine {self.name} does not have the labels of stack {owner.stack}, so it was not changed. "
+                f"Run `pulumi preview --refresh --stack {owner.stack}` to see whose it is."
+            )
+        return document
+
+    def _change(self, document: Item, key: str, value: str) -> Item:
+        merged = {**self.metadata(document), key: value}
+        if not self.is_instance:
+            return self.api.patch("tpu", f"v2alpha1/{self.name}", {"metadata": merged}, {"updateMask": "metadata"})
+        items = [{"key": one, "value": text} for one, text in merged.items()]
+        fingerprint = as_mapping(document.get("metadata")).get("fingerprint")
+        body = {"items": items, "fingerprint": fingerprint}
+        return self.api.post("compute", f"compute/v1/{self.name}/setMetadata", body)
+
+    def _settled(self, operation: Item, end_s: float) -> str:
+        """Wait until an operation has finished and return its error; empty if it succeeded."""
+        while not (operation.get("done") or operation.get("status") == "DONE"):
+            if self.clock.now_s() > end_s:
+                raise ScriptError(f"The change of the metadata of {self.name} did not finish within {_LIMIT_S:.0f} s.")
+            self.clock.sleep(_PAUSE_S)
+            name = str(operation.get("name"))
+            zone = "/".join(self.name.split("/")[:4])
+            is_short = self.is_instance and "/" not in name
+            path = f"compute/v1/{zone}/operations/{name}" if is_short else f"v2alpha1/{name}"
+            operation = self.api.get("compute" if self.is_instance else "tpu", path)
+        error = as_mapping(operation.get("error"))
+        each = [as_mapping(one) for one in as_sequence(error.get("errors"))] or ([error] if error else [])
+        return "; ".join(f"{one.get('message') or 'no explanation'} ({one.get('code', '?')})" for one in each)

@@ -1,0 +1,150 @@
+"""Alert policies of a stack, the channel that tells someone, and a dashboard."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pulumi
+
+from components import gcp
+from components.dashboard import dashboard_json
+from contracts.alerts import EVALUATION_S, LOG_RATE_LIMIT_S, RUNBOOK, AlertValues, LogAlert, MetricAlert, Severity
+from contracts.labels import Ownership
+
+_SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
+_AUTO_CLOSE_S: Final = 1800
+"""Time after which Google closes an incident without new data. The minimum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservabilityArgs:
+    """Alerts of one server."""
+
+    project: str
+    ownership: Ownership
+    labels: Mapping[str, str]
+    values: AlertValues
+    alerts: Sequence[MetricAlert]
+    log_alerts: Sequence[LogAlert]
+    log_filter: str
+    """Filter of Cloud Logging for the lines of this server."""
+    has_dashboard: bool
+    """True if a collector fills the dashboard."""
+    email: str | None = None
+    webhook: str | None = None
+
+
+class Observability(pulumi.ComponentResource):
+    """One policy for each alert. All notify the same channels. A policy without a channel still opens incidents, which the console shows."""
+
+    policies: Sequence[pulumi.Output[str]]
+    """Full names of the policies."""
+
+    def __init__(self, name: str, args: ObservabilityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gemma-serving:index:Observability", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        labels = {**args.labels, **args.ownership.labels}
+        channels = [
+            gcp.monitoring.NotificationChannel(
+                f"{name}-{key}",
+                gcp.monitoring.NotificationChannelArgs(
+                    project=args.project,
+                    display_name=f"{args.values.name} {key}",
+                    type=kind,
+                    labels={field: value},
+                    user_labels=labels,
+                ),
+                opts=child,
+            )
+            for key, kind, field, value in _channels(args)
+        ]
+        told = [channel.name for channel in channels]
+        every = [
+            *((alert, _promql(alert, args.values)) for alert in args.alerts),
+            *((alert, _log_line(alert, args.log_filter)) for alert in args.log_alerts),
+        ]
+        declared = [
+            gcp.monitoring.AlertPolicy(f"{name}-{alert.anchor}", _policy(alert, condition, args, told, labels), child)
+            for alert, condition in every
+        ]
+        if args.has_dashboard:
+            gcp.monitoring.Dashboard(
+                f"{name}-dashboard",
+                gcp.monitoring.DashboardArgs(
+                    project=args.project,
+                    dashboard_json=dashboard_json(title=args.values.name, namespace=args.values.name, labels=labels),
+                ),
+                opts=child,
+            )
+        self.policies = [policy.name for policy in declared]
+        self.register_outputs({"policies": self.policies})
+
+
+def _channels(args: ObservabilityArgs) -> Sequence[tuple[str, str, str, str]]:
+    """Return name, type, label and value of each channel."""
+    given = (("email", "email", "email_address", args.email), ("webhook", "webhook_tokenauth", "url", args.webhook))
+    return [(key, kind, field, value) for key, kind, field, value in given if value is not None]
+
+
+def _policy(
+    alert: MetricAlert | LogAlert,
+    condition: gcp.monitoring.AlertPolicyConditionArgs,
+    args: ObservabilityArgs,
+    told: Sequence[pulumi.Input[str]],
+    labels: Mapping[str, str],
+) -> gcp.monitoring.AlertPolicyArgs:
+    return gcp.monitoring.AlertPolicyArgs(
+        project=args.project,
+        display_name=f"{args.values.name}: {alert.title}",
+        combiner="OR",
+        severity=_SEVERITIES[alert.severity],
+        conditions=[condition],
+        notification_channels=list(told),
+        user_labels=labels,
+        alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
+            auto_close=f"{_AUTO_CLOSE_S}s",
+            # Google requires the limit for conditions on log lines and rejects it for others.
+            notification_rate_limit=gcp.monitoring.AlertPolicyAlertStrategyNotificationRateLimitArgs(
+                period=f"{LOG_RATE_LIMIT_S}s"
+            )
+            if isinstance(alert, LogAlert)
+            else None,
+        ),
+        documentation=gcp.monitoring.AlertPolicyDocumentationArgs(
+            subject=f"{args.values.name}: {alert.title}",
+            content=documentation(alert, args.values),
+            mime_type="text/markdown",
+        ),
+    )
+
+
+def documentation(alert: MetricAlert | LogAlert, values: AlertValues) -> str:
+    """Return the text of a notification: meaning, first command, runbook."""
+    command = values.replace_in(alert.command)
+    return f"{alert.meaning}\n\nFirst command: `{command}`\n\nRunbook: {RUNBOOK}#{alert.anchor}"
+
+
+def _promql(alert: MetricAlert, values: AlertValues) -> gcp.monitoring.AlertPolicyConditionArgs:
+    return gcp.monitoring.AlertPolicyConditionArgs(
+        display_name=alert.title,
+        condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
+            query=values.replace_in(alert.expression),
+            duration=f"{alert.hold_s}s",
+            evaluation_interval=f"{EVALUATION_S}s",
+            alert_rule=alert.name,
+            rule_group=re.sub(r"\W", "_", values.name),
+            labels={"severity": alert.severity},
+            # At the first `up` none of the metrics exists yet.
+            disable_metric_validation=True,
+        ),
+    )
+
+
+def _log_line(alert: LogAlert, log_filter: str) -> gcp.monitoring.AlertPolicyConditionArgs:
+    return gcp.monitoring.AlertPolicyConditionArgs(
+        display_name=alert.title,
+        condition_matched_log=gcp.monitoring.AlertPolicyConditionConditionMatchedLogArgs(
+            filter=f'{log_filter} AND textPayload=~"{alert.pattern}"'
+        ),
+    )

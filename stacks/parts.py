@@ -1,0 +1,70 @@
+"""Drafters and adapters of a stack, staged beside its model in the bucket."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from contracts.staged_weights import OWN_FOLDER, own_folder
+from planning.question.drafters import named_drafter
+from planning.question.hub_files import HUB_ID
+from planning.question.vllm_args import VllmOptions
+from stacks.settings import Settings
+
+_GS: Final = "gs://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A checkpoint that the server loads in addition to its model."""
+
+    kind: Literal["drafter", "adapter"]
+    source: str
+    """Hugging Face id, or gs://BUCKET/FOLDER."""
+    revision: str | None = None
+    """Commit on the hub; None for the latest of the main branch."""
+    digest: str | None = None
+    """Hash of its manifest; None if it is not staged."""
+
+    @property
+    def name(self) -> str:
+        """Folder of its copy in the bucket, without the hash."""
+        return folder_name(self.source)
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of its copy in the bucket; None if it is not staged."""
+        return None if self.digest is None else own_folder(self.name, self.digest)
+
+
+def folder_name(source: str) -> str:
+    """Return the folder of a part's copy in the bucket, without the hash."""
+    return source.rstrip("/").rpartition("/")[2]
+
+
+def parts_of(settings: Settings) -> tuple[Part, ...]:
+    """Return the parts that staging copies, the drafter first; empty unless the weights are in the bucket."""
+    return tuple(_parts(settings)) if settings.weights == "bucket" else ()
+
+
+def _parts(settings: Settings) -> Iterator[Part]:
+    hashes = {source: digest.removeprefix(OWN_FOLDER) for source, digest in settings.bucket.parts.items()}
+    drafter = named_drafter(settings.vllm)
+    if drafter is not None and HUB_ID.fullmatch(drafter):
+        revision = (settings.vllm.speculative_config or {}).get("revision")
+        commit = revision if isinstance(revision, str) else None
+        yield Part(kind="drafter", source=drafter, revision=commit, digest=hashes.get(drafter))
+    for place in dict.fromkeys((settings.vllm.lora_adapters or {}).values()):
+        if place.startswith(_GS) or HUB_ID.fullmatch(place):
+            yield Part(kind="adapter", source=place, digest=hashes.get(place))
+
+
+def with_local_parts(options: VllmOptions, parts: tuple[Part, ...], root: str) -> VllmOptions:
+    """Return the options with the local folder of each staged part, below `root`, instead of its id."""
+    folders = {part.source: f"{root}/{part.folder}" for part in parts if part.folder is not None}
+    config, adapters = options.speculative_config, options.lora_adapters
+    if config is not None and config.get("model") in folders:
+        rest = {key: value for key, value in config.items() if key != "revision"}
+        options = replace(options, speculative_config={**rest, "model": folders[str(config["model"])]})
+    if adapters is not None:
+        options = replace(options, lora_adapters={name: folders.get(place, place) for name, place in adapters.items()})
+    return options

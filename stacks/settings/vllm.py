@@ -1,0 +1,264 @@
+"""Blocks of `vllm` for what people use: media, thinking, tools, adapters and speculative decoding.
+
+Each block is converted into the planner's options as soon as the settings are read, so nothing below has a second form of them. The options'
+own keys stay as aliases: a block and a key may not contradict each other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import Field, field_validator, model_validator
+
+from contracts.fields import camel_case
+from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
+from stacks.settings.block import Block
+from stacks.settings.text import Commit, Matching, ModelId, Positive
+
+_PARSER: Final = "gemma4"
+_Items = Annotated[int, Field(ge=0, le=999)]
+_AdapterName = Annotated[str, Matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
+_Folder = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_AdapterPlace = Annotated[
+    str,
+    Matching(
+        rf"^({_Folder}/{_Folder}|gs://[a-z0-9][a-z0-9._-]+(/{_Folder})+|(/{_Folder})+)$",
+        "a Hugging Face id, gs://BUCKET/FOLDER or a folder of the image",
+        "my-org/gemma-4-sql-lora",
+    ),
+]
+
+
+def _one_of(values: tuple[int, ...]) -> Any:  # noqa: ANN401 - metadata of a field
+    return Field(json_schema_extra={"enum": list(values)})
+
+
+class MultimodalSettings(Block):
+    """Images, video and audio in a request. If one of `images`, `videos` and `audios` is set, the others are 0 by default."""
+
+    images: _Items | None = None
+    """Maximum images per request. Default without any limit in this block: 4."""
+    videos: _Items | None = None
+    """Maximum videos per request, 32 frames each."""
+    audios: _Items | None = None
+    """Maximum audio items per request. Only E2B and E4B have an audio encoder, only on a GPU, and only with an image that has `vllm[audio]`."""
+    image_tokens: Annotated[int | None, _one_of(IMAGE_TOKENS)] = None
+    """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
+    max_image_tokens: Annotated[int | None, _one_of(IMAGE_TOKENS)] = None
+    """Largest image that a request may choose. Default: `imageTokens`."""
+
+    @field_validator("image_tokens", "max_image_tokens")
+    @classmethod
+    def _is_a_size(cls, tokens: int | None) -> int | None:
+        if tokens is not None and tokens not in IMAGE_TOKENS:
+            raise ValueError("expected 70, 140, 280, 560 or 1120")
+        return tokens
+
+    def options(self) -> Mapping[str, object]:
+        """Return the planner's options."""
+        limits = {"image": self.images, "video": self.videos, "audio": self.audios}
+        has_limit = any(limit is not None for limit in limits.values())
+        return {
+            "limit_mm_per_prompt": {kind: limit or 0 for kind, limit in limits.items()} if has_limit else None,
+            "image_tokens": self.image_tokens,
+            "max_image_tokens": self.max_image_tokens,
+        }
+
+
+class ThinkingSettings(Block):
+    """Reasoning before the response."""
+
+    parser: str | None = None
+    """Parser that separates reasoning from the response. Default: gemma4."""
+    template: str | None = None
+    """Chat template file inside the image, used instead of the checkpoint's."""
+    default: bool | None = None
+    """Whether the model thinks unless a request turns it off (`chat_template_kwargs`). Default: false."""
+
+    def options(self) -> Mapping[str, object]:
+        """Return the planner's options."""
+        return {
+            "reasoning_parser": self.parser,
+            "chat_template": self.template,
+            "thinks_by_default": self.default,
+        }
+
+
+class ToolSettings(Block):
+    """Tool calls."""
+
+    enabled: bool = True
+    """Allow the model to decide when to call a tool."""
+    parser: str | None = None
+    """Parser that turns the model's tool-call tokens into OpenAI tool calls. Default: gemma4."""
+
+    def options(self) -> Mapping[str, object]:
+        """Return the planner's options."""
+        parser = self.parser or (_PARSER if self.enabled else None)
+        return {"enable_auto_tool_choice": self.enabled, "tool_call_parser": parser}
+
+
+class LoraSettings(Block):
+    """LoRA adapters."""
+
+    adapters: dict[_AdapterName, _AdapterPlace]
+    """Adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket,
+    `scripts.stage_model` copies them to the stack's bucket."""
+    rank: Annotated[int, _one_of(LORA_RANKS)] = DEFAULT_LORA_RANK
+    """Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory."""
+    at_once: Positive | None = None
+    """Adapters that one step can use. Each reserves memory. Default: all of `adapters`."""
+
+    @field_validator("rank")
+    @classmethod
+    def _is_a_rank(cls, rank: int) -> int:
+        if rank not in LORA_RANKS:
+            raise ValueError(f"expected one of {', '.join(map(str, LORA_RANKS))}")
+        return rank
+
+    def options(self) -> Mapping[str, object]:
+        """Return the planner's options."""
+        return {
+            "lora_adapters": dict(self.adapters),
+            "max_lora_rank": self.rank,
+            "max_loras": self.at_once or max(len(self.adapters), 1),
+        }
+
+
+class SpeculativeSettings(Block):
+    """Speculative decoding."""
+
+    method: Literal["n-gram", "draft-model"]
+    """`n-gram`: propose tokens that followed the same words earlier in the prompt. `draft-model`: a small model proposes them."""
+    tokens: Positive = 3
+    """Proposed tokens per step."""
+    drafter: ModelId | None = None
+    """Hugging Face id of the draft model, for draft-model."""
+    revision: Commit | None = None
+    """Commit of the draft model's repository."""
+
+    @model_validator(mode="after")
+    def _has_its_model(self) -> "SpeculativeSettings":
+        if self.method == "draft-model" and self.drafter is None:
+            raise ValueError("method draft-model needs drafter; docs/reference/checkpoints.md lists draft models")
+        if self.method == "n-gram" and (self.drafter or self.revision):
+            raise ValueError("method n-gram uses no model; remove drafter and revision, or set method: draft-model")
+        return self
+
+    def options(self) -> Mapping[str, object]:
+        """Return the planner's options."""
+        proposals = {"num_speculative_tokens": self.tokens}
+        if self.drafter is None:
+            return {"speculative_config": {"method": "ngram", **proposals}}
+        pinned = {} if self.revision is None else {"revision": self.revision}
+        return {"speculative_config": {"model": self.drafter, **pinned, **proposals}}
+
+
+class VllmBlocks(Block):
+    """The blocks of `vllm`."""
+
+    multimodal: MultimodalSettings | None = None
+    """Images, video and audio in a request. If one of `images`, `videos` and `audios` is set, the others are 0 by default."""
+    thinking: ThinkingSettings | None = None
+    """Reasoning before the response."""
+    tools: ToolSettings | None = None
+    """Tool calls."""
+    lora: LoraSettings | None = None
+    """LoRA adapters."""
+    speculative: SpeculativeSettings | None = None
+    """Speculative decoding."""
+
+    def converted(self) -> Iterator[tuple[str, str, object]]:
+        """Yield block, key of the option and value for each option that a block sets."""
+        for name in VllmBlocks.model_fields:
+            block: MultimodalSettings | ThinkingSettings | ToolSettings | LoraSettings | SpeculativeSettings | None = (
+                getattr(self, name)
+            )
+            for option, value in block.options().items() if block is not None else ():
+                if value is not None:
+                    yield name, camel_case(option), value
+
+
+IN_BLOCKS: Final[Mapping[str, str]] = {
+    camel_case(option.name): option.key for option in OPTIONS.values() if option.is_in_block
+}
+"""Options without a key of their own, with their key in a block."""
+
+_LISTS: Final = frozenset(camel_case(option.name) for option in OPTIONS.values() if option.kind is tuple)
+"""Keys with a list in the file and a tuple in the planner's options."""
+
+
+def without_blocks(value: object) -> object:
+    """Return the options of `vllm` with each block converted into the options' own keys.
+
+    Raises:
+        ValueError: a block is invalid, or contradicts a key.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    given = dict(cast("Mapping[str, object]", value))
+    for key in given.keys() & IN_BLOCKS.keys():
+        raise ValueError(f"vllm.{key} is not a key; set vllm.{IN_BLOCKS[key]}")
+    blocks = VllmBlocks.model_validate({name: given.pop(name) for name in VllmBlocks.model_fields if name in given})
+    for name, key, converted in blocks.converted():
+        if given.get(key, converted) != converted:
+            raise ValueError(f"vllm.{name} and vllm.{key} set different values; keep one of them")
+        given[key] = converted
+    return {
+        key: tuple(cast("list[object]", one)) if key in _LISTS and isinstance(one, list) else one
+        for key, one in given.items()
+    }
+
+
+def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
+    """Return the options with a key of their own for which a file's `vllm` uses a block instead."""
+    return [
+        name for name, block in BLOCK_OF.items() if value.get(block) is not None and value.get(camel_case(name)) is None
+    ]
+
+
+def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping[str, object] | None:
+    """Return the change of an option as a change of the block that the file uses for it; None if it uses the option's own key.
+
+    Args:
+        path: Field of the planner, such as `vllm.limit_mm_per_prompt`.
+        value: Its new value; None removes it.
+        in_blocks: Options for which the file uses a block.
+    """
+    name = path.removeprefix("vllm.")
+    if name not in in_blocks:
+        return None
+    if name == "limit_mm_per_prompt":
+        limits = cast("Mapping[str, int]", value or {})
+        return {
+            f"vllm.multimodal.{kind}s": limits.get(kind, 0) if limits else None for kind in ("image", "video", "audio")
+        }
+    if name == "speculative_config":
+        return _speculative_changes(cast("Mapping[str, object] | None", value))
+    return {f"vllm.{KEYS_IN_BLOCKS[name]}": value}
+
+
+def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, object]:
+    if config is None:
+        return {"vllm.speculative": None}
+    model = config.get("model")
+    return {
+        "vllm.speculative.method": "n-gram" if model is None else "draft-model",
+        "vllm.speculative.tokens": config.get("num_speculative_tokens"),
+        "vllm.speculative.drafter": model,
+        "vllm.speculative.revision": config.get("revision"),
+    }
+
+
+KEYS_IN_BLOCKS: Final = {
+    "enable_auto_tool_choice": "tools.enabled",
+    "tool_call_parser": "tools.parser",
+    "reasoning_parser": "thinking.parser",
+    "chat_template": "thinking.template",
+}
+"""Keys of options that also have a key of their own."""
+BLOCK_OF: Final = {
+    "limit_mm_per_prompt": "multimodal",
+    "speculative_config": "speculative",
+    **{name: key.partition(".")[0] for name, key in KEYS_IN_BLOCKS.items()},
+}
+"""Block by option, for options that also have a key of their own."""

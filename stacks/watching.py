@@ -1,0 +1,107 @@
+"""Alerts and metrics of a stack, for either target."""
+
+from collections.abc import Mapping
+
+import pulumi
+
+from contracts.alerts import AlertValues, alerts_of, log_alerts_of
+from contracts.collector import (
+    AGENT_METRICS_PORT,
+    COLLECTOR_IMAGE,
+    CollectorSettings,
+    collector_config,
+)
+from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from stacks.base import PORT, Context, Foundation
+from stacks.secrets import API_KEY
+
+METRICS_ROLE = "roles/monitoring.metricWriter"
+"""Role of the server's account with which the collector writes."""
+_CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
+"""Label `cluster`. For Cloud Run it is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
+_DAY_H = 24
+
+
+def watch(context: Context, foundation: Foundation) -> None:
+    """Declare the alerts of the stack, if it has any."""
+    settings = context.settings
+    if not settings.alerts.enabled:
+        return
+    from components.observability import Observability, ObservabilityArgs  # noqa: PLC0415 - few stacks need it
+
+    target, run, alerts = settings.target, settings.cloud_run, settings.alerts
+    Observability(
+        "alerts",
+        ObservabilityArgs(
+            project=settings.project,
+            ownership=context.ownership,
+            labels=settings.labels,
+            values=alert_values(context),
+            alerts=list(
+                alerts_of(
+                    target,
+                    collects=settings.collects_metrics,
+                    always_on=run is None or run.min_instances > 0,
+                    has_budget=run is not None or alerts.daily_cost is not None,
+                )
+            ),
+            log_alerts=list(log_alerts_of(target)),
+            log_filter=_log_filter(context),
+            has_dashboard=settings.collects_metrics,
+            email=alerts.email,
+            webhook=alerts.webhook,
+        ),
+        foundation.options,
+    )
+
+
+def alert_values(context: Context) -> AlertValues:
+    """Return the values in the expressions of the stack's alerts."""
+    alerts, run = context.settings.alerts, context.settings.cloud_run
+    hourly = context.subject.cost.usd_per_hour
+    always = _DAY_H * hourly * max(1, run.min_instances if run else 1)
+    return AlertValues(
+        stack=context.names.stack,
+        name=context.names.base,
+        ttft_s=alerts.ttft_s,
+        ttft_goal=alerts.ttft_goal,
+        idle_s=alerts.idle_s,
+        usd_per_hour=hourly,
+        daily_usd=always if alerts.daily_cost is None else alerts.daily_cost,
+    )
+
+
+def collector_text(context: Context) -> str | None:
+    """Return the collector's configuration, or None without metrics."""
+    settings = context.settings
+    if not settings.collects_metrics:
+        return None
+    return collector_config(
+        project=settings.project,
+        namespace=context.names.base,
+        cluster=_CLUSTERS[settings.target],
+        ports=(PORT, AGENT_METRICS_PORT) if settings.tpu is not None else (PORT,),
+        interval_s=settings.metrics.interval_s,
+        has_api_key=settings.has_secret(API_KEY.key),
+    )
+
+
+def machine_collector(context: Context, foundation: Foundation) -> pulumi.Input[str] | None:
+    """Return the metadata with the collector of a TPU machine, or None without metrics."""
+    config = collector_text(context)
+    key = foundation.secrets.get(API_KEY.variable)
+    if config is None:
+        return None
+    if key is None:
+        return CollectorSettings(COLLECTOR_IMAGE, config).text()
+    return key.version_name.apply(lambda version: CollectorSettings(COLLECTOR_IMAGE, config, version).text())
+
+
+def _log_filter(context: Context) -> str:
+    """Return the filter for the log lines of the stack's server."""
+    if context.settings.cloud_run is not None:
+        return f'resource.type="cloud_run_revision" AND resource.labels.service_name="{context.names.base}"'
+    return (
+        f'logName="{machine_log_name(context.settings.project)}" AND resource.type="{MACHINE_RESOURCE}" AND '
+        f'resource.labels.namespace="{context.names.account_id}"'
+    )

@@ -1,0 +1,175 @@
+"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics on the loopback address.
+
+Nothing here affects the server, which starts at the same time: a failure is logged and tried again, after longer and longer pauses.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NoReturn
+
+from contracts.collector import (
+    AGENT_METRICS_PORT,
+    COLLECTOR_METADATA_KEY,
+    CONFIG_ARGUMENT,
+    CONFIG_VARIABLE,
+    CollectorSettings,
+    parse_collector,
+)
+from contracts.guest_attributes import AGENT_VERSION, DOCUMENT_HASH_KEY, PHASE_KEY
+from contracts.serving_document import API_KEY_VARIABLE, document_hash
+from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
+from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
+from vm_agent.ending import RunEnd
+from vm_agent.known_secrets import KnownSecrets
+from vm_agent.publishing import PhasePublisher
+
+COLLECTOR_NAME = f"{CONTAINER}-collector"
+COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
+COLLECTOR_MEMORY = "512m"
+"""Limit of the collector's memory, so that it cannot take the server's."""
+COLLECTOR_PULL_LIMIT_S = 900.0
+"""Time limit of a pull of the collector's image."""
+COLLECTOR_RETRY_S = 60.0
+"""Pause after the first failure. It doubles with each failure, up to the longest, so that a log is not filled with them."""
+LONGEST_COLLECTOR_RETRY_S = 900.0
+METRICS_PATH = "/metrics"
+
+
+@dataclass
+class Observer:
+    """The collector that the metadata key names, and the agent's metrics that it scrapes."""
+
+    metadata: MetadataClient
+    publisher: PhasePublisher
+    run_end: RunEnd
+    secrets: KnownSecrets
+    host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
+    port: int = AGENT_METRICS_PORT
+    retry_s: float = COLLECTOR_RETRY_S
+    pull_limit_s: float = COLLECTOR_PULL_LIMIT_S
+    _pause_s: float = COLLECTOR_RETRY_S
+    _text: "str | None" = None
+    _version: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _server: "ThreadingHTTPServer | None" = None
+
+    def set(self, text: "str | None") -> None:
+        """Store the key's value, or None if it is absent."""
+        with self._changed:
+            if self._version and text == self._text:
+                return
+            self._text, self._version = text, self._version + 1
+            self._changed.notify_all()
+
+    def run(self) -> NoReturn:
+        """Follow the value forever. After a failure, try again later."""
+        done, self._pause_s = 0, self.retry_s
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda done=done: self._version > done)
+            version = self._version
+            if self.apply(version):
+                done, self._pause_s = version, self.retry_s
+                continue
+            with self._changed:
+                is_newer = self._changed.wait_for(lambda version=version: self._version > version, self._pause_s)
+            self._pause_s = self.retry_s if is_newer else min(2 * self._pause_s, LONGEST_COLLECTOR_RETRY_S)
+
+    def apply(self, version: int) -> bool:
+        """Start what the value names, or remove it. Return False if another attempt may succeed."""
+        text = self._text
+        try:
+            if text is None:
+                self._remove()
+            else:
+                self._serve_metrics()
+                self._start(parse_collector(text), document_hash(text), version)
+        except ValueError as error:
+            log(f"No metrics are collected: {error}.")
+        except SupersededError:
+            return True
+        except (ServingError, *CONNECTION_ERRORS) as error:
+            self.publisher.report(f"No metrics are collected: {error} Trying again in {self._pause_s:g} s.")
+            return False
+        return True
+
+    def _start(self, settings: CollectorSettings, text_hash: str, version: int) -> None:
+        """Start the container, unless it already runs with this value. Raises ServingError and SupersededError."""
+        if self._running_hash() == text_hash:
+            return
+        pull(
+            self.metadata,
+            settings.image,
+            progress=lambda _: None,
+            cancelled=lambda: self._version > version,
+            limit_s=self.pull_limit_s,
+        )
+        self._remove_container()
+        key = {} if settings.key is None else {API_KEY_VARIABLE: self.secrets.read(settings.key)}
+        argv = ["docker", "run", "-d", f"--name={COLLECTOR_NAME}", *LOG_OPTIONS, "--restart=unless-stopped"]
+        argv += ["--net=host", f"--memory={COLLECTOR_MEMORY}", f"--label={COLLECTOR_LABEL}={text_hash}"]
+        argv.append(f"--env={CONFIG_VARIABLE}={settings.config}")
+        with secrets_option(key) as option:
+            status, output = run_command([*argv, option, settings.image, CONFIG_ARGUMENT], timeout_s=300)
+        if status:
+            raise ServingError(f"docker run of the collector failed: {output[-600:]}")
+        log(f"The collector of {COLLECTOR_METADATA_KEY} {text_hash[:12]} has started.")
+
+    def _running_hash(self) -> str:
+        """Return the hash of the value that the running collector was started for; empty if none runs."""
+        template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + COLLECTOR_LABEL + '"}}'
+        status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", COLLECTOR_NAME])
+        return output.rpartition(" ")[2] if status == 0 and output.startswith("true ") else ""
+
+    def _remove(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        self._remove_container()
+
+    def _remove_container(self) -> None:
+        if run_command(["docker", "inspect", "--type=container", "--format={{.Id}}", COLLECTOR_NAME])[0] == 0:
+            run_command(["docker", "rm", "-f", COLLECTOR_NAME])
+
+    def _serve_metrics(self) -> None:
+        """Serve the agent's metrics, if they are not served yet. Raises OSError if the port is in use."""
+        if self._server is not None:
+            return
+        observer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = observer.exposition().encode() if self.path == METRICS_PATH else b""
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                pass
+
+        self._server = ThreadingHTTPServer((self.host, self.port), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def exposition(self) -> str:
+        """Return the agent's metrics in Prometheus' text format."""
+        published, ends_at_s = dict(self.publisher.published), self.run_end.ends_at_s
+        lines = [
+            "# TYPE gemma_serving_phase gauge",
+            f'gemma_serving_phase{{phase="{published.get(PHASE_KEY, "")}"}} 1',
+            "# TYPE gemma_serving_restarts_total counter",
+            f"gemma_serving_restarts_total {self.publisher.restarts}",
+            "# TYPE gemma_serving_info gauge",
+            f'gemma_serving_info{{agent_version="{AGENT_VERSION}",document_hash="{published.get(DOCUMENT_HASH_KEY, "")}"}} 1',
+        ]
+        if ends_at_s is not None:
+            lines += [
+                "# TYPE gemma_serving_deadline_timestamp_seconds gauge",
+                f"gemma_serving_deadline_timestamp_seconds {ends_at_s:.3f}",
+            ]
+        return "\n".join([*lines, ""])
