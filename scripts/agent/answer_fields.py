@@ -20,7 +20,7 @@ _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "each of `changes`": ResourceChange,
     "each `changes` of it": ShownChange,
     "`up`": UpAnswer,
-    "`rollout`, `recover`": GatedAnswer,
+    "`rollout`, `restart`, `recover`": GatedAnswer,
     "`stage_weights`": StagingAnswer,
     "`logs`": LogAnswer,
     "`recognise_failure`": CauseAnswer,

@@ -1,4 +1,4 @@
-"""`rollout` and `recover`: a dry run creates a plan that the user can review, and only that plan runs, within the limits of `up`."""
+"""`rollout`, `restart` and `recover`: a dry run creates a plan that the user can review, and only that plan runs, within the limits of `up`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
 
-_NEW: Final = frozenset({"rolled out", "rolled back manually", "nothing to do"})
-"""Outcomes after which the revision of the plan has all requests."""
+_NEW: Final = frozenset({"rolled out", "rolled back manually", "nothing to do", "restarted", "waits for rollout"})
+"""Outcomes after which the price of the plan counts."""
 _OLD: Final = frozenset({"rolled back", "not verified"})
 """Outcomes after which the previous revisions receive all traffic."""
 _NOTHING: Final = frozenset({"held", "refused", "unknown", "failed"})
@@ -74,6 +74,15 @@ async def rollout(call: CommandCall) -> GatedAnswer:
     return await _gated(call, "rollout")
 
 
+@command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
+async def restart(call: CommandCall) -> GatedAnswer:
+    """Restart a deployed server without changing its settings, for example if it hangs. On a TPU, requests fail until it is ready again.
+
+    First call it without plan_id and show the user the effect, then call it again with the plan_id of that answer.
+    """
+    return await _gated(call, "restart")
+
+
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
 async def recover(call: CommandCall) -> GatedAnswer:
     """Find what an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
@@ -84,13 +93,15 @@ async def recover(call: CommandCall) -> GatedAnswer:
 
 
 def add_gated_tools(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tools. `rollout` exists only if the user allowed it; `recover` can always do a dry run."""
+    """Register the tools. `rollout` and `restart` exist only if the user allowed them; `recover` can always do a dry run."""
     (recover if agent.permissions.allows("recover") else replace(recover, hint=ASKS)).add(server, agent)
     if agent.permissions.allows("rollout"):
         rollout.add(server, agent)
+    if agent.permissions.allows("restart"):
+        restart.add(server, agent)
 
 
-async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> GatedAnswer:
+async def _gated(call: CommandCall, command: Literal["rollout", "restart", "recover"]) -> GatedAnswer:
     agent, words, stack, plan_id = call.agent, call.words, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
         return await _dry_run(call, command)
@@ -104,7 +115,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
         most = max(during, agent.spending.price_of(stack) or 0.0)
         agent.spending.reserve(stack, during, counted=most)
     agent.plan_store.use(plan_id)
-    yes = ["--yes"] if command == "recover" else []
+    yes = [] if command == "rollout" else ["--yes"]
     try:
         answer = await call.answer(*yes, "--plan", kept.shown)
     except CommandRefusedError:
@@ -124,7 +135,9 @@ async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
     shown = str(document.get("plan") or "")
     if not found.ok or not shown:
         raise CommandRefusedError(f"scripts.{command} has no plan for stack {stack}: {found.said.text}")
-    prices = _prices_of_rollout(stack, document) if command == "rollout" else _prices_of_recovery(stack, document)
+    prices = (
+        _prices_of_recovery(stack, document) if command == "recover" else _prices_of_revisions(command, stack, document)
+    )
     plan_id = agent.plan_store.keep(
         KeptCommand(
             command=command,
@@ -139,13 +152,18 @@ async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
     return _answer(agent, found, plan_id, prices.during, changed=False)
 
 
-def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
-    """Return the price of both revisions together, and of the remaining one. Raises CommandRefusedError if Google does not report it."""
+def _prices_of_revisions(command: str, stack: str, document: Mapping[str, object]) -> _Prices:
+    """Return the price of both revisions together, and of the remaining one. The price of a restarted TPU does not change.
+
+    Raises CommandRefusedError if Google does not report it.
+    """
+    if document.get("target") == "tpu":
+        return _Prices(during=None, after=None)
     during, after = document.get("usd_per_hour"), document.get("usd_per_hour_after")
     if not isinstance(during, int | float) or not isinstance(after, int | float):
         raise CommandRefusedError(
             f"The combined cost of the revisions of stack {stack} is unknown, because Google does not report their instance limits. "
-            f"The user can run `python -m scripts.rollout --stack {stack}`."
+            f"The user can run `python -m scripts.{command} --stack {stack}`."
         )
     return _Prices(during=float(during), after=float(after))
 

@@ -6,7 +6,7 @@ from typing import Final, Literal, cast, get_args
 
 from contracts.errors import CommandRefusedError
 
-Change = Literal["up", "smoke", "bench", "stage", "rollout", "recover", "teardown"]
+Change = Literal["up", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 MEANINGS: Final[Mapping[Change, str]] = {
     "up": "deploy a plan created by `preview`",
@@ -14,6 +14,7 @@ MEANINGS: Final[Mapping[Change, str]] = {
     "bench": "send load to a server",
     "stage": "copy weights to a new folder of the stack's bucket, and create the bucket according to its plan",
     "rollout": "shift the traffic of a Cloud Run service, or roll it back, as shown in a dry run",
+    "restart": "restart a deployed server without changing its settings, as shown in a dry run",
     "recover": "import resources of an interrupted run into the state, as shown in a dry run",
     "teardown": "delete a stack, each time after the user typed its name and a code",
 }
@@ -21,11 +22,11 @@ MEANINGS: Final[Mapping[Change, str]] = {
 
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
-    "plan": ("plan", "compare_machines", "solve", "explain_finding"),
-    "status": ("doctor", "capacity", "status", "endpoint", "metrics", "list_weights"),
+    "plan": ("plan", "compare_machines", "solve", "explain_finding", "prices"),
+    "status": ("doctor", "capacity", "status", "alerts", "endpoint", "metrics", "list_weights"),
     "logs": ("logs", "recognise_failure"),
     "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
-    "deploy": ("preview", "up", "stage_weights", "rollout", "recover", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it. A tool that is not allowed is in none that a client sees."""

@@ -218,6 +218,21 @@ async def logs(call: CommandCall) -> LogAnswer:
     return log_answer(await call.answer())
 
 
+@command_tool("alerts", {"stack": STACK_OF_CALL, "closed": Argument()}, hint=ASKS)
+async def alerts(call: CommandCall) -> CommandAnswer:
+    """Show which alerts of a stack ring, since when, and the first command for each.
+
+    `verdict` is rings, silent or unknown; unknown means that something cannot be read or that nothing watches.
+    """
+    return await call.answer()
+
+
+@command_tool("plan", {}, hint=ASKS)
+async def prices(call: CommandCall) -> CommandAnswer:
+    """Compare the planner's prices with Google's current price catalog. Writes nothing."""
+    return await call.answer("prices", "--dry-run")
+
+
 def add_read_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools."""
     for tool in (plan, compare_machines, solve):
@@ -231,7 +246,7 @@ def add_read_tools(server: MCPServer[Any], agent: AgentContext) -> None:
         with sentences(agent):
             return explained(identifier)
 
-    for tool in (doctor, capacity, status, logs):
+    for tool in (doctor, capacity, prices, status, alerts, logs):
         tool.add(server, agent)
 
     @server.tool(annotations=READS)

@@ -29,7 +29,7 @@ KEPT_S: Final = 3600.0
 """Retention of the answer of finished work."""
 MOST_ENDED: Final = 20
 CAN_BE_LEFT: Final = frozenset(
-    {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "recover", "teardown"}
+    {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
 )
 """Tools whose work can be detached."""
 ASKS_A_PERSON: Final = "teardown"

@@ -7,9 +7,11 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
   python -m scripts.bench report DIR DIR DIR --out FILE.html
   python -m scripts.bench --stack NAME --find slo --slo ttft=1,tpot=0.05 \
       --input-tokens 1024 --out DIR
+  python -m scripts.bench --stack NAME --images 1 --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
-over a grid of prompt and output lengths. Each point is stored when it finishes,
+over a grid of prompt and output lengths. `--adapters all` names the stack's
+adapters in turn. Each point is stored when it finishes,
 and --resume continues a sweep. Without --out, the results are in
 results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and
 validity.
@@ -38,10 +40,11 @@ def _compare(options: CompareOptions) -> ExitCode:
     Exit code 1 if a metric got worse beyond the threshold.
     """
     from loadtest.run import compare
+    from scripts.bench.quality import quality_remark
     from scripts.bench.refusals import refused
 
     with refused():
-        return ExitCode(compare(options))
+        return ExitCode(compare(options, quality_remark(options.before, options.after)))
 
 
 def _report(options: ReportFolders) -> ExitCode:
@@ -50,10 +53,11 @@ def _report(options: ReportFolders) -> ExitCode:
     With several folders, print a table of the best load of each, as Markdown to paste.
     """
     from loadtest.run import report
+    from scripts.bench.quality import quality_beside
     from scripts.bench.refusals import refused
 
     with refused():
-        return ExitCode(report(options))
+        return ExitCode(report(options, quality_beside))
 
 
 COMMAND: Final = Command(

@@ -15,7 +15,7 @@ from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.question.types import Band as PlannedBand
 from planning.question.types import WorkloadPlan
-from planning.question.workload import Workload
+from planning.question.workload import DEFAULT_IMAGE_TOKENS, DEFAULT_WORKLOAD, IMAGE_TOKENS, Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.measured.planned`)."""
@@ -37,15 +37,17 @@ class PlanForecast:
     """Forecast from a stack's plan."""
 
     answers: Answers
+    image_tokens: int = DEFAULT_IMAGE_TOKENS
+    """Soft tokens per image that the server is set to."""
 
     def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
         """Return the highest load that meets the limits."""
-        shape = shape_of(traffic, point)
+        shape = shape_of(traffic, point, self.image_tokens)
         return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
 
     def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
         """Return the output rate of a point."""
-        shape = shape_of(traffic, point)
+        shape = shape_of(traffic, point, self.image_tokens)
         return None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
 
     def why_none(self, traffic: Traffic) -> str:
@@ -53,7 +55,7 @@ class PlanForecast:
         return OF_FILE if traffic.dataset is not None or traffic.trace is not None else NOT_DEPLOYED
 
 
-def shape_of(traffic: Traffic, point: Point) -> Workload | None:
+def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload | None:
     """Return the planner's workload for a load, without its level. None for rows of a file. Distributions are replaced by their means."""
     if traffic.dataset is not None or traffic.trace is not None:
         return None
@@ -63,12 +65,26 @@ def shape_of(traffic: Traffic, point: Point) -> Workload | None:
         output_tokens=point.output_tokens,
         prefix_share=min(shared, 1.0),
         images=traffic.images,
+        image_tokens=image_tokens if image_tokens in IMAGE_TOKENS else DEFAULT_IMAGE_TOKENS,
+        audio_s=traffic.audio_s,
+        adapters=len(traffic.adapters),
     )
 
 
 def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
     """Return the workload at a level: users if `whole`, otherwise requests per second."""
     return replace(shape, users=round(level)) if whole else replace(shape, rate_per_s=level)
+
+
+def left_out(traffic: Traffic) -> str:
+    """Return what the forecast does not know of a load, as a sentence; empty if it is for the same load."""
+    parts = [
+        "distributions of lengths count as their means" if traffic.input_lengths or traffic.output_lengths else "",
+        f"adapters count with rank {DEFAULT_WORKLOAD.adapter_rank}" if traffic.adapters else "",
+        "the size of the images counts as the server's default" if traffic.images else "",
+    ]
+    said = "; ".join(filter(None, parts))
+    return f"In the forecast, {said}." if said else ""
 
 
 def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> Band | None:

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from contracts.exit_codes import ExitCode
+from contracts.outputs import StackOutputs
 from engine.children import run_async
 from engine.stack import stack_outputs
 from loadtest.endpoint import Endpoint
@@ -20,15 +21,18 @@ from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_
 from loadtest.settings import SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
-from scripts.bench.forecast import WITHOUT_STACK, PlanForecast
+from scripts.bench.forecast import WITHOUT_STACK, PlanForecast, left_out
 from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import say
+from scripts.cli.measured.identity import deployed_identity, deployment_key
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import now
 from scripts.cli.reach import endpoint_of
 
+ALL: Final = "all"
+"""Value of `--adapters` for those of the stack."""
 RESULTS: Final = "results"
 """Folder of the results, ignored by git."""
 PROGRAM: Final = Program(name="bench", words=("python", "-m", "scripts.bench"))
@@ -37,11 +41,14 @@ PROGRAM: Final = Program(name="bench", words=("python", "-m", "scripts.bench"))
 def run_benchmark(options: BenchOptions) -> ExitCode:
     """Run the sweep, write the reports and return the exit code. Raises SweepError or CommandRefusedError if the sweep cannot start."""
     settings = _settings(options)
+    options = _with_adapters(options)
     sweep = sweep_of(options, settings)
     since = now()
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
             say(PROGRAM.name, f"writing the results to {settings.out}")
+        if ready.forecast is not None and left_out(sweep.traffic):
+            say(PROGRAM.name, left_out(sweep.traffic))
         outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(PROGRAM.name), run=run_async)
     files = conclude(settings, outcome, PROGRAM)
     if settings.stack is not None and outcome.measured:
@@ -75,6 +82,29 @@ def _with_folder(options: BenchOptions) -> BenchOptions:
     return replace(options, report=replace(options.report, out=out))
 
 
+def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast:
+    answers = deployed_plan(stack, outputs).answers
+    return PlanForecast(answers, outputs.features.image_tokens) if outputs.features else PlanForecast(answers)
+
+
+def _with_adapters(options: BenchOptions) -> BenchOptions:
+    """Return the options with the stack's adapters for `--adapters all`. Raises SweepError if there is none."""
+    if options.traffic.adapters != (ALL,):
+        return options
+    stack = options.server.stack
+    if stack is None:
+        raise SweepError("--adapters all requires --stack. With --url, pass their names.")
+    features = stack_outputs(stack).features
+    if features is None or not features.adapters:
+        raise SweepError(f"--adapters is all, but stack {stack} has no adapters.")
+    return replace(options, traffic=replace(options.traffic, adapters=features.adapters))
+
+
+def _deployment(outputs: StackOutputs) -> str | None:
+    identity = deployed_identity(outputs, None)
+    return deployment_key(identity.image_digest, identity.settings_sha256)
+
+
 @contextlib.contextmanager
 def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[tuple[Endpoint, SweepSettings]]:
     """Open access to the server, and complete the settings with the price and accelerator of the stack's plan."""
@@ -103,7 +133,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
                 tokenizer=outputs.model,
-                forecast=PlanForecast(deployed_plan(settings.stack, outputs).answers) if settings.find else None,
+                deployment=_deployment(outputs),
+                forecast=_forecast(settings.stack, outputs) if settings.find else None,
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

@@ -1,8 +1,14 @@
 """Distinguish server errors from connection errors."""
 
+from http import HTTPStatus
+from typing import Final
+
 from loadtest.client.openai import NotConnectedError
 from loadtest.endpoint import Endpoint
 from scripts.cli.access import AccessError, ServerAccess
+
+DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+"""Status of a response to a caller whose credentials the server rejects."""
 
 
 def not_reached(access: ServerAccess, error: Exception) -> str:
@@ -23,4 +29,12 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
     """Return the server as an endpoint for the load tester."""
     return Endpoint(
         base_url=access.base_url, headers=access.headers, not_reached=lambda error: not_reached(access, error)
+    )
+
+
+def denied(status: int, message: str) -> str:
+    """Return one sentence about a server that rejected the caller's credentials (401 or 403), with the fix."""
+    return (
+        f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. On Cloud Run, add your account to `cloudRun.invokers` "
+        "(roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
     )

@@ -4,6 +4,7 @@
   python -m scripts.connect --stack NAME -- CMD ...
   python -m scripts.connect chat --stack NAME
   python -m scripts.connect chat --stack NAME "Say hello."
+  python -m scripts.connect chat --stack NAME --image photo.jpg "Describe it."
 
 The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
 conversation in the terminal, or sends one prompt.
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from contracts.errors import CommandRefusedError
@@ -25,6 +27,9 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
+    from contracts.features import ServedFeatures
+    from contracts.outputs import StackOutputs
+    from loadtest.client.media import MediaKind
     from scripts.cli.access import ServerAccess
     from scripts.connect.snippets import Endpoint
 
@@ -64,17 +69,49 @@ class ConnectOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """Prompt."""
+
+    image: Annotated[
+        tuple[Path, ...], Option("Send an image with the first prompt.", repeated=True, metavar="FILE")
+    ] = ()
+    audio: Annotated[
+        tuple[Path, ...], Option("Send a sound with the first prompt.", repeated=True, metavar="FILE")
+    ] = ()
+    video: Annotated[
+        tuple[Path, ...], Option("Send a video with the first prompt.", repeated=True, metavar="FILE")
+    ] = ()
+    system: Annotated[str | None, Option("System prompt.")] = None
+    thinking: Annotated[
+        bool | None, Option("Ask the model to think, or not to. Default: the server's.", negatable=True)
+    ] = None
+    tool_example: Annotated[
+        bool, Option("Offer a tool, the current time of a city, which runs on this machine, and return its results.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatOptions:
     """Options of `chat`."""
 
     connection: ConnectionOptions
+    content: PromptOptions
     prompt: Annotated[str | None, Option("Send this prompt, print the response and exit.", positional=True)] = None
     max_tokens: Annotated[int | None, Option("Maximum length of a response, in tokens.", least=1)] = None
     show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConnectTarget:
+    """The server of a command."""
+
+    opener: "Callable[[], AbstractContextManager[ServerAccess]]"
+    outputs: "StackOutputs | None"
+    """Outputs of its stack; None with --url."""
+
+
 @contextmanager
-def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
+def _connected(target: ConnectTarget, options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
@@ -83,7 +120,7 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
     from scripts.connect.snippets import Endpoint
     from scripts.connect.upstream import Upstream
 
-    upstream = Upstream(_opener(options), _say)
+    upstream = Upstream(target.opener, _say)
     key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
@@ -95,7 +132,7 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
         yield Endpoint(base_url=base_url, key=key, model=served.model)
 
 
-def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[ServerAccess]]":
+def _target(options: ConnectionOptions) -> ConnectTarget:
     from engine.stack import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
 
@@ -104,14 +141,14 @@ def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[
         outputs = stack_outputs(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         _say(f"{action} to {outputs.served_model} of stack {stack}")
-        return lambda: open_stack_access(outputs)
+        return ConnectTarget(opener=lambda: open_stack_access(outputs), outputs=outputs)
     if url is not None and stack is None:
-        return lambda: open_url_access(url)
+        return ConnectTarget(opener=lambda: open_url_access(url), outputs=None)
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
 
 
 def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
-    with _connected(options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+    with _connected(_target(options.connection), options.connection, 0 if command else DEFAULT_PORT) as endpoint:
         if command:
             return _run(command, endpoint)
         _print(endpoint, as_json=options.as_json)
@@ -150,24 +187,53 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
+    from scripts.connect.attachments import attached, request_limit
     from scripts.connect.chat import Chat, talk
 
-    with _connected(options.connection, 0) as endpoint:
-
-        def conversation(shows_thinking: bool) -> Chat:
-            return Chat(
-                endpoint=endpoint,
-                max_tokens=options.max_tokens,
-                shows_thinking=shows_thinking or options.show_thinking,
-                out=sys.stdout,
-                notes=sys.stderr,
-            )
-
+    target, content = _target(options.connection), options.content
+    features = target.outputs.features if target.outputs else None
+    _require(features, content)
+    most = request_limit(target.outputs)
+    given: Sequence[tuple[MediaKind, Sequence[Path]]] = (
+        ("image", content.image),
+        ("audio", content.audio),
+        ("video", content.video),
+    )
+    files = [attached(path, kind, most) for kind, paths in given for path in paths]
+    with _connected(target, options.connection, 0) as endpoint:
+        chat = Chat(
+            endpoint=endpoint,
+            max_tokens=options.max_tokens,
+            shows_thinking=options.show_thinking,
+            thinks=content.thinking,
+            system=content.system,
+            has_tool=content.tool_example,
+            features=features,
+            out=sys.stdout,
+            notes=sys.stderr,
+        )
         if options.prompt is not None:
-            conversation(options.show_thinking).ask(options.prompt)
+            chat.ask(options.prompt, files)
         else:
-            talk(conversation, _prompts())
+            talk(chat, _prompts(), files, most_request_bytes=most)
     return ExitCode.DONE
+
+
+def _require(features: "ServedFeatures | None", content: PromptOptions) -> None:
+    """Raise CommandRefusedError for a feature that the server does not have. Unknown features are left to the server."""
+    from scripts.connect.attachments import unsupported
+
+    if features is None:
+        return
+    refusal = unsupported(
+        features, {"image": len(content.image), "audio": len(content.audio), "video": len(content.video)}
+    )
+    if content.thinking and not features.thinking:
+        refusal = "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `pulumi up`."
+    if content.tool_example and not features.tools:
+        refusal = "The server accepts no tools. Set `vllm.tools.enabled` to true and run `pulumi up`."
+    if refusal:
+        raise CommandRefusedError(refusal)
 
 
 def _prompts() -> "Callable[[], str | None]":

@@ -1,189 +1,174 @@
-"""Chat with the model in the terminal: streamed responses, folded thinking, visible tool calls."""
+"""Chat with the model in the terminal: streamed responses, files, thinking apart, visible tool calls, and the speed of each response."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from pathlib import Path
+from typing import Final, TextIO
 
-import requests
-
-from contracts.errors import ScriptError
-from contracts.fields import as_mapping
+from contracts.errors import CommandRefusedError
+from contracts.features import ServedFeatures
 from contracts.plain_text import for_terminal
-from loadtest.client.events import DONE, EventSplitter, decoded, error_message, parse_event
-from loadtest.client.json_values import as_list
+from loadtest.client.media import MediaKind
+from scripts.connect.attachments import KINDS, Attachment, attached, media_counts, unsupported
+from scripts.connect.response import ChatError, Turn, streamed
+from scripts.connect.snippets import Endpoint
+from scripts.connect.tool_example import TOOL, call_tool
 
-if TYPE_CHECKING:
-    from scripts.connect.snippets import Endpoint
-
-_CONNECT_LIMIT_S: Final = 30.0
-_SILENCE_LIMIT_S: Final = 600.0
-_HELP: Final = "/new: new chat; /thinking: show or fold thinking; /exit or Ctrl-D: quit; Ctrl-C: stop a response."
-
-
-class ChatError(ScriptError):
-    """The server returned no complete response. The message has the cause."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """One response, as far as it was received."""
-
-    text: str = ""
-    thinking: str = ""
-    tools: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
-    """Name and arguments of each tool call, by its index."""
-    finish_reason: str = ""
-    output_tokens: int | None = None
+_MAX_CALLS: Final = 5
+"""Rounds of tool calls in one response."""
+_HELP: Final = """\
+/new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;
+/thinking: show or fold thinking; /thinking on, /thinking off: request it or not;
+/exit or Ctrl-D: quit; Ctrl-C: stop a response."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Chat:
     """A conversation. `out`: the responses only. `notes`: everything else."""
 
-    endpoint: "Endpoint"
-    max_tokens: int | None
-    shows_thinking: bool
+    endpoint: Endpoint
     out: TextIO
     notes: TextIO
-    messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    max_tokens: int | None = None
+    shows_thinking: bool = False
+    thinks: bool | None = None
+    """Whether the model should think; None leaves it to the server."""
+    system: str | None = None
+    has_tool: bool = False
+    features: ServedFeatures | None = None
+    """Features of the server; None if they are unknown."""
+    messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
-    def ask(self, prompt: str) -> Turn:
-        """Send a prompt, stream the response, and store both.
+    def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
+        """Send a prompt with its files, stream the response, and store both. Calls of the example tool are answered.
 
         Raises:
-            ChatError: if the response is incomplete; neither is stored, so that the prompt can be sent again.
+            ChatError: if the server accepts no such files, or if the response is incomplete. Nothing is stored, so that the prompt can be
+                sent again.
             KeyboardInterrupt: after storing the response as far as it was received.
         """
-        turn, start_s = Turn(), time.monotonic()
-        self.messages.append({"role": "user", "content": prompt})
+        before = len(self.messages)
+        text: dict[str, object] = {"type": "text", "text": prompt}
+        content: object = [*(dict(file.part) for file in files), text] if files else prompt
+        self.messages.append({"role": "user", "content": content})
         try:
-            self._stream(turn)
+            self._require_support(len(files))
+            return self._answered()
         except ChatError:
-            self.messages.pop()
+            del self.messages[before:]
             raise
+
+    def _require_support(self, files: int) -> None:
+        refusal = unsupported(self.features, media_counts(self.messages)) if files else ""
+        if refusal:
+            raise ChatError(refusal)
+
+    def _answered(self) -> Turn:
+        for _ in range(_MAX_CALLS):
+            turn = self._response()
+            self.messages.append(turn.message() if self.has_tool else {"role": "assistant", "content": turn.text})
+            if not (self.has_tool and turn.tools):
+                return turn
+            for call in turn.tools.values():
+                result = call_tool(call["name"], call["arguments"])
+                self._note(f"tool result: {result}")
+                self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        raise ChatError(f"The model called tools {_MAX_CALLS} times in a row without a response.")
+
+    def _response(self) -> Turn:
+        turn, start_s = Turn(), time.monotonic()
+        try:
+            self._show(turn)
         except KeyboardInterrupt:
-            self._keep(turn)
+            self.messages.append({"role": "assistant", "content": turn.text})
             raise
         finally:
             if turn.text:
                 print(file=self.out, flush=True)
-        self._keep(turn)
-        self._close(turn, time.monotonic() - start_s)
-        return turn
-
-    def _keep(self, turn: Turn) -> None:
-        self.messages.append({"role": "assistant", "content": turn.text})
-
-    def _stream(self, turn: Turn) -> None:
-        folded = False
-        for payload in self._payloads():
-            try:
-                delta = parse_event(payload)
-            except ValueError:  # not an event of this protocol, but a proxy's keep-alive
-                continue
-            if delta.error is not None:
-                raise ChatError(f"The response failed: {delta.error}")
-            turn.finish_reason = delta.finish_reason or turn.finish_reason
-            turn.output_tokens = turn.output_tokens if delta.usage is None else delta.usage.completion_tokens
-            if delta.reasoning:
-                turn.thinking += delta.reasoning
-                if self.shows_thinking:
-                    self._note(delta.reasoning, end="")
-                elif not folded:
-                    self._note("thinking ...")
-                    folded = True
-            if delta.text:
-                if not turn.text and turn.thinking and self.shows_thinking:
-                    self._note("")
-                turn.text += delta.text
-                print(for_terminal(delta.text), end="", file=self.out, flush=True)
-            if delta.tool_call:
-                _add_tools(turn, payload)
-
-    def _payloads(self) -> Iterator[bytes]:
-        body: dict[str, Any] = {
-            "model": self.endpoint.model,
-            "messages": self.messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self.max_tokens is not None:
-            body["max_tokens"] = self.max_tokens
-        split = EventSplitter()
-        try:
-            with requests.post(
-                f"{self.endpoint.base_url}/chat/completions",
-                json=body,
-                headers={"Authorization": f"Bearer {self.endpoint.key}"},
-                stream=True,
-                timeout=(_CONNECT_LIMIT_S, _SILENCE_LIMIT_S),
-            ) as answer:
-                if answer.status_code != HTTPStatus.OK:
-                    raise ChatError(
-                        f"The server returned {answer.status_code}: {error_message(decoded(answer.content))}"
-                    )
-                for data in answer.iter_content(None):
-                    for payload in split.feed(data):
-                        if payload == DONE:
-                            return
-                        yield payload
-        except requests.RequestException as error:
-            raise ChatError(f"The response was interrupted ({type(error).__name__}). Send the prompt again.") from None
-        raise ChatError("The response was incomplete. Send the prompt again.")
-
-    def _close(self, turn: Turn, elapsed_s: float) -> None:
         for call in turn.tools.values():
             self._note(f"tool call: {call['name']}({call['arguments']})")
-        tokens = "" if turn.output_tokens is None else f"{turn.output_tokens} tokens, "
-        folded = (
-            f", {len(turn.thinking.split())} words of thinking folded"
-            if turn.thinking and not self.shows_thinking
-            else ""
-        )
-        cut = "; truncated at --max-tokens" if turn.finish_reason == "length" else ""
-        self._note(f"({tokens}{elapsed_s:.1f} s{folded}{cut})")
+        self._note(f"({self._figures(turn, time.monotonic() - start_s)})")
+        return turn
+
+    def _show(self, turn: Turn) -> None:
+        """Print a response as it arrives: the thinking to the notes, under a heading of its own."""
+        is_thinking = False
+        for delta in streamed(self.endpoint, self._body(), turn):
+            if delta.reasoning:
+                if not is_thinking:
+                    self._note("thinking:" if self.shows_thinking else "thinking ...")
+                    is_thinking = True
+                if self.shows_thinking:
+                    self._note(delta.reasoning, end="")
+            if is_thinking and self.shows_thinking and (delta.text or delta.tool_call or delta.finish_reason):
+                self._note("\n")
+                is_thinking = False
+            print(for_terminal(delta.text), end="", file=self.out, flush=True)
+
+    def _body(self) -> dict[str, object]:
+        system: list[dict[str, object]] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        body: dict[str, object] = {"model": self.endpoint.model, "messages": [*system, *self.messages]}
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        if self.thinks is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinks}
+        if self.has_tool:
+            body |= {"tools": [TOOL], "tool_choice": "auto"}
+        return body
+
+    def _figures(self, turn: Turn, elapsed_s: float) -> str:
+        rate = turn.tokens_per_s
+        parts = [] if turn.first_s is None else [f"first token {turn.first_s:.2f} s"]
+        parts += [] if turn.output_tokens is None else [f"{turn.output_tokens} tokens"]
+        parts += [] if rate is None else [f"{rate:.1f} tokens/s"]
+        parts.append(f"{elapsed_s:.1f} s")
+        if turn.thinking and not self.shows_thinking:
+            parts.append(f"{len(turn.thinking.split())} words of thinking folded")
+        limit = "--max-tokens" if self.max_tokens is not None else "the server's length limit"
+        return ", ".join(parts) + (f"; truncated at {limit}" if turn.finish_reason == "length" else "")
 
     def _note(self, text: str, end: str = "\n") -> None:
         dim = ("\033[2m", "\033[0m") if self.notes.isatty() else ("", "")
         print(f"{dim[0]}{for_terminal(text)}{dim[1]}", end=end, file=self.notes, flush=True)
 
 
-def _add_tools(turn: Turn, payload: bytes) -> None:
-    """Add the parts of tool calls in an event. `parse_event` only reports that it has some."""
-    choice = as_mapping(as_list(as_mapping(decoded(payload)).get("choices"))[0])
-    for part in map(as_mapping, as_list(as_mapping(choice.get("delta")).get("tool_calls"))):
-        index = part.get("index")
-        call = turn.tools.setdefault(index if isinstance(index, int) else 0, {"name": "", "arguments": ""})
-        function = as_mapping(part.get("function"))
-        for key in ("name", "arguments"):
-            value = function.get(key)
-            call[key] += value if isinstance(value, str) else "" if value is None else json.dumps(value)
-
-
-def talk(chat: Callable[[bool], Chat], read: Callable[[], str | None]) -> None:
-    """Read prompts and print responses until the input ends. `chat` creates a conversation with thinking shown or folded."""
-    is_shown = False
-    current = chat(is_shown)
+def talk(
+    chat: Chat, read: Callable[[], str | None], files: Sequence[Attachment] = (), *, most_request_bytes: int
+) -> None:
+    """Read prompts and print responses until the input ends. `files` go with the first prompt."""
     print(_HELP, file=sys.stderr)
-    while (prompt := read()) is not None:
-        words = prompt.strip()
-        if words == "/exit":
-            return
-        if words in {"/new", "/thinking"}:
-            is_shown = is_shown if words == "/new" else not is_shown
-            kept = [] if words == "/new" else current.messages
-            current = chat(is_shown)
-            current.messages.extend(kept)
-        elif words.startswith("/"):
-            print(f"{words.split()[0]} is not a command. {_HELP}", file=sys.stderr)
-        elif words:
-            try:
-                current.ask(words)
-            except ChatError as error:
-                print(f"connect: {error}", file=sys.stderr)
-            except KeyboardInterrupt:
-                print("\n(stopped)", file=sys.stderr)
+    waiting = list(files)
+    while (line := read()) is not None:
+        words = line.strip()
+        command, _, rest = words.partition(" ")
+        kind: MediaKind | None = next((kind for kind in KINDS if command == f"/{kind}"), None)
+        try:
+            if words == "/exit":
+                return
+            if kind is not None:
+                waiting.append(attached(Path(rest.strip()).expanduser(), kind, most_request_bytes))
+                print(f"attached: {waiting[-1].shown}", file=sys.stderr)
+            elif words.startswith("/"):
+                _change(chat, words)
+            elif words:
+                sending, waiting = waiting, list[Attachment]()
+                chat.ask(words, sending)
+        except (ChatError, CommandRefusedError) as error:
+            print(f"connect: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("\n(stopped)", file=sys.stderr)
+
+
+def _change(chat: Chat, words: str) -> None:
+    """Change the conversation by a command."""
+    match words.split():
+        case ["/new"]:
+            chat.messages.clear()
+        case ["/thinking"]:
+            chat.shows_thinking = not chat.shows_thinking
+        case ["/thinking", "on" | "off" as wanted]:
+            chat.thinks = wanted == "on"
+        case _:
+            print(f"{words.split(maxsplit=1)[0]} is not a command. {_HELP}", file=sys.stderr)

@@ -10,6 +10,7 @@ import requests
 
 from contracts.errors import ScriptError
 from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
+from scripts.cli.reach import DENIED, denied
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0
@@ -55,11 +56,8 @@ def _query(base_url: str, key: str) -> tuple[ReadyServer | None, str]:
         answer = requests.get(f"{base_url}/models", headers=headers, timeout=_ANSWER_LIMIT_S)
     except requests.RequestException as error:
         return None, f"no response ({type(error).__name__})."
-    if answer.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        raise NotReadyError(
-            f"The server returned {answer.status_code}: {_message(answer)} On Cloud Run, add your account to `cloudRun.invokers` (roles/run.invoker). "
-            "A new grant usually takes two minutes to take effect, seven at most."
-        )
+    if answer.status_code in DENIED:
+        raise NotReadyError(denied(answer.status_code, _message(answer)))
     if answer.status_code != HTTPStatus.OK:
         return None, f"HTTP {answer.status_code}, {_message(answer)}"
     models = served_models(decoded(answer.content))

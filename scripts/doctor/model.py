@@ -28,6 +28,7 @@ from engine import runner
 from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
 
@@ -65,6 +66,38 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 
 def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
+    return (*_model_weights(checkup, settings), *(_part(checkup, settings, part) for part in parts_of(settings)))
+
+
+def _part(checkup: Checkup, settings: Settings, part: Part) -> Diagnosis:
+    """Check the staged copy of a drafter or an adapter."""
+    missing = partial(
+        Diagnosis,
+        check="weights",
+        state="missing",
+        fix=f"python -m scripts.stage_model --stack {checkup.stack}",
+    )
+    named = f"{part.kind} {part.source}"
+    if part.folder is None:
+        return missing(detail=f"{named} is not staged")
+    bucket = settings.bucket_name(checkup.stack or "")
+    folder, name = folder_uri(bucket, part.folder), object_name(part.folder, MANIFEST)
+    try:
+        stored = _stored(checkup, bucket, part.folder)
+        manifest = _manifest(checkup, bucket, name) if name in stored else None
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return checkup.refused("weights", "storage", "roles/storage.objectViewer", error)
+        return missing(detail=f"bucket {bucket} does not exist")
+    wrong = difference(manifest, stored, part.folder)
+    if wrong is None and manifest_hash(as_mapping(manifest)) != part.digest:
+        wrong = "it has another hash than bucket.parts"
+    if wrong is not None:
+        return missing(detail=f"{named} in {folder}: {wrong}")
+    return Diagnosis(check="weights", state="ok", detail=f"{named} in {folder}")
+
+
+def _model_weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     bucket = settings.bucket_name(checkup.stack or "")
     prefix = settings.weights_prefix
     folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)

@@ -71,6 +71,14 @@ _BUCKETS = RolePermissions(
 )
 _STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
 _USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
+_ALERTS = RolePermissions(
+    "roles/monitoring.editor",
+    tuple(
+        f"monitoring.{kind}.{verb}" for kind in ("alertPolicies", "notificationChannels", "dashboards") for verb in _OWN
+    ),
+)
+_LOG_ALERTS = _of("roles/logging.configWriter", "logging.notificationRules", *_OWN)
+"""Alert policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08)."""
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
 _ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
@@ -106,8 +114,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
         needed.append(_SECRETS)
     elif any(settings.has_secret(kind.key) for kind in SECRETS):
         needed.append(_REFERENCES)
-    if settings.max_usd is not None and settings.cloud_run is not None:
-        needed.append(_USE)
+    needed += _of_watching(settings)
     if settings.uses_bucket:
         needed.append(_STAGED if settings.bucket.existing else _BUCKETS)
     if settings.tpu is not None and settings.tpu.tunnel_members:
@@ -120,6 +127,14 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     if settings.tpu is not None or settings.cloud_run is not None:
         needed.append(_LOGS)
     return needed
+
+
+def _of_watching(settings: Settings) -> Iterator[RolePermissions]:
+    """Yield the permissions for the limit of the cost, and for alerts."""
+    if settings.max_usd is not None and settings.cloud_run is not None:
+        yield _USE
+    if settings.alerts.enabled:
+        yield from (_ALERTS, _LOG_ALERTS)
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:

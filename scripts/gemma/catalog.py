@@ -61,10 +61,14 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         Entry(name="connect"),
         Entry(name="smoke"),
         Entry(name="bench"),
+        Entry(name="quality"),
+        Entry(name="batch"),
     ),
     "Operate": (
         Entry(name="status"),
         Entry(name="logs"),
+        Entry(name="alerts"),
+        Entry(name="restart"),
         Entry(name="drift"),
         Entry(name="recover"),
         Entry(name="teardown"),
@@ -75,7 +79,9 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
-NEVER_GUESSED: Final = frozenset({"up", "deploy", "teardown", "recover", "rollout", "save_token", "stage_model", "new"})
+NEVER_GUESSED: Final = frozenset(
+    {"up", "deploy", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
+)
 """Commands that change something: their stack is always named."""
 
 WITHOUT_STATE: Final = frozenset({"teardown", "recover"})

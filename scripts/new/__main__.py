@@ -4,6 +4,7 @@ r"""Create the settings file for a new stack.
     python -m scripts.new chat --model google/gemma-4-E4B-it \
         --accelerator v6e-1 --workload in=1500,out=300,users=32
     python -m scripts.new chat --model 26B-A4B --budget 2
+    python -m scripts.new chat --model 31B --profile latency
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
 `Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud. Exit code 2: no deployment meets the
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.former_names import NEW, with_former_names
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -28,10 +29,18 @@ if TYPE_CHECKING:
     from engine.secrets_provider import KmsKey
     from planning.question.types import Plan
     from planning.solve.search import ServiceLimits, Solution
+    from scripts.new.profiles import UsageProfile
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 """Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
+PROFILE_NAMES: Final = "latency, throughput, batch or spiky"
+
+
+def _profile_name(text: str) -> str:
+    if text not in PROFILE_NAMES.replace(" or ", ", ").split(", "):
+        raise ValueError(PROFILE_NAMES)
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +66,25 @@ class NewOptions:
         float | None, Option("Maximum price per slice or instance, in USD per hour.", metavar="USD", above=0)
     ] = None
     workload: Annotated[
-        str,
-        Option("Workload of one slice or instance. docs/planning-workloads.md lists the keys.", metavar="LIST"),
-    ] = DEFAULT_WORKLOAD
+        str | None,
+        Option(
+            f"Workload of one slice or instance. docs/planning-workloads.md lists the keys. Default: {DEFAULT_WORKLOAD}, "
+            "without users for a profile of throughput or batch.",
+            metavar="LIST",
+        ),
+    ] = None
+    profile: Annotated[
+        str | None,
+        Option(
+            f"Settings for a kind of use: {PROFILE_NAMES}. docs/new.md describes them.",
+            parse=_profile_name,
+            metavar="NAME",
+        ),
+    ] = None
     region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
+    email: Annotated[
+        str | None, Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS")
+    ] = None
     secrets_key: Annotated[
         str | None,
         Option(
@@ -76,27 +100,57 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from engine.secrets_provider import parse_key
-    from scripts.plan.face import new_file, write_stack
+    from scripts.new.profiles import Shaped, shaped
+    from scripts.plan.face import FileComments, new_file, write_stack
 
+    _require_address(options.email)
     key = parse_key(options.secrets_key) if options.secrets_key else None
     path = new_file(options.name, option="NAME", overwrite=options.force)
     if key is not None:
         _require_no_other(path, key)
     replaced = path.exists()
-    solution, limits = _solved(options)
+    solution, limits, profile = _solved(options)
+    found = Shaped(solution=solution) if profile is None else shaped(profile, solution, options.name)
+    solution = found.solution
     revision = _revision(solution.subject.resolved.model_id)
-    write_stack(options.name, solution, limits, prices=None, overwrite=options.force, revision=revision)
+    write_stack(
+        options.name,
+        solution,
+        limits,
+        prices=None,
+        overwrite=options.force,
+        revision=revision,
+        email=options.email,
+        goal="cost" if profile is None else profile.goal,
+        comments=FileComments(head=(*found.remarks, *found.unmet), reasons=found.reasons),
+    )
     if key is not None and not replaced:
         _name_key(path, key)
     settings, plan = _planned(path)
     following = _next(options.name, settings, key)
     if options.as_json:
         print(
-            json.dumps(_report(path, solution, plan, following, revision=revision, replaced=replaced), allow_nan=False)
+            json.dumps(
+                _report(path, solution, plan, following, revision=revision, replaced=replaced)
+                | {"profile": options.profile, "profile_unmet": list(found.unmet)},
+                allow_nan=False,
+            )
         )
     else:
         _show(path, plan, following)
+    for sentence in found.unmet:
+        say("new", sentence)
     return ExitCode.DONE
+
+
+def _require_address(email: str | None) -> None:
+    """Raise CommandRefusedError if the settings do not accept an address."""
+    from stacks.settings import AlertSettings
+
+    try:
+        AlertSettings.model_validate({} if email is None else {"email": email})
+    except ValueError:
+        raise CommandRefusedError(f"--email is {email}, but must be one address such as name@example.com.") from None
 
 
 def _require_no_other(path: "Path", key: "KmsKey") -> None:
@@ -115,8 +169,11 @@ def _name_key(path: "Path", key: "KmsKey") -> None:
         file.write(f"secretsprovider: {key.url}\n")
 
 
-def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
-    """Return the cheapest deployment that meets the limits. Raises PlanningError with the closest one if none does."""
+def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits, UsageProfile | None]":
+    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
+
+    Raises PlanningError with the closest one if none does.
+    """
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented
@@ -124,25 +181,33 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
     from scripts.plan.face import nothing_is_enough
 
     limits = ServiceLimits(max_usd_per_hour=options.budget)
-    answer = solve(
-        parse_workload(options.workload),
-        limits,
-        checkpoints=checkpoints_of(options.model),
-        places=rented(options.region, accelerator=options.accelerator),
-    )
-    if answer.cheapest is None:
+    profile = _profile(options)
+    workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
+    goal = profile.goal if profile else "cost"
+    checkpoints = checkpoints_of(options.model)
+    places = rented(options.region, accelerator=options.accelerator)
+    suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
+    answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=suitable or places)
+    if answer.chosen is None and len(suitable) < len(places):
+        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=places)
+    if answer.chosen is None:
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
         raise PlanningError(
             f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
         )
-    return answer.cheapest, limits
+    return answer.chosen, limits, profile
+
+
+def _profile(options: NewOptions) -> "UsageProfile | None":
+    from scripts.new.profiles import USAGE_PROFILES
+
+    return USAGE_PROFILES.get(options.profile or "")
 
 
 def _revision(model: str) -> str | None:
     """Return the commit of the model's main branch. Report and return None if the hub did not return one."""
     from cloud.hub import main_commit
     from contracts.answers import Present, Unknown
-    from scripts.cli.command import say
 
     match main_commit(model):
         case Present(value=commit):

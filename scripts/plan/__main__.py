@@ -161,6 +161,8 @@ def _check_stack(options: PlanOptions) -> None:
         raise PlanningError(
             f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
         )
+    if options.question.set and (options.fix or options.measured):
+        raise PlanningError("--set cannot be combined with --fix or --measured, which are about the stack as it is.")
     if options.fix and (options.as_json or options.explain):
         raise PlanningError("--fix cannot be combined with --json or --explain.")
     if options.write is not None and not options.fix:

@@ -18,7 +18,7 @@ from scripts.plan.question import CommandWording, Comparison, Question, deployme
 
 _NUMBERS = ("KV tokens", "concurrent", "tok/s, 1 request", "tok/s, full", "start", "$/h", "$/M tokens")
 """Headings of the numeric columns."""
-_OF_THE_IMAGE = frozenset({"image_version", "image_supports"})
+_OF_THE_IMAGE = frozenset({"image_version", "image_supports", "image_audio"})
 _LEAST = ("start", "KV tokens", "as", "why", "tok/s, 1 request")
 """Columns that a narrow terminal loses, the least important first."""
 

@@ -19,7 +19,7 @@ from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
 from planning.question.types import Deployment
-from planning.question.vllm_args import KINDS, OPTIONS, Limit, Modality, VllmOptions
+from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, Limit, Modality, VllmOptions
 from planning.question.workload import WORKLOAD_KEYS, parse_workload
 from planning.rules.findings import check_accepted
 from planning.solve.wording import Wording
@@ -35,7 +35,7 @@ NONE: Final = "none"
 """The value of `--set` that unsets a field."""
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
-_OF_THE_IMAGE: Final = ("image_version", "image_supports")
+_OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
 _OPTIONS: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
     "image_version": "--vllm",
@@ -52,6 +52,8 @@ def set_keys() -> Mapping[str, str]:
 def _key(path: str) -> str:
     """Return the `--set` key of a field, which is the last part of its path without a duration's unit."""
     block, _, name = path.rpartition(".")
+    if block == "vllm":
+        return KEY_OF[name]
     key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
     return f"startupProbe.{key}" if block.endswith("startup_probe") else key
 
@@ -74,7 +76,7 @@ class Question:
     set: Annotated[
         tuple[str, ...],
         Option(
-            f"One of {', '.join(set_keys())}. The value none unsets a key. Repeatable.",
+            f"One of {', '.join(set_keys())}. The value none unsets a key. With --stack, the file stays as it is. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,
         ),
@@ -118,11 +120,11 @@ class Question:
 
     @property
     def given(self) -> str | None:
-        """First option that describes a deployment; None if there is none."""
-        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--image", "--text-only", "--set")
+        """First option that a stack's settings replace; None if there is none."""
+        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--image", "--text-only")
         values = (
             *(self.model, self.accelerator, self.platform, self.quantization, self.vllm),
-            *(self.config, self.device, self.draft_config, self.image, self.text_only or None, self.set or None),
+            *(self.config, self.device, self.draft_config, self.image, self.text_only or None),
         )
         return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
 
@@ -202,7 +204,7 @@ def deployment_from(question: Question) -> Deployment:
     workload = None if question.workload is None else parse_workload(question.workload)
     if question.stack is not None:
         deployment = _of_stack(question)
-        return deployment if workload is None else replace(deployment, workload=workload)
+        return _with_set(deployment if workload is None else replace(deployment, workload=workload), question.set)
     spec, draft, image = _model_spec(question), _draft_spec(question), _image(question)
     plain = Deployment(
         model=question.model or (spec.name if spec else ""),
@@ -215,10 +217,15 @@ def deployment_from(question: Question) -> Deployment:
         draft_spec=draft,
         image_version=_release(question.vllm) or (image.version if image else None),
         image_supports=image.supports if image else (),
+        image_audio=image.decodes_audio if image else None,
         device=_device(question.device),
         prices=prices_of(question),
     )
-    deployment = changed(plain, parse_set(question.set)) if question.set else plain
+    return _with_set(plain, question.set)
+
+
+def _with_set(given: Deployment, pairs: Sequence[str]) -> Deployment:
+    deployment = changed(given, parse_set(pairs)) if pairs else given
     problem = check_accepted(deployment.accept_findings)
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")

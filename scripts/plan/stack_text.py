@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Final, cast
 
@@ -15,7 +16,7 @@ from planning.data.images import IMAGES
 from planning.errors import PlanningError
 from planning.planner import plan
 from planning.question.recommendation import FUSE_MODES
-from planning.question.vllm_args import VllmOptions
+from planning.question.vllm_args import KEY_OF, VllmOptions
 from planning.question.workload import DEFAULT_WORKLOAD, Workload
 from planning.solve.search import Goal, ServiceLimits, Solution
 from planning.units import format_duration
@@ -24,14 +25,25 @@ from scripts.plan.question import ROOT, stack_file
 from stacks.loading import from_values, read_yaml, take_secrets
 from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS
-from stacks.wording import spelled
+from stacks.wording import inline, spelled
 
 _BEST: Final[dict[Goal, str]] = {
     "cost": "cheapest deployment",
     "latency": "deployment with the shortest request",
     "throughput": "deployment with the lowest price per token",
 }
+MAX_AGE: Final = {True: "24h", False: "7d"}
+"""`maxAge` of a new stack, on TPU or not: the same as of the stacks of this repository, because a forgotten experiment costs the most."""
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileComments:
+    """Comments of the caller for a settings file."""
+
+    head: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = dataclass_field(default_factory=dict[str, str])
+    """Reason by the name of an inner key, such as `maxNumSeqs`."""
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
@@ -55,7 +67,9 @@ def write_stack(
     prices: Path | None,
     overwrite: bool = False,
     revision: str | None = None,
+    email: str | None = None,
     goal: Goal = "cost",
+    comments: FileComments | None = None,
 ) -> Path:
     """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists without `overwrite`, or cannot be written.
 
@@ -64,7 +78,10 @@ def write_stack(
     path = new_file(name, overwrite=overwrite)
     try:
         kept = _kept(path) if path.exists() else ("", "")
-        text = stack_text(name, solution, limits, prices=prices, revision=revision, goal=goal) + "".join(kept)
+        text = stack_text(
+            name, solution, limits, prices=prices, revision=revision, email=email, goal=goal, comments=comments
+        )
+        text += "".join(kept)
         _check(text, path)
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
@@ -112,11 +129,37 @@ def stack_text(
     *,
     prices: Path | None = None,
     revision: str | None = None,
+    email: str | None = None,
     goal: Goal = "cost",
+    comments: FileComments | None = None,
 ) -> str:
-    """Return the text of the settings file. `revision` is the commit of the model's repository, if fetched from the hub."""
-    config = _config(solution, prices, revision)
-    return "\n".join((SCHEMA, *_comments(name, solution, limits, goal), "config:", *config)) + "\n"
+    """Return the text of the settings file.
+
+    `revision` is the commit of the model's repository, if fetched from the hub; `email` receives the alerts.
+    """
+    more = comments or FileComments()
+    config = (*_reasoned(_config(solution, prices, revision), more.reasons), *_alerts(name, email))
+    head = (*_comments(name, solution, limits, goal), *(f"# {line}" for line in more.head))
+    return "\n".join((SCHEMA, *head, "config:", *config)) + "\n"
+
+
+def _reasoned(lines: Iterator[str], reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines, each with the reason for its key above it."""
+    for line in lines:
+        key = line.partition(":")[0]
+        if key.strip() in reasons:
+            yield f"{key[: len(key) - len(key.lstrip())]}# {reasons[key.strip()]}"
+        yield line
+
+
+def _alerts(name: str, email: str | None) -> Iterator[str]:
+    """Yield the recipient of the alerts, or the command that sets one."""
+    if email is None:
+        command = f"pulumi config set --path {PRODUCT}:alerts.email you@example.com --stack {name}"
+        yield f"  # Only the console and scripts.alerts show alerts. To receive them, run {command}."
+        return
+    yield _key("alerts", "")
+    yield f"    email: {json.dumps(email)}"
 
 
 def _comments(name: str, solution: Solution, limits: ServiceLimits, goal: Goal) -> Iterator[str]:
@@ -162,6 +205,8 @@ def _config(solution: Solution, prices: Path | None, revision: str | None) -> It
         yield f"  # No published image loads this model. `pulumi up` builds the image with Docker from {IMAGES[solution.image].build_context}."
         yield _key("image", solution.image)
     yield _key("weights", "hub" if resolved.weights_mode == "hub" else "bucket")
+    yield "  # A scheduled guard destroys the stack when it is older (docs/limits.md). Remove this line for a stack that stays."
+    yield _key("maxAge", MAX_AGE[resolved.is_tpu])
     if prices is not None:
         yield "  # Prices used by the search. The path is relative to this folder."
         yield _key("prices", json.dumps(_from_root(prices)))
@@ -193,11 +238,18 @@ def _workload(workload: Workload) -> str:
 
 
 def _vllm(options: VllmOptions) -> Iterator[tuple[str, str]]:
+    blocks: dict[str, dict[str, object]] = {}
     for field in fields(options):
         value: object = getattr(options, field.name)
         if value is None or value == ():
             continue
-        yield camel_case(field.name), value if isinstance(value, str) else json.dumps(value)
+        block, _, key = KEY_OF[field.name].rpartition(".")
+        if block:
+            blocks.setdefault(block, {})[key] = value
+        else:
+            yield key, value if isinstance(value, str) else json.dumps(value)
+    for block, values in blocks.items():
+        yield block, inline(values)
 
 
 def _tpu(solution: Solution) -> Iterator[str]:
@@ -223,5 +275,7 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     if run.min_instances:
         yield f"    minInstances: {run.min_instances}"
     yield f"    maxInstances: {run.max_instances}"
+    if run.graph_cache != "off":
+        yield f"    compileCache: {run.graph_cache}"
     if resolved.weights_mode in FUSE_MODES[1:]:
         yield f"    mount: {{ mode: {resolved.weights_mode} }}"

@@ -88,7 +88,8 @@ def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
     effects, key = stated_effects(), change.key
     while key and key not in effects:
         key = key.rpartition(".")[0]
-    return effects.get(key) or serves
+    effect = effects.get(key) or serves
+    return "update" if (effect, serves) == ("revision", "restart") else effect
 
 
 @cache

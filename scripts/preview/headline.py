@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
@@ -50,11 +51,19 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     if SERVICE_TYPE in lost:
         return "service"
     updated = {(change.type, name) for change in changes if change.op == "update" for name in change.properties}
-    if (CAPACITY_TYPE, "metadata") in updated:
+    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_is_of_collector, changes)):
         return "restart"
     if (SERVICE_TYPE, "template") in updated:
         return "revision"
     return "update" if changes else "nothing"
+
+
+def _is_of_collector(change: ResourceChange) -> bool:
+    """Return whether a change of the machine's metadata is that of the collector alone. True for other resources."""
+    if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
+        return True
+    paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]
+    return change.changes_left_out == 0 and bool(paths) and all(COLLECTOR_METADATA_KEY in path for path in paths)
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:

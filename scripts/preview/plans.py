@@ -33,7 +33,7 @@ UNKNOWN_PROJECT: Final = "unknown-project"
 _DIGEST_DIGITS: Final = 8
 _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mib": format_memory}
 """Spelling of quantities, by the suffix of the field name."""
-_APART: Final = frozenset({"project", "vllm", "secrets"})
+_APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
 
 

@@ -4,6 +4,7 @@ Ids match those that the providers write into the state: provider `gcp` 10.2 (pu
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -149,6 +150,40 @@ def _named(kind: ResourceKind) -> Lookup:
         return search.whose(search.get(kind.api, kind.address(name)), name=name, resource_id=name)
 
     return find
+
+
+def _titled(kind: ResourceKind, title: Callable[[Json], object]) -> Lookup:
+    """Return the lookup of a resource that Google names: the stack's own with the same title."""
+
+    def find(search: Search, _urn: str, inputs: Json) -> Found:
+        path, wanted = kind.path.format(p=inputs["project"]), title(inputs)
+        answer = _looked_up(answer_of(kind.api, lambda: _listed(search, kind, path)), path)
+        match answer:
+            case Absent() | Unknown():
+                return not_found(answer, f"{kind.kind} {wanted}")
+            case Present(value=body):
+                items = map(as_mapping, as_sequence(body["items"]))
+        for item in items:
+            owner = kind.owner(item)
+            if owner is not None and owner.identity == search.owner.identity and item.get("displayName") == wanted:
+                name = kind.name(item)
+                return Found(owner=Owner.OWNED, name=name, id=name)
+        return Found(owner=Owner.MISSING, name=f"{kind.kind} {wanted}")
+
+    return find
+
+
+def _listed(search: Search, kind: ResourceKind, path: str) -> Json:
+    """Return all pages of a list as one. Raises GoogleListError."""
+    return {"items": [item for page in search.api.pages(kind.api, path) for item in as_sequence(page.get(kind.items))]}
+
+
+def _own_title(inputs: Json) -> object:
+    return inputs.get("displayName")
+
+
+def _dashboard_title(inputs: Json) -> object:
+    return as_mapping(json.loads(str(inputs["dashboardJson"]))).get("displayName")
 
 
 def _filled(template: str, inputs: Json) -> str:
@@ -338,6 +373,14 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", ("project", "region", "name", "router"), _nat),
     "gcp:secretmanager/secretVersion:SecretVersion": AdoptableKind("secret version", ("secret",), _secret_version),
     **{type_: AdoptableKind(of.noun, (*of.needs, *_MEMBER), _grant(of)) for type_, of in POLICIES.items()},
+    **{
+        type_: AdoptableKind(BY_TYPE[type_].kind, ("project", needed), _titled(BY_TYPE[type_], title))
+        for type_, needed, title in (
+            ("gcp:monitoring/alertPolicy:AlertPolicy", "displayName", _own_title),
+            ("gcp:monitoring/notificationChannel:NotificationChannel", "displayName", _own_title),
+            ("gcp:monitoring/dashboard:Dashboard", "dashboardJson", _dashboard_title),
+        )
+    },
     CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
 """Types that recover can import."""

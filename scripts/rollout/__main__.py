@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from scripts.rollout.look import RolloutLook
     from scripts.rollout.run import Rollout
 
-IMAGE_PULL_S: Final = 15 * 60
-"""Time to import an image and Cloud Run's overhead around a start, in addition to the start-up budget. Assumed, conservative."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOptions:
@@ -98,7 +95,7 @@ def _of_stack(stack: str) -> "Rollout":
     from engine.stack import outputs_in
     from scripts.rollout.gates import TagGates
     from scripts.rollout.run import Rollout
-    from scripts.rollout.service import ServiceAtGoogle
+    from scripts.rollout.service import IMAGE_PULL_S, ServiceAtGoogle
 
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)

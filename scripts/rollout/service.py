@@ -12,6 +12,8 @@ from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutRecord, annotati
 from contracts.service_traffic import Service, TrafficTarget, short_name
 from scripts.rollout.decisions import has_traffic
 
+IMAGE_PULL_S: Final = 15 * 60
+"""Time to import an image and Cloud Run's overhead around a start, in addition to the start-up budget. Assumed, conservative."""
 _WAIT: Final = {"timeout": "30s"}
 """Timeout of one `wait` call for an operation; shorter than the timeout of an HTTP call."""
 
@@ -104,6 +106,26 @@ class ServiceAtGoogle:
             if has_traffic(after, targets) or not own or not after.get("reconciling") or monotonic() > end_s:
                 return after
             sleep(_PAUSE_S)
+
+    def renew(self, seen: Service, targets: Sequence[TrafficTarget] | None) -> Mapping[str, object]:
+        """Request a new revision of the unchanged template and return the operation. `targets`: traffic to set in the same change.
+
+        Raises ServiceChangedError, without a change, if the service was changed since it was `seen`, and ScriptError if Google rejected it.
+        """
+        traffic = {} if targets is None else {"traffic": [target.to_api() for target in targets]}
+        body = {"template": seen.get("template"), **traffic}
+        parameters = {"updateMask": ",".join(body), "forceNewRevision": "true"}
+        try:
+            return self.api.patch("run", f"v2/{self.name}", {**body, "etag": seen.get("etag")}, parameters)
+        except GoogleListError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise ScriptError(f"Cannot change service {short_name(self.name)}: {error}") from None
+        # A retry after a lost response conflicts with the first attempt, which has created the revision.
+        if self.read().get("latestCreatedRevision") != seen.get("latestCreatedRevision"):
+            return {"done": True}
+        raise ServiceChangedError(
+            f"Service {short_name(self.name)} was changed by another client at the same time, so it was not restarted. Run the command again."
+        )
 
     def delete_revision(self, revision: str) -> None:
         """Delete a revision. Raises ScriptError."""

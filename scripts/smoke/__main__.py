@@ -9,6 +9,7 @@ threshold are reported but not checked. OPENAI_API_KEY is sent as a bearer
 token. docs/smoke.md describes every check.
 """
 
+import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.features import ServedFeatures
+from contracts.fields import as_mapping, documented, from_json
 from contracts.outputs import SmokeThresholds
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
@@ -50,6 +53,9 @@ class ThresholdOptions:
     max_model_len: Annotated[int | None, Option("max-model-len the server must report, in tokens.", least=1)] = None
     expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True)] = False
     expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True)] = False
+    features: Annotated[
+        str | None, Option('Features as JSON, as in the output `features`: {"images": 2}.', metavar="JSON")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +89,8 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, recorder.plan.smoke, failure)
     elif server.url is not None and server.model:
         way = open_url_access(server.url)
-        target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds))
+        features = _features(options.thresholds.features)
+        target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds), features=features)
     else:
         raise CommandRefusedError("--url requires --model ID, the name of the served model.")
     with way as access:
@@ -96,8 +103,21 @@ def _smoke(options: SmokeOptions) -> ExitCode:
 
 
 def _thresholds(given: ThresholdOptions) -> SmokeThresholds:
-    values = {key: value for key, value in vars(given).items() if key != "ready_budget_s"}
+    values = {key: value for key, value in vars(given).items() if key not in {"ready_budget_s", "features"}}
     return SmokeThresholds(startup_budget_s=given.ready_budget_s, **values)
+
+
+def _features(given: str | None) -> ServedFeatures | None:
+    if given is None:
+        return None
+    try:
+        found: object = json.loads(given)
+        unknown = set(as_mapping(found)) - {key for key, _ in documented(ServedFeatures)}
+        if unknown:
+            raise CommandRefusedError(f"--features has an unknown key: {min(unknown)}.")
+        return from_json(ServedFeatures, found)
+    except ValueError as error:
+        raise CommandRefusedError(f"--features is invalid: {error}") from None
 
 
 def _progress(text: str) -> None:

@@ -171,7 +171,8 @@ async def chat(context: CheckContext) -> Outcome:
     texts: list[str] = []
     for _ in range(2):
         answer = await context.client.chat(
-            chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7}), limit_s=CALL_LIMIT_S
+            chat_body(context.target.model, QUESTION, max_tokens=32, extra={"seed": 7, **context.without_thinking}),
+            limit_s=CALL_LIMIT_S,
         )
         context.count(answer.usage)
         texts.append(str(first_message(answer.body).get("content") or ""))
@@ -232,9 +233,12 @@ async def streaming(context: CheckContext) -> Outcome:
 async def usage(context: CheckContext) -> Outcome:
     """Check that token counts exist, add up, and match with and without streaming."""
     model = context.target.model
-    answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)
+    answer = await context.client.chat(
+        chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, extra=context.without_thinking), limit_s=CALL_LIMIT_S
+    )
     streamed = await context.client.stream(
-        chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, stream=True), limit_s=CALL_LIMIT_S
+        chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, stream=True, extra=context.without_thinking),
+        limit_s=CALL_LIMIT_S,
     )
     stated = as_mapping(as_mapping(answer.body).get("usage"))
     plain, in_stream = parse_usage(stated), streamed.usage

@@ -8,15 +8,24 @@ from typing import Final, cast
 from contracts.fields import as_mapping
 from loadtest.client.events import first_message, was_cut
 from loadtest.client.json_values import as_list
-from loadtest.client.openai import chat_body
+from loadtest.client.openai import ServerAnswer, chat_body
+from scripts.smoke.chat_request import (
+    FEATURE_LIMIT_S,
+    THINKING_TOKENS,
+    Message,
+    content_of,
+    marks_in,
+    reasoning_of,
+    request,
+    send,
+    short,
+    user,
+)
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
-FEATURE_LIMIT_S: Final = 180.0
-"""Time for a reasoning response of 1,024 tokens at 6 tokens/s."""
-CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
-"""Gemma 4's delimiters. In a response's text, they show that a parser is missing."""
-
+TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
+TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
     "function": {
@@ -29,6 +38,9 @@ WEATHER_TOOL: Final[dict[str, object]] = {
         },
     },
 }
+UNSUPPORTED: Final = frozenset({400, 422, 501})
+"""Status of a server that does not support structured output."""
+CITY_QUESTION: Final = "Tell me about Paris, France."
 CITY_SCHEMA: Final[dict[str, object]] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "country": {"type": "string"}, "population": {"type": "integer"}},
@@ -37,16 +49,15 @@ CITY_SCHEMA: Final[dict[str, object]] = {
 }
 
 
-def _room(context: CheckContext, wanted: int) -> int:
-    """Return the output tokens to request: `wanted`, or fewer if max-model-len is short."""
-    length = context.max_model_len or context.target.thresholds.max_model_len
-    return wanted if length is None else max(16, min(wanted, length // 2))
-
-
 async def _send(
-    context: CheckContext, prompt: str, *, max_tokens: int, extra: Mapping[str, object]
-) -> Mapping[str, object]:
-    body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
+    context: CheckContext,
+    prompt: str,
+    *,
+    max_tokens: int,
+    thinks: bool = False,
+    extra: Mapping[str, object] | None = None,
+) -> Message:
+    body = request(context, [user(prompt)], max_tokens=max_tokens, thinks=thinks, extra=extra)
     answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
     context.count(answer.usage)
     return first_message(answer.body)
@@ -59,17 +70,15 @@ async def reasoning(context: CheckContext) -> Outcome:
     message = await _send(
         context,
         "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?",
-        max_tokens=1024,
-        extra={"chat_template_kwargs": {"enable_thinking": True}},
+        max_tokens=THINKING_TOKENS,
+        thinks=True,
     )
-    thought = str(message.get("reasoning") or message.get("reasoning_content") or "")
-    content = str(message.get("content") or "")
-    marks = [mark for mark in CHANNEL_MARKS if mark in content]
+    thought, marks = reasoning_of(message), marks_in(str(message.get("content") or ""))
     wanted = "a `reasoning` field, no channel markers in the response"
     if thought and not marks:
         return passed(f"{len(thought)} characters of reasoning", wanted=wanted)
     return failed(
-        "no reasoning" if not thought else f"markers {', '.join(marks)} in the response",
+        "no reasoning" if not thought else f"markers {marks} in the response",
         wanted=wanted,
         detail="Check `vllm.reasoningParser: gemma4` and the chat template.",
     )
@@ -81,13 +90,17 @@ async def tool_call(context: CheckContext) -> Outcome:
         return skipped("no tool-call parser in the settings")
     message = await _send(
         context,
-        "What is the weather in Tokyo today?",
+        TOOL_QUESTION,
         max_tokens=512,
         extra={"tools": [WEATHER_TOOL], "tool_choice": "auto"},
     )
+    return judged_call(context, message)
+
+
+def judged_call(context: CheckContext, message: Message, *, hint: str = TOOL_HINT) -> Outcome:
+    """Return the result for a message that should call get_weather for Tokyo."""
     calls = as_list(message.get("tool_calls"))
     wanted = 'get_weather({"location": "…Tokyo…"})'
-    hint = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
     if not calls:
         return failed("no tool call", wanted=wanted, detail=hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
@@ -108,30 +121,33 @@ async def tool_call(context: CheckContext) -> Outcome:
 
 async def structured_output(context: CheckContext) -> Outcome:
     """Check that a response to a request with a JSON schema is valid."""
-    response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
-    body = chat_body(
-        context.target.model,
-        "Tell me about Paris, France.",
-        max_tokens=_room(context, 256),
-        extra={"response_format": response_format},
+    body = request(
+        context, [user(CITY_QUESTION)], max_tokens=256, extra={"response_format": response_format("city", CITY_SCHEMA)}
     )
-    answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
+    answer = await send(context, body)
     wanted = "JSON that matches the schema"
-    if answer.status in {400, 422, 501}:
+    if answer.status in UNSUPPORTED:
         return skipped(
             f"the server does not support it: {answer.message}", measured=f"status {answer.status}", wanted=wanted
         )
     if answer.status != HTTPStatus.OK:
         return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    context.count(answer.usage)
-    content = str(first_message(answer.body).get("content") or "")
-    measured = " ".join(content.split())[:60]
+    return judged(short(content_of(answer)), city_fault(answer, body), wanted=wanted)
+
+
+def response_format(name: str, schema: Mapping[str, object]) -> dict[str, object]:
+    """Return the field of a request for JSON that matches a schema."""
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+
+
+def city_fault(answer: ServerAnswer, body: Mapping[str, object]) -> str:
+    """Return how a response violates CITY_SCHEMA; empty if it is valid."""
     try:
-        found: object = json.loads(content)
+        found: object = json.loads(content_of(answer))
     except ValueError:
         cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
-        return failed(measured, wanted=wanted, detail=cut if was_cut(answer.body) else "the response is not JSON.")
-    return judged(measured, _city_fault(found), wanted=wanted)
+        return cut if was_cut(answer.body) else "the response is not JSON."
+    return _city_fault(found)
 
 
 def _city_fault(found: object) -> str:

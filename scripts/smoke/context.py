@@ -1,6 +1,6 @@
 """State of one run of the checks."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from loadtest.client.events import Usage
@@ -34,6 +34,13 @@ class CheckContext:
 
     values: dict[str, Values] = field(default_factory=dict[str, Values])
     """Values of the finished checks, by name."""
+
+    @property
+    def without_thinking(self) -> Mapping[str, object]:
+        """Fields of a request that turn thinking off, or none if it is off by default. A short response would end in its reasoning."""
+        features = self.target.features
+        on = features is not None and features.thinks_by_default
+        return {"chat_template_kwargs": {"enable_thinking": False}} if on else {}
 
     def count(self, usage: Usage | None) -> None:
         """Add the output tokens of a response."""

@@ -62,12 +62,20 @@ def print_table(report: SmokeReport, target: Console) -> None:
         verdict = Text(outcome.verdict, style=_COLORS[outcome.verdict])
         shown.add_row(check.name, verdict, outcome.measured, outcome.wanted, f"{check.elapsed_s:.1f}")
     target.print(shown)
-    for check in report.checks:
-        if check.outcome.detail:
-            paragraph(target, check.outcome.detail, prefix=Text(f"{check.name}: ", _COLORS[check.outcome.verdict]))
+    for (detail, verdict), names in _notes(report).items():
+        paragraph(target, detail, prefix=Text(f"{', '.join(names)}: ", _COLORS[verdict]))
     if report.simulated is not None:
         paragraph(target, Text(SIMULATED_NOTE, style="yellow"))
     paragraph(target, Text(summary(report), style="green" if report.passed else "red"))
+
+
+def _notes(report: SmokeReport) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the checks by their note and verdict, in the order of the first of them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for check in report.checks:
+        if check.outcome.detail:
+            found.setdefault((check.outcome.detail, check.outcome.verdict), []).append(check.name)
+    return found
 
 
 def to_json(report: SmokeReport) -> dict[str, Any]:

@@ -2,18 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from contracts.features import ServedFeatures
 from engine.children import run_async
 from loadtest.client.openai import OpenAIClient, ServerError
 from loadtest.client.unix_url import plain_url
 from scripts.cli.access import AccessError, ServerAccess
 from scripts.cli.reach import not_reached
-from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations, checks_plan, checks_speed
+from scripts.smoke import (
+    checks_basic,
+    checks_combined,
+    checks_exposure,
+    checks_features,
+    checks_media,
+    checks_operations,
+    checks_plan,
+    checks_server,
+    checks_speed,
+)
 from scripts.smoke.context import Check, CheckContext, ReportProgress
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, skipped, unknown
 from scripts.smoke.target import SmokeTarget
 
 READY_SLACK_S: Final = 20.0
@@ -22,6 +33,21 @@ READY_SLACK_S: Final = 20.0
 
 def _fixed(seconds: float) -> Callable[[SmokeTarget], float]:
     return lambda _target: seconds
+
+
+def _of_features(
+    run: Callable[[CheckContext, ServedFeatures], Awaitable[Outcome]],
+) -> Callable[[CheckContext], Awaitable[Outcome]]:
+    """Return a check that is skipped if the server's features are unknown."""
+
+    async def checked(context: CheckContext) -> Outcome:
+        features, stack = context.target.features, context.target.stack
+        if features is not None:
+            return await run(context, features)
+        fix = "pass --features" if stack is None else f"an earlier release deployed it; run `pulumi up --stack {stack}`"
+        return skipped(f"the server's features are unknown: {fix}")
+
+    return checked
 
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -40,6 +66,18 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(name="tool call", limit_s=_fixed(200), run=checks_features.tool_call),
     Check(name="structured output", limit_s=_fixed(200), run=checks_features.structured_output),
     Check(name="max-model-len", limit_s=_fixed(200), run=checks_features.max_model_len),
+    Check(name="tool result", limit_s=_fixed(200), run=_of_features(checks_combined.tool_result)),
+    Check(name="tools with thinking", limit_s=_fixed(200), run=_of_features(checks_combined.tools_with_thinking)),
+    Check(name="schema with thinking", limit_s=_fixed(200), run=_of_features(checks_combined.schema_with_thinking)),
+    Check(name="schema instructions", limit_s=_fixed(200), run=_of_features(checks_combined.schema_instructions)),
+    Check(name="image", limit_s=_fixed(200), run=_of_features(checks_media.image)),
+    Check(name="two images", limit_s=_fixed(200), run=_of_features(checks_media.two_images)),
+    Check(name="sound", limit_s=_fixed(200), run=_of_features(checks_media.sound)),
+    Check(name="video", limit_s=_fixed(200), run=_of_features(checks_media.video)),
+    Check(name="media limits", limit_s=_fixed(200), run=_of_features(checks_media.limits)),
+    Check(name="context length", limit_s=checks_server.context_limit_s, run=_of_features(checks_server.context_length)),
+    Check(name="adapters", limit_s=_fixed(200), run=_of_features(checks_server.adapters)),
+    Check(name="speculation", limit_s=_fixed(150), run=_of_features(checks_server.speculation)),
     Check(name="anonymous access", limit_s=_fixed(200), run=checks_exposure.anonymous),
     Check(name="metrics", limit_s=_fixed(60), run=checks_operations.metrics),
     Check(name="options in effect", limit_s=_fixed(60), run=checks_operations.options),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from contracts.features import ServedFeatures
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from planning.solve.residuals import SmokeFigures
 
@@ -26,6 +27,8 @@ class SmokeTarget:
     """Planned memory and KV cache; None without a stack."""
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Expected options, by `cache_config_info` label."""
+    features: ServedFeatures | None = None
+    """Features from the stack's settings; None without a stack, and for one that an earlier release deployed."""
     stack: str | None = None
     opens_origins: bool = False
     """True if the stack's extra arguments allow other web origins."""
@@ -53,6 +56,7 @@ def stack_target(
         thresholds=outputs.smoke,
         memory=outputs.plan.memory,
         cache_options=options,
+        features=outputs.features,
         opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
         planned=planned,
         failure=failure,

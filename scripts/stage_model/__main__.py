@@ -1,4 +1,4 @@
-r"""Copy a stack's weights to its bucket.
+r"""Copy a stack's weights, drafter and adapters to its bucket.
 
 Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
 files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
@@ -14,22 +14,23 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.staged_weights import OWN_FOLDER
+from contracts.staged_weights import OWN_FOLDER, own_folder
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.settings import stack_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cloud.staging.bucket import WeightsBucket
     from cloud.staging.manifest import StagingOutcome
-    from cloud.staging.sources import SourceFile
+    from cloud.staging.sources import CheckpointSource, SourceFile
     from scripts.cli.transfer import Transfer
+    from stacks.parts import Part
     from stacks.settings import Settings
 
 _GIB: Final = 1024**3
@@ -69,7 +70,7 @@ class StageOptions:
     bind: Annotated[
         bool,
         Option(
-            "Write the hash (bucket.manifest) and commit (modelRevision) to the stack's file.",
+            "Write the hashes (bucket.manifest, bucket.parts) and commit (modelRevision) to the stack's file.",
             negatable=True,
         ),
     ] = True
@@ -92,17 +93,60 @@ class StageOptions:
 class _Job:
     """A listed source and the function that copies it."""
 
-    files: "Iterable[SourceFile]"
+    name: str
+    """Hugging Face id, or gs:// folder of an adapter."""
+    folder_base: str
+    """Folder of the copy in the bucket, without the hash."""
+    files: "Sequence[SourceFile]"
     revision: str
     run: "Callable[[WeightsBucket, Transfer], StagingOutcome]"
     has_parts: bool = True
     """True if files are copied through temporary objects."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def real_bytes(self) -> int:
+        """Bytes of the real files if the local cloud's hub sends shrunk ones, otherwise 0."""
+        return sum(file.real_bytes for file in self.files)
+
+    def announce(self) -> None:
+        """Report the files and their size."""
+        size, real = self.size_bytes, self.real_bytes
+        simulated = f" (simulated: the hub of the local cloud sends {size / _MIB:.1f} MiB)" if real else ""
+        say("stage_model", f"{self.name}: {len(self.files)} files, {(real or size) / _GIB:.2f} GiB{simulated}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    """A completed copy."""
+
+    job: _Job
+    outcome: "StagingOutcome"
+
+    @property
+    def setting(self) -> str:
+        """Hash as the settings have it."""
+        return f"{OWN_FOLDER}{self.outcome.manifest}"
+
+    @property
+    def folder(self) -> str:
+        """Folder of the bucket."""
+        return own_folder(self.job.folder_base, self.outcome.manifest)
+
+    def document(self) -> "dict[str, object]":
+        """Return the copy for --json."""
+        found: dict[str, object] = {"prefix": self.folder, "copied": self.outcome.copied, "kept": self.outcome.kept}
+        return {**found, "revision": self.job.revision, "manifest": self.outcome.manifest}
+
 
 def _stage_model(options: StageOptions) -> ExitCode:
     from cloud.staging.bucket import WeightsBucket
-    from contracts.staged_weights import own_folder
     from scripts.cli.transfer import Transfer, overwrite_line
+    from stacks.parts import parts_of
 
     stack, settings = options.stack, stack_settings(options.stack)
     _require_compatible(options)
@@ -116,44 +160,51 @@ def _stage_model(options: StageOptions) -> ExitCode:
         raise CommandRefusedError(
             f"bucket.prefix has no folder for the weights. Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
-    job = _job(options, settings)
-    sizes = [file.size_bytes for file in job.files]
-    real = sum(file.real_bytes for file in job.files)
-    simulated = f" (simulated: the hub of the local cloud sends {sum(sizes) / _MIB:.1f} MiB)" if real else ""
-    say("stage_model", f"{settings.model}: {len(sizes)} files, {(real or sum(sizes)) / _GIB:.2f} GiB{simulated}")
+    jobs = [_job(options, settings), *(_part_job(part, options, settings) for part in parts_of(settings))]
+    for job in jobs:
+        job.announce()
     name = settings.bucket_name(stack)
     if settings.bucket.existing is None:
         _require_bucket(options, settings)
     target = WeightsBucket(name, settings.project)
-    if settings.bucket.existing is not None and job.has_parts:
-        _report_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
+    through_parts = sum(job.size_bytes for job in jobs if job.has_parts)
+    if settings.bucket.existing is not None and through_parts:
+        _report_soft_delete(target, through_parts / _GIB, settings.bucket.region)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
-        outcome = job.run(target, transfer)
-    setting = f"{OWN_FOLDER}{outcome.manifest}"
-    revision = _commit_of(options, job, settings)
-    if options.bind:
-        _bind(stack, settings, {"bucket.manifest": setting, "modelRevision": revision})
-    else:
-        _report_unbound(stack, settings, setting, revision)
-    folder = own_folder(settings.weights_name, outcome.manifest)
-    report = {
-        "stack": stack,
-        "bucket": name,
-        "prefix": folder,
-        "copied": outcome.copied,
-        "kept": outcome.kept,
-        "revision": job.revision,
-        "manifest": outcome.manifest,
-        "setting": {"bucket.manifest": setting, "modelRevision": revision},
-        "simulated": real > 0,
-    }
-    if options.as_json:
-        print(json.dumps(report))
-    else:
-        done = f"copied {outcome.copied} files, kept {outcome.kept}{' (simulated)' if real else ''}"
-        print(f"stage_model: {done}, gs://{name}/{folder}")
+        staged = [_Staged(job=job, outcome=job.run(target, transfer)) for job in jobs]
+    _record(options, settings, staged)
+    _show(options, settings, staged, bucket=name)
     return ExitCode.DONE
+
+
+def _record(options: StageOptions, settings: "Settings", staged: "Sequence[_Staged]") -> None:
+    """Write the hashes to the stack's file, or report them with --no-bind."""
+    model, *parts = staged
+    revision = _commit_of(options, model.job, settings)
+    hashes = {part.job.name: part.setting for part in parts}
+    if not options.bind:
+        _report_unbound(options.stack, settings, model.setting, revision, hashes)
+        return
+    changes: dict[str, object] = {"bucket.manifest": model.setting, "modelRevision": revision}
+    if hashes or settings.bucket.parts:
+        changes["bucket.parts"] = hashes or None
+    _bind(options.stack, settings, changes)
+
+
+def _show(options: StageOptions, settings: "Settings", staged: "Sequence[_Staged]", *, bucket: str) -> None:
+    """Print the folders and what was copied."""
+    model, *parts = staged
+    simulated = any(one.job.real_bytes for one in staged)
+    if options.as_json:
+        setting = {"bucket.manifest": model.setting, "modelRevision": _commit_of(options, model.job, settings)}
+        report = {"stack": options.stack, "bucket": bucket, **model.document(), "setting": setting}
+        report |= {"simulated": simulated, "parts": [{"name": one.job.name, **one.document()} for one in parts]}
+        print(json.dumps(report))
+        return
+    for one in staged:
+        counts = f"copied {one.outcome.copied} files, kept {one.outcome.kept}{' (simulated)' if simulated else ''}"
+        print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
 
 
 def _require_compatible(options: StageOptions) -> None:
@@ -184,45 +235,70 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
     if options.origin is not None and options.revision is not None:
         raise CommandRefusedError("--revision and --from cannot be combined.")
     if options.origin is not None and options.origin.startswith(_GS):
-        return _from_bucket(options.origin, options, settings)
-    from cloud.staging import copying, own_folder, sources
+        from cloud.model_files import CONFIG
+
+        return _bucket_job(options.origin, settings.model, settings.weights_name, options, settings, config=CONFIG)
+    from cloud.staging import sources
 
     source = (
         sources.FolderSource(folder=Path(options.origin))
         if options.origin is not None
         else sources.hub(settings.model, options.revision or settings.model_revision)
     )
+    return _read_job(settings.model, settings.weights_name, source, options)
+
+
+def _part_job(part: "Part", options: StageOptions, settings: "Settings") -> _Job:
+    """List a drafter or adapter, on the hub or in another bucket. Raises as `_job` does."""
+    from cloud.model_files import ADAPTER_CONFIG, CONFIG
+    from cloud.staging import sources
+
+    config = ADAPTER_CONFIG if part.kind == "adapter" else CONFIG
+    if part.source.startswith(_GS):
+        return _bucket_job(part.source, part.source, part.name, options, settings, config=config)
+    return _read_job(part.source, part.name, sources.hub(part.source, part.revision, config=config), options)
+
+
+def _read_job(name: str, folder_base: str, source: "CheckpointSource", options: StageOptions) -> _Job:
+    """Return the copy of a source whose bytes this machine reads, to a folder that starts with `folder_base`."""
+    from cloud.staging import copying, sources
+    from cloud.staging import own_folder as own
+
     files = source.files()
     sources.require_whole_weights(str(source.revision), files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
         part_bytes, workers = options.part_size_mib * _MIB, options.parallel
-        known = own_folder.hashed_source(source, files, part_bytes=part_bytes, workers=workers, on_bytes=transfer)
-        digest = own_folder.digest_of(known.files())
-        folder, _ = own_folder.prepared_folder(target, settings.weights_name, files, digest, options.stack)
+        known = own.hashed_source(source, files, part_bytes=part_bytes, workers=workers, on_bytes=transfer)
+        digest = own.digest_of(known.files())
+        folder, _ = own.prepared_folder(target, folder_base, files, digest, options.stack)
         plan = copying.CopyPlan(source=known, target=target, prefix=folder, part_bytes=part_bytes, workers=workers)
         outcome = copying.stage(plan, _line_for_each(files, transfer), transfer)
-        own_folder.require_staged(digest, outcome.manifest, folder)
+        own.require_staged(digest, outcome.manifest, folder)
         return outcome
 
-    return _Job(files=files, revision=source.revision, run=run)
+    return _Job(name=name, folder_base=folder_base, files=files, revision=source.revision, run=run)
 
 
-def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _Job:
-    from cloud.staging import own_folder, rewriting
+def _bucket_job(
+    origin: str, name: str, folder_base: str, options: StageOptions, settings: "Settings", *, config: str
+) -> _Job:
+    """Return the copy of a folder of another bucket within Google."""
+    from cloud.staging import own_folder as own
+    from cloud.staging import rewriting
     from cloud.staging.bucket import WeightsBucket
     from cloud.staging.sources import require_whole_weights
 
     bucket, prefix = rewriting.bucket_of(origin)
-    source = rewriting.BucketSource(bucket=WeightsBucket(bucket, settings.project), prefix=prefix)
+    source = rewriting.BucketSource(bucket=WeightsBucket(bucket, settings.project), prefix=prefix, config=config)
     checkpoint = source.checkpoint()
     require_whole_weights(source.uri, checkpoint.files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
         files, objects = checkpoint.files, checkpoint.objects
-        digest = own_folder.digest_of(files, lambda name: objects[name].crc32c)
-        folder, present = own_folder.prepared_folder(target, settings.weights_name, files, digest, options.stack)
-        own_folder.require_same_bytes(target, folder, present, objects)
+        digest = own.digest_of(files, lambda name: objects[name].crc32c)
+        folder, present = own.prepared_folder(target, folder_base, files, digest, options.stack)
+        own.require_same_bytes(target, folder, present, objects)
         outcome = rewriting.Rewriting(
             source=source,
             checkpoint=checkpoint,
@@ -231,10 +307,17 @@ def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _J
             on_file=_line_for_each(files, transfer),
             on_bytes=transfer,
         ).run(workers=options.parallel)
-        own_folder.require_staged(digest, outcome.manifest, folder)
+        own.require_staged(digest, outcome.manifest, folder)
         return outcome
 
-    return _Job(files=checkpoint.files, revision=checkpoint.revision, run=run, has_parts=False)
+    return _Job(
+        name=name,
+        folder_base=folder_base,
+        files=checkpoint.files,
+        revision=checkpoint.revision,
+        run=run,
+        has_parts=False,
+    )
 
 
 def _line_for_each(files: "Iterable[SourceFile]", transfer: "Transfer") -> "Callable[[SourceFile, bool], None]":
@@ -274,7 +357,9 @@ def _commit_of(options: StageOptions, job: _Job, settings: "Settings") -> str | 
     return None
 
 
-def _report_unbound(stack: str, settings: "Settings", setting: str, revision: str | None) -> None:
+def _report_unbound(
+    stack: str, settings: "Settings", setting: str, revision: str | None, hashes: "Mapping[str, str]"
+) -> None:
     """Report the settings that are needed to serve the staged weights."""
     key = f"pulumi config set --stack {stack}"
     if settings.bucket.manifest != setting:
@@ -283,6 +368,8 @@ def _report_unbound(stack: str, settings: "Settings", setting: str, revision: st
             f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them, run "
             f"`{key} --path gemma-serving:bucket.manifest {setting}`.",
         )
+    if settings.bucket.parts != hashes:
+        say("stage_model", f"bucket.parts differs. To serve the staged parts, set it to {json.dumps(hashes)}.")
     if settings.model_revision == revision:
         return
     is_set = settings.model_revision or "not set"
@@ -295,7 +382,7 @@ def _report_unbound(stack: str, settings: "Settings", setting: str, revision: st
     say("stage_model", f"modelRevision is {is_set}. {advice}.")
 
 
-def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]") -> None:
+def _bind(stack: str, settings: "Settings", changes: "Mapping[str, object]") -> None:
     """Write the hash and commit of the weights to the stack's file, so that `pulumi up` rolls out changed weights.
 
     Raises ScriptError, without a change, if the file cannot be read or written.
@@ -324,6 +411,9 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
             "stage_model",
             f"{path.name}: set bucket.manifest to {setting}. To serve these weights, run `pulumi up --stack {stack}`.",
         )
+    for name, digest in (cast("Mapping[str, str]", changes.get("bucket.parts") or {})).items():
+        if settings.bucket.parts.get(name) != digest:
+            say("stage_model", f"{path.name}: set bucket.parts for {name} to {digest}")
     if settings.model_revision != changes["modelRevision"]:
         action = (
             f"set modelRevision to {changes['modelRevision']}"

@@ -13,6 +13,7 @@ from contracts.exit_codes import ExitCode
 from engine import state as states
 from scripts.cli.prompts import confirm
 from scripts.stage_model.uses import BucketReaders, FolderUses, bucket_readers, settings_of
+from stacks.parts import parts_of
 from stacks.settings import Settings
 
 _GIB: Final = 1024**3
@@ -38,7 +39,12 @@ def read_contents(stack: str, settings: Settings) -> BucketContents:
     """List the folders and their readers. Raises ScriptError if the bucket cannot be listed."""
     bucket = settings.bucket_name(stack)
     target = WeightsBucket(bucket, settings.project)
-    folders = staged_folders(target, below=settings.weights_name if settings.bucket.existing else None)
+    names = [settings.weights_name, *(part.name for part in parts_of(settings))]
+    folders = [
+        folder
+        for below in (dict.fromkeys(names) if settings.bucket.existing else (None,))
+        for folder in staged_folders(target, below=below)
+    ]
     found = states.all_states()
     others = settings_of([state.stack for state in found if state.stack != stack])
     readers = bucket_readers(bucket, found, {stack: settings, **others}, google_api.connect(settings.project))

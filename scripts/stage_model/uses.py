@@ -16,6 +16,7 @@ from contracts.staged_weights import MODELS_FOLDER, folder_uri
 from engine.state import StackState
 from engine.steps import CAPACITY_TYPES
 from scripts.cli.settings import stack_settings
+from stacks.parts import parts_of
 from stacks.settings import Settings
 
 
@@ -61,7 +62,8 @@ class BucketReaders:
             f"Pulumi.{stack}.yaml"
             for stack, settings in self.settings.items()
             if settings.weights == "bucket"
-            and (settings.bucket_name(stack), settings.weights_prefix) == (self.bucket, folder)
+            and settings.bucket_name(stack) == self.bucket
+            and folder in _folders(settings)
         ]
         return FolderUses(
             served_by=[*deployed, *(f"revision {one.name}" for one in reading if one.serves)],
@@ -110,6 +112,11 @@ def settings_of(stacks: Sequence[str]) -> Mapping[str, Settings]:
         except CommandRefusedError:
             continue
     return found
+
+
+def _folders(settings: Settings) -> frozenset[str | None]:
+    """Return the folders that a stack's settings name: of its model, drafter and adapters."""
+    return frozenset({settings.weights_prefix, *(part.folder for part in parts_of(settings))})
 
 
 def _services(bucket: str, states: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from http import HTTPStatus
 from typing import Final
 
-from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names, pairs_of
+from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.idle import reported
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.spending import account_of, spending
+from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence, to_json
@@ -21,7 +22,6 @@ from contracts.guest_attributes import (
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
     FORMER_HASH_KEY,
-    GUEST_ATTRIBUTE_NAMESPACE,
     PHASE_KEY,
     UPDATED_AT_KEY,
     agent_version,
@@ -127,13 +127,8 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
         stored=document_hash(stored) if stored else None,
     )
     if instance.status == "RUNNING":
-        facts = _with_phase(facts, lambda: _published_by_instance(api, instance.name))
+        facts = _with_phase(facts, TpuMachine(api=api, name=instance.name).published, now)
     return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)], now)
-
-
-def _published_by_instance(api: GoogleApi, name: str) -> Mapping[str, str]:
-    answer = api.get("compute", f"compute/v1/{name}/getGuestAttributes?queryPath={GUEST_ATTRIBUTE_NAMESPACE}/")
-    return pairs_of(as_mapping(answer.get("queryValue")).get("items"))
 
 
 def _declared(found: DeployedServer) -> str | None:
@@ -160,28 +155,29 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) ->
     node = _read(api, NODE, [node_name]) if node_name else None
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
-        facts = _with_node(api, facts, Node(node), node_name)
+        facts = _with_node(api, facts, Node(node), node_name, now)
     return _with_cost(api, facts, owned, now)
 
 
-def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
+def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str, now: datetime) -> CloudFacts:
     stored = node.serving_document
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
         return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
-    return _with_phase(facts, lambda: _published(api, name))
+    return _with_phase(facts, TpuMachine(api=api, name=name).published, now)
 
 
-def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> CloudFacts:
+def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]], now: datetime) -> CloudFacts:
     """Return the facts with the machine's guest attributes. A machine without any is booting."""
     try:
         published = read()
     except GoogleListError as error:
-        if error.status == HTTPStatus.NOT_FOUND:  # no guest attributes yet
-            return replace(facts, phase="booting")
         return replace(facts, unknown=(f"Cannot read the phase of the machine: {error}",))
+    idle = reported(published, now)
     return replace(
         facts,
+        idle_since=idle.value.isoformat() if isinstance(idle, Present) else None,
+        idle_unknown=idle.why if isinstance(idle, Unknown) else "",
         phase=published.get(PHASE_KEY) or "booting",
         phase_detail=for_terminal(published.get(DETAIL_KEY) or "") or None,
         phase_at=published.get(UPDATED_AT_KEY),
@@ -192,14 +188,6 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         archives=for_terminal(published.get(ARCHIVES_KEY) or "") or None,
         agent_version=agent_version(published) if published.get(PHASE_KEY) else None,
     )
-
-
-def _published(api: GoogleApi, node: str) -> Mapping[str, str]:
-    body = {"queryPath": f"{GUEST_ATTRIBUTE_NAMESPACE}/"}
-    answer = api.post("tpu", f"v2alpha1/{node}:getGuestAttributes", body)
-    workers = as_sequence(answer.get("guestAttributes"))
-    first = as_mapping(workers[0] if workers else None)
-    return pairs_of(as_mapping(first.get("queryValue")).get("items"))
 
 
 def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
@@ -257,7 +245,9 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 def _limits(limits: StackLimits) -> str:
     """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
-    return " and ".join([*each, *([] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"])])
+    each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
+    each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]
+    return " and ".join(each)
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
@@ -278,5 +268,6 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd=round(spent.usd, 4),
         usd_per_hour=round(spent.usd_per_hour, 4),
         limits=_limits(spent.limits),
+        idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),
     )

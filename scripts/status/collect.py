@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, cast
 
 from cloud import google_api
+from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
 from cloud.simulated import is_simulated
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
@@ -21,6 +22,7 @@ from scripts.status.judge import drift_of, learn_command, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
 from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
+    ALERTS,
     ENDPOINT,
     GOOGLE,
     MEASURED,
@@ -118,6 +120,7 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
     queries: dict[str, Callable[[], object]] = {}
     if found is not None:
         queries[GOOGLE] = partial(_query_google, found, stack)
+        queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
         one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
         queries[MEASURED] = partial(rate_facts, stack, outputs)
@@ -136,6 +139,14 @@ def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
     return cloud_facts(google_api.connect(found.project), found, stack=stack, now=datetime.now(UTC))
 
 
+def _query_alerts(state: StackState, project: str) -> AlertReport:
+    """Return the alerts of a stack. Without policies in its state, Google is not called: the API may be off."""
+    declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
+    if not declared:
+        return no_policies(state.stack, project)
+    return read_alerts(google_api.connect(project), stack=state.stack, project=project, declared=declared)
+
+
 def _why(error: BaseException) -> str:
     return str(error) if isinstance(error, ScriptError | TimeoutError) else f"{type(error).__name__}: {error}"
 
@@ -144,12 +155,14 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     outputs, found = one.outputs, one.serves
     cloud, server = one.answers.get(GOOGLE), one.answers.get(ENDPOINT)
     rate, changed = one.answers.get(MEASURED), one.answers.get(SETTINGS)
-    refreshed = one.answers.get(REFRESH)
+    refreshed, alerts = one.answers.get(REFRESH), one.answers.get(ALERTS)
     facts = _of_settings(cloud, outputs) if isinstance(cloud, CloudFacts) else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
     drift += cast("Sequence[str]", refreshed or ())
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
+    unread = alerts.unread if isinstance(alerts, AlertReport) else ()
+    unknown += [UnansweredSource(source=ALERTS, why=why) for why in unread]
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -160,6 +173,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         server=server if isinstance(server, ServerFacts) else None,
         server_not_asked=one.not_asked,
         rate=rate if isinstance(rate, RateFacts) else None,
+        alerts=alerts if isinstance(alerts, AlertReport) else None,
         drift=tuple(drift),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),

@@ -9,10 +9,11 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from contracts.machine_reboot import reboot_command
-from planning.units import HOUR_S
+from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
 from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
@@ -87,6 +88,7 @@ def figures(status: StackStatus) -> Mapping[str, str]:
         "traffic": shares_text(cloud.traffic) if cloud and cloud.traffic else "",
         "rollout": cloud.rollout_phase or "" if cloud else "",
         "health": status.health or "",
+        "alerts": _alerts(status),
         "drift": " ".join(status.drift),
         "unanswered": " ".join(f"{item.source}: {item.why}" for item in status.unanswered),
         "next": status.next_command,
@@ -156,19 +158,41 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     yield from _rate(status)
     if cloud is not None and cloud.usd_per_hour is not None:
         yield "limits", _enforced(status)
+    if cloud is not None and (idle := _idle(cloud, stamp, now_s)):
+        yield "idle", idle
+    yield from _judged(status)
+    for item in status.unanswered:
+        yield "unknown", f"{item.source}: {item.why}"
+    yield from _next(status)
+
+
+def _judged(status: StackStatus) -> Iterator[tuple[str, str]]:
+    """Yield the alerts and the drift."""
+    if (alerts := _alerts(status)) and status.cloud is not None:
+        yield "alerts", alerts
     for difference in status.drift:
         yield "drift", difference
     if status.refreshed and not status.drift:
         yield "drift", "none (all resources compared)"
-    for item in status.unanswered:
-        yield "unknown", f"{item.source}: {item.why}"
-    yield from _next(status)
 
 
 def _next(status: StackStatus) -> Iterator[tuple[str, str]]:
     if status.learn_command:
         yield "learn", status.learn_command
     yield "next", status.next_command
+
+
+def _alerts(status: StackStatus) -> str:
+    """Return the alerts in one line; empty if they were not read."""
+    found = status.alerts
+    if found is None:
+        return ""
+    more = f"run python -m scripts.alerts --stack {status.stack}"
+    if found.ringing:
+        return f"{', '.join(dict.fromkeys(alert.title for alert in found.ringing))}: {more}"
+    if found.verdict == "silent":
+        return f"none of {found.policies} rings"
+    return f"unknown: {more}" if found.policies != 0 else f"nothing watches this stack ({RUNBOOK})"
 
 
 def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[str, str]]:
@@ -217,6 +241,15 @@ def _enforced(status: StackStatus) -> str:
     else:
         google = "deletes this machine at its run limit" if deadline else "stops nothing automatically"
     return f"{ours}; Google {google}."
+
+
+def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
+    """Return the idle time of a machine beside its limit; empty for a busy machine, and for an unknown time without a limit."""
+    limit = "" if cloud.idle_after_s is None else f"tpu.idleAfter is {duration(cloud.idle_after_s)}"
+    if cloud.idle_since is not None:
+        since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
+        return f"no request for {duration(max(0.0, now_s - since_s))}, since {stamp(since_s)}; {limit or 'tpu.idleAfter is not set'}"
+    return f"unknown: the machine {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""
 
 
 def _load(status: StackStatus) -> str:

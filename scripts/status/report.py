@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from cloud.alerts import AlertReport
 from stacks.hooks.rollout_state import RolloutPhase
 
 SCHEMA_VERSION: Final = 1
 
 STATE, GOOGLE, ENDPOINT, MEASURED, SETTINGS, REFRESH = "state", "google", "endpoint", "measured", "settings", "refresh"
+ALERTS = "alerts"
 """Sources of the status."""
 
 
@@ -74,6 +76,12 @@ class CloudFacts:
     usd_per_hour: float | None = None
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
+    idle_since: str | None = None
+    """RFC 3339: since when the TPU machine has had no request; None if it is busy or unknown."""
+    idle_unknown: str = ""
+    """Why the idle time is unknown, to continue a sentence about the machine; empty if it is known."""
+    idle_after_s: int | None = None
+    """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 
@@ -116,6 +124,7 @@ class StackStatus:
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
     rate: RateFacts | None = None
+    alerts: AlertReport | None = None
     drift: Sequence[str] = ()
     """Differences between settings, state and deployment, one sentence each."""
     refreshed: bool = False
@@ -149,6 +158,9 @@ class StackStatus:
         if isinstance(cloud, dict):
             left_s = self.left_s(now_s)
             cloud["left_s"] = None if left_s is None else round(left_s)
+        alerts = found["alerts"]
+        if self.alerts is not None and isinstance(alerts, dict):
+            alerts["verdict"] = self.alerts.verdict
         return {**found, "health": self.health}
 
 

@@ -27,7 +27,7 @@ class TeardownOptions:
     dry_run: Annotated[bool, Option("Count the resources without deleting them. Exit code 1 if any exist.")] = False
     yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
     over_limit: Annotated[
-        bool, Option("Tear down only stacks that exceed maxAge or maxUsd. For schedules, add --yes.")
+        bool, Option("Tear down only stacks that exceed maxAge, maxUsd or tpu.idleAfter. For schedules, add --yes.")
     ] = False
     keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
     include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy is set.")] = False

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, connect
 from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
@@ -39,9 +40,12 @@ class GuardReport:
                     "stack": item.owner.stack,
                     "max_age_s": item.limits.max_age_s,
                     "max_usd": item.limits.max_usd,
+                    "idle_after_s": item.limits.idle_after_s,
                     "age_s": round(item.age_s),
                     "usd": round(item.usd, 2),
                     "usd_per_hour": round(item.usd_per_hour, 2),
+                    "idle": item.idle,
+                    "idle_s": None if item.idle_s is None else round(item.idle_s),
                     "exceeded": list(item.exceeded),
                     "unknown": list(item.unknown),
                     "verdict": item.verdict,
@@ -85,8 +89,12 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
             output.report_progress(f"  unknown: {sentence}")
     for sentence in seen.unknown:
         output.report_progress(sentence)
-    over = [replace(request, stack=item.owner.stack) for item in stacks if item.exceeded]
-    receipts = [_torn_down(each, api, output) for each in over]
+    over = [item for item in stacks if item.exceeded]
+    receipts = [
+        _torn_down(replace(request, stack=item.owner.stack), item, api, output)
+        for item in over
+        if not _works_again(item, seen.found, api, output)
+    ]
     match seen.answer_about(seen.found):
         case Present():
             pass
@@ -97,8 +105,21 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
     return GuardReport(stacks=stacks, receipts=receipts, unknown=seen.unknown)
 
 
-def _torn_down(request: TeardownRequest, api: GoogleApi, output: TeardownOutput) -> tuple[Receipt, Path]:
+def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi, output: TeardownOutput) -> bool:
+    """Return whether a stack that exceeds only its idle time has had a request since, because earlier teardowns may have taken hours."""
+    if len(item.exceeded) > len(item.exceeded_idle):
+        return False
+    own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
+    if spending(api, own, datetime.now(UTC))[0].exceeded:
+        return False
+    output.report_progress(f"stack {item.owner.stack} is not idle anymore and is kept")
+    return True
+
+
+def _torn_down(
+    request: TeardownRequest, item: StackSpending, api: GoogleApi, output: TeardownOutput
+) -> tuple[Receipt, Path]:
     teardown = Teardown(request=request, known=known(request, output.report_progress), api=api, output=output)
     teardown.run()
-    receipt = teardown.receipt()
+    receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
     return receipt, receipt.write(None)

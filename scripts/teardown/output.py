@@ -72,6 +72,8 @@ def text_of(receipt: Receipt, path: Path) -> str:
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
     done = f"destroyed {number_of(receipt.destroyed, 'resource')}, deleted {number_of(by_api, 'leaked resource')}"
     lines = [f"teardown: {name}{simulated}: {done}, {receipt.elapsed_s:.0f} s."]
+    if receipt.reasons:
+        lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
     if receipt.clean:
         but = " except the retained ones below" if receipt.retained else ""
         lines.append(f"No leaked resources{but}: {searched(receipt)}.")

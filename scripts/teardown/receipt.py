@@ -39,6 +39,8 @@ class Receipt:
     searches: Sequence[Inventory]
     started: datetime
     elapsed_s: float
+    reasons: Sequence[str] = ()
+    """Limits that the stack exceeded, each with its measured value; empty for a teardown that a person started."""
     interrupted: bool = False
     dry_run: bool = False
 
@@ -75,6 +77,7 @@ class Receipt:
             ],
             "unknown": list(self.unknown),
             "warnings": list(self.warnings),
+            "reasons": list(self.reasons),
             "clean": self.clean,
             "dry_run": self.dry_run,
             "interrupted": self.interrupted,

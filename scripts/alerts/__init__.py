@@ -1,0 +1,1 @@
+"""Alerts of a stack that ring now."""

@@ -1,0 +1,81 @@
+"""Show the alerts of a stack that ring, with the first command for each.
+
+Reads Cloud Monitoring, and only the policies of this stack. If nothing rings, it checks whether anything can: alert policies exist, are enabled
+and receive metrics. Changes nothing.
+
+Exit code 0: no alert rings. 1: an alert rings, or it is unknown whether one does, for example because nothing watches the stack.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option, StackName
+
+if TYPE_CHECKING:
+    from cloud.alerts import AlertReport
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertsOptions:
+    """Options of the command."""
+
+    stack: StackName
+    closed: Annotated[bool, Option("Also show alerts that no longer ring.")] = False
+    utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
+    as_json: JsonSwitch = False
+
+
+def _alerts(options: AlertsOptions) -> ExitCode:
+    from cloud.simulated import is_simulated
+
+    report = _read(options)
+    if options.as_json:
+        found = {"schema_version": SCHEMA_VERSION, "simulated": is_simulated(), "verdict": report.verdict}
+        print(json.dumps({**found, **asdict(report)}))
+    else:
+        from scripts.alerts.render import AlertTimes, print_alerts
+        from scripts.cli.tables import console
+
+        times = AlertTimes(now=datetime.now(UTC), zone=UTC if options.utc else None)
+        print_alerts(console(sys.stdout), report, times, simulated=is_simulated())
+    return ExitCode.DONE if report.verdict == "silent" else ExitCode.FAILED
+
+
+def _read(options: AlertsOptions) -> "AlertReport":
+    from cloud import google_api
+    from cloud.alerts import POLICY_TYPE, read_alerts
+    from contracts.errors import CommandRefusedError
+    from engine import state as states
+    from scripts.cli.settings import stack_settings
+
+    state = states.read(options.stack)
+    project = state.outputs.project if state.outputs is not None else None
+    if project is None:
+        try:
+            project = stack_settings(options.stack, project=next(iter(state.projects), None)).project
+        except CommandRefusedError as error:
+            raise CommandRefusedError(f"Stack {options.stack} is not deployed. {error}") from None
+    declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
+    return read_alerts(
+        google_api.connect(project),
+        stack=options.stack,
+        project=project,
+        declared=declared,
+        has_closed=options.closed,
+    )
+
+
+COMMAND: Final = Command(
+    name="alerts", help=__doc__, options=AlertsOptions, run=_alerts, after_interrupt="Nothing was changed."
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

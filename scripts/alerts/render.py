@@ -1,0 +1,72 @@
+"""Alerts as text: a table within 80 columns, then the meaning, the first command and the runbook of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from rich.console import Console
+
+from cloud.alerts import AlertReport, StackAlert
+from planning.units import duration
+from scripts.cli.tables import FittedTable, paragraph, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertTimes:
+    """Formats the times of alerts. `zone` None: this machine's time zone."""
+
+    now: datetime
+    zone: tzinfo | None
+
+    def stamp(self, text: str) -> str:
+        """Return an RFC 3339 time in the zone."""
+        at = _moment(text)
+        return "unknown" if at is None else f"{at.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
+
+    def lasted(self, alert: StackAlert) -> str:
+        """Return for how long an alert has rung, or rang."""
+        start = _moment(alert.opened)
+        end = _moment(alert.closed) if alert.closed else self.now
+        return "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
+
+
+def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simulated: bool) -> None:
+    """Print a report on a console."""
+    mark = " (local cloud, simulated)" if simulated else ""
+    paragraph(out, f"{report.stack}: {heading(report)}{mark}")
+    if report.ringing:
+        out.print(_table("", report.ringing, times), crop=False)
+    for alert in {each.title: each for each in report.ringing}.values():
+        out.print()
+        paragraph(out, f"{alert.title}: {alert.meaning}")
+        paragraph(out, alert.command, prefix="  first    ")
+        paragraph(out, alert.runbook, prefix="  runbook  ")
+    if report.closed:
+        out.print()
+        out.print(_table("No longer ringing", report.closed, times), crop=False)
+    remarks = [("unknown", text) for text in (*report.unread, *report.unwatched)]
+    for key, text in (*remarks, *(("note", text) for text in report.notes)):
+        paragraph(out, text, prefix=f"  {key:<8} ")
+
+
+def heading(report: AlertReport) -> str:
+    """Return the verdict in one line."""
+    count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
+    if report.ringing:
+        return f"{len({alert.title for alert in report.ringing})} of {count} ring"
+    return f"none of {count} rings" if report.verdict == "silent" else "unknown whether an alert rings"
+
+
+def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> FittedTable:
+    headings = ("alert", "severity", "since", "for")
+    shown = table(title, headings, whole=headings)
+    for alert in alerts:
+        shown.add_row(alert.title, alert.severity or "", times.stamp(alert.opened), times.lasted(alert))
+    return shown
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text or "").astimezone(UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""`python -m scripts.batch`: a file of requests to a private server, resumable."""

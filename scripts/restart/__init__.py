@@ -1,0 +1,1 @@
+"""`python -m scripts.restart`: restart a deployed server without changing its settings."""

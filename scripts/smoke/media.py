@@ -1,0 +1,50 @@
+"""Small files for the checks of images, sound and video, made here: a plain color, beeps, and plain colors one after another.
+
+A response about them can be judged by a word or a number.
+"""
+
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Final
+
+from loadtest.traffic.audio import RATE_HZ, wav_file
+from loadtest.traffic.images import ImageSize, png_file
+
+COLORS: Final = {"red": (220, 20, 30), "green": (10, 150, 40), "blue": (20, 60, 220), "yellow": (250, 220, 0)}
+SIDE_PX: Final = 64
+"""Gemma 4's processor enlarges an image to the size of its tokens, so a small one costs as much as a large one."""
+BEEP_HZ: Final = 880.0
+BEEP_S: Final = 0.3
+PAUSE_S: Final = 0.4
+_AMPLITUDE: Final = 12_000
+VIDEO_COLORS: Final = ("red", "green", "blue")
+_VIDEO: Final = Path(__file__).with_name("colors.mp4")
+
+
+def picture(color: str) -> bytes:
+    """Return a square PNG image of one color (color type 2: red, green and blue of each pixel)."""
+    rows = (b"\0" + bytes(COLORS[color]) * SIDE_PX) * SIDE_PX
+    return png_file(ImageSize(width=SIDE_PX, height=SIDE_PX), 2, (b"IDAT", zlib.compress(rows, 9)))
+
+
+def sound_s(beeps: int) -> float:
+    """Return the duration of `sound(beeps)` in seconds."""
+    return PAUSE_S + beeps * (BEEP_S + PAUSE_S)
+
+
+def sound(beeps: int) -> bytes:
+    """Return a WAV file with this many beeps: one channel, 16 bits, 16 kHz, which is the rate of Gemma 4's audio encoder."""
+    pause = [0] * round(PAUSE_S * RATE_HZ)
+    beep = [round(_AMPLITUDE * math.sin(2 * math.pi * BEEP_HZ * n / RATE_HZ)) for n in range(round(BEEP_S * RATE_HZ))]
+    samples = [*pause, *((beep + pause) * beeps)]
+    return wav_file(struct.pack(f"<{len(samples)}h", *samples))
+
+
+def video() -> bytes:
+    """Return an MP4 file that shows each of VIDEO_COLORS for one second, as one JPEG image.
+
+    OpenCV 5.0.0's VideoWriter wrote the file, with the code `MJPG` and 64 x 64 pixels. A decoder of vLLM's crashes on uncompressed frames.
+    """
+    return _VIDEO.read_bytes()
