@@ -20,6 +20,7 @@ from authors.oracle.copies import preloaded_vllm
 from authors.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, OracleRefusedError, prepare
 from authors.oracle.exposure import check_exposure
 from authors.oracle.fault import buffering_proxy
+from authors.oracle.features import check_features
 from authors.oracle.judge import FEWEST_ROUNDS, OracleRun
 from authors.oracle.measure import POINTS, Bench, OraclePoint
 from authors.oracle.metric_shapes import check_metrics
@@ -31,7 +32,8 @@ NAMES: Final = tuple(point.name for point in POINTS)
 BENCHMARK: Final = "benchmark"
 EXPOSURE: Final = "exposure"
 METRICS: Final = "metrics"
-PARTS: Final = (BENCHMARK, EXPOSURE, METRICS)
+FEATURES: Final = "features"
+PARTS: Final = (BENCHMARK, EXPOSURE, METRICS, FEATURES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,6 +79,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     parts = options.part or PARTS
     exposure = check_exposure(home, cores, _say) if EXPOSURE in parts else None
     metrics = check_metrics(home, cores, _say) if METRICS in parts else None
+    features = check_features(home, cores, _say) if FEATURES in parts else None
     measured = _measured(options, home, port, cores) if BENCHMARK in parts else None
     report = OracleReport(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
@@ -85,6 +88,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         measured=measured,
         exposure=exposure,
         metrics=metrics,
+        features=features,
         elapsed_s=time.monotonic() - began_s,
     )
     (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Final
 
 from authors.oracle.environment import MODEL, ROOT, OracleHome, OracleSay
 from authors.oracle.server import (
+    DIRECT,
     HOST,
     MAX_MODEL_LEN,
     OracleCores,
@@ -150,8 +151,6 @@ def _after_requests(url: str, model: str) -> str:
         request = urllib.request.Request(  # noqa: S310 - a server on this machine
             f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-            request, timeout=_REQUEST_LIMIT_S
-        ) as answer:
+        with DIRECT.open(request, timeout=_REQUEST_LIMIT_S) as answer:
             answer.read()
     return metrics_text(url)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from authors.oracle.exposure import Exposure
+from authors.oracle.features import FeatureComparison
 from authors.oracle.judge import FigureComparison
 from authors.oracle.metric_shapes import ShapeComparison
 from authors.oracle.rounds import PlantedOutcome, PointOutcome
@@ -27,13 +28,15 @@ class OracleReport:
     """None if the exposure was not checked."""
     metrics: ShapeComparison | None
     """None if the metrics were not compared."""
+    features: FeatureComparison | None
+    """None if the features were not checked."""
     elapsed_s: float
 
     @property
     def faults(self) -> tuple[str, ...]:
         """All faults, as sentences."""
         found = self.measured.faults if self.measured is not None else ()
-        others = (part for part in (self.exposure, self.metrics) if part is not None)
+        others = (part for part in (self.exposure, self.metrics, self.features) if part is not None)
         return (*found, *(fault for part in others for fault in part.faults))
 
 
@@ -68,6 +71,12 @@ def as_markdown(report: OracleReport) -> str:
         lines += ["", *_of_exposure(report.exposure), ""]
     if report.metrics is not None:
         lines += ["", *_of_metrics(report.metrics), ""]
+    if report.features is not None:
+        lines += [
+            "",
+            f"Features: {report.features.as_expected} checks had the expected result with random weights.",
+            "",
+        ]
     lines += [f"- FAULT: {fault}" for fault in report.faults]
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ _PROBE_LIMIT_S: Final = 10.0
 _POLL_S: Final = 0.5
 _SAY_EVERY_S: Final = 20.0
 _END_LIMIT_S: Final = 30.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Client without a proxy, because both programs are on this machine."""
 
 
@@ -120,7 +120,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, sa
         if process.poll() is not None:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
             raise OracleError(f"vLLM exited with {process.returncode} before it was ready. Log: {log}\n{tail}")
-        with suppress(OSError, urllib.error.URLError), _DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
+        with suppress(OSError, urllib.error.URLError), DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
             say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
             return
         now_s = time.monotonic()
@@ -158,7 +158,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 def metrics_text(url: str) -> str:
     """Return the server's metrics in Prometheus text."""
-    with _DIRECT.open(f"{url}/metrics", timeout=_PROBE_LIMIT_S) as answer:
+    with DIRECT.open(f"{url}/metrics", timeout=_PROBE_LIMIT_S) as answer:
         return answer.read().decode()
 
 

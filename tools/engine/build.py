@@ -2,10 +2,9 @@
 
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from localcloud.go_build import GoBuildError, GoProgram, compile_program, compiler, environment
+from localcloud.go_build import GoBuildError, GoProgram, compile_program, compiler, environment, new_folder
 from tools.engine.model import LANGUAGE_EXEC, VERSION, EngineError
 
 _SDK_MODULE = "github.com/pulumi/pulumi/sdk/v3"
@@ -27,18 +26,12 @@ def build(into: Path) -> None:
     go = compiler()
     if go is None:
         raise EngineError("`go`, needed to build the Pulumi engine, is not on PATH.")
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as folder:
-        module = Path(folder) / "module"
-        shutil.copytree(Path(__file__).with_name("golang"), module)
-        result = Path(folder) / "result"
-        result.mkdir()
+    with new_folder(into, Path(__file__).with_name("golang")) as folder:
         try:
-            compile_program(go, _PROGRAM, module, result / "pulumi")
+            compile_program(go, _PROGRAM, folder.module, folder.result / "pulumi")
         except GoBuildError as error:
             raise EngineError(str(error)) from error
-        _take_language_exec(go, module, result / LANGUAGE_EXEC)
-        result.rename(into)
+        _take_language_exec(go, folder.module, folder.result / LANGUAGE_EXEC)
 
 
 def _take_language_exec(go: str, module: Path, target: Path) -> None:

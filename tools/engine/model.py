@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from localcloud.go_build import cache_folder
+
 VERSION = "3.256.0"
 """Engine version to install: the newest on the Go module proxy when this was written. SDK 3.272.0 works with it."""
 
@@ -51,8 +53,7 @@ def project_root() -> Path:
 
 def cache_root() -> Path:
     """Return the user's cache folder for engines, with one folder per version."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / "engine"
+    return cache_folder("engine")
 
 
 def version_of(executable: Path) -> str | None:

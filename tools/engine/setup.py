@@ -1,13 +1,12 @@
 """Find or create an engine, then link it into the virtual environment as `pulumi`."""
 
-import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from localcloud.go_build import locked
 from tools.engine import build, release
 from tools.engine.model import (
     LANGUAGE_EXEC,
@@ -130,7 +129,7 @@ def _path_without_ours() -> str:
 
 def _make(source: Source, maker: Callable[[Path], None]) -> Engine:
     folder = _folder(source)
-    with _locked(cache_root() / VERSION):
+    with locked(cache_root() / VERSION):
         if cached(source) is None:
             verb = (
                 "fetching the official release"
@@ -144,12 +143,3 @@ def _make(source: Source, maker: Callable[[Path], None]) -> Engine:
         shutil.rmtree(folder, ignore_errors=True)
         raise EngineError(f"The engine created in {folder} does not report version {VERSION} and was removed.")
     return engine
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Lock engine creation to one process, so two checkouts do not both build it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
