@@ -436,12 +436,15 @@ def teardown_that_is_refused(tools):
 @produces(
     "exceeds maxAge ... (age ...)",
     "exceeds maxUsd ... (cost ...)",
+    "exceeds tpu.idleAfter ... (no request for ...)",
     "has no limit; it is ... old",
     "is unknown; it is at least ... old",
 )
 def guard(_tools):
-    limits = (StackLimits(max_age_s=60), StackLimits(max_usd=1), StackLimits())
-    used = [StackSpending(owner=owner("x"), limits=each, age_s=90, usd=2, usd_per_hour=1) for each in limits]
+    limits = (StackLimits(max_age_s=60), StackLimits(max_usd=1), StackLimits(idle_after_s=600), StackLimits())
+    used = [
+        StackSpending(owner=owner("x"), limits=each, age_s=90, usd=2, usd_per_hour=1, idle_s=700) for each in limits
+    ]
     doubtful = replace(used[0], age_s=1, unknown=("The account was not found.",))
     return "\n".join(each.sentence() for each in (*used, doubtful))
 

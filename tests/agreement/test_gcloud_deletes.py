@@ -24,6 +24,9 @@ RUN = f"/run/v2/{P}/locations/{REGION}/services"
 REPOSITORIES = f"/artifactregistry/v1/{P}/locations/{REGION}/repositories"
 OBJECTS = "/upload/storage/v1/b/listed/o"
 
+V3 = f"/monitoring/v3/{P}"
+CONDITION = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)", "duration": "0s"}}
+
 A_NETWORK = (f"{COMPUTE}/global/networks", {"name": "listed", "autoCreateSubnetworks": False}, {})
 A_REQUEST = (f"{TPU}/queuedResources", QUEUED, {"queuedResourceId": "listed"})
 AN_ACCOUNT = (f"/iam/v1/{P}/serviceAccounts", {"accountId": "listed"}, {})
@@ -46,6 +49,11 @@ MADE = {
     "secret": [(f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, {"secretId": "listed"})],
     "service account": [AN_ACCOUNT],
     "image repository": [(REPOSITORIES, {"format": "DOCKER"}, {"repositoryId": "listed"})],
+    "alert policy": [(f"{V3}/alertPolicies", {"displayName": "x", "combiner": "OR", "conditions": [CONDITION]}, {})],
+    "notification channel": [
+        (f"{V3}/notificationChannels", {"type": "email", "labels": {"email_address": "a@example.com"}}, {})
+    ],
+    "dashboard": [(f"/monitoring/v1/{P}/dashboards", {"displayName": "x", "mosaicLayout": {"columns": 48}}, {})],
     "bucket": [
         ("/storage/storage/v1/b", {"name": "listed"}, {"project": PROJECT}),
         (OBJECTS, {"x": 1}, {"uploadType": "media", "name": "weights/a"}),
@@ -59,12 +67,14 @@ READ = {"TPU node": f"{TPU}/nodes/listed", "bucket": "/storage/storage/v1/b/list
 def make(client, kind):
     """Make a resource of a kind. Return its id, its place and the path to read it."""
     for path, body, query in MADE[kind]:
-        client.ok("POST", path, body, **query)
+        answered = client.ok("POST", path, body, **query)
     while (
         kind in {"TPU queued resource", "TPU node"} and client.call("GET", READ["TPU node"])[1].get("state") != "READY"
     ):
         pass
-    name = ACCOUNT if kind == "service account" else "listed"
+    # Google names what Cloud Monitoring has.
+    named = str(answered.get("name") or "").rpartition("/")[2] if "/monitoring/" in MADE[kind][-1][0] else "listed"
+    name = ACCOUNT if kind == "service account" else named
     collection = MADE[kind][-1][0]
     place = ZONE if ZONE in collection else REGION
     return name, place, READ.get(kind, f"{collection}/{name}")

@@ -16,7 +16,7 @@ import pytest
 
 from components.startup_script import startup_script
 from contracts.path_guard import GUARD_ARGUMENT
-from contracts.serving_document import DOCUMENT_METADATA_KEY
+from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
 from localcloud.running.shims.docker_devices import device_files, problem_of
@@ -126,6 +126,37 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
     assert asyncio.run(run()) == [1, 1, 1]
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def test_a_nonce_in_the_metadata_restarts_the_server_once_and_a_reboot_does_not_restart_it_again(tmp_path: Path):
+    text = document("--max-model-len=8192")
+
+    def ids() -> set[str]:
+        folders = tmp_path.glob("machines/*/containers/gemma-serving.json")
+        return {json.loads(path.read_text())["id"] for path in folders}
+
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{DOCUMENT_METADATA_KEY: text})
+            await running.boot(given)
+            await phase(running, "ready", text)
+            first = ids()
+            running.set_metadata(NODE, {**given.metadata, RESTART_METADATA_KEY: "nonce-1"})
+            await until(lambda: attributes(running).get("restart") == "nonce-1", "the agent has read the nonce")
+            await phase(running, "ready", text)
+            second = ids()
+            assert len(second) == 1
+            assert first.isdisjoint(second)
+            assert attributes(running)["pause-ended-at"] > attributes(running)["pause-began-at"]
+            agent = next((tmp_path / "machines").glob("*/units/gemma-serving-agent.json"))
+            os.kill(json.loads(agent.read_text())["pid"], signal.SIGKILL)
+            served = attributes(running)["updated-at"]
+            await until(lambda: attributes(running)["updated-at"] != served, "systemd has started the agent again")
+            await phase(running, "ready", text)
+            assert ids() == second, "the agent knows from the container that it was restarted"
+            await until(lambda: attributes(running)["idle-since"] == "busy", "the server reports its load")
+
+    asyncio.run(run())
 
 
 def test_another_model_is_in_the_hub_cache_before_the_old_server_stops(tmp_path: Path):

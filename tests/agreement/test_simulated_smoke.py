@@ -15,6 +15,7 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from localcloud.tests.running.running_server import server
 from planning.planner import plan_of
+from planning.question.features import served_features
 from planning.question.vllm_args import given_options, vllm_arguments
 from planning.solve.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
@@ -37,6 +38,7 @@ def target_of(one: Served, stack: str) -> SmokeTarget:
         served_model=settings.model,
         plan=plan.summary(),
         vllm=given_options(plan.vllm),
+        features=served_features(one.subject.resolved),
         smoke=smoke_thresholds(settings.smoke, one.subject, plan),
     )
     return stack_target(stack, outputs, smoke_figures(one.subject, settings.smoke.burst_requests))

@@ -63,6 +63,11 @@ def mounted(files: dict[str, int], options: dict[str, str]) -> str:
     return json.dumps([{"path": "/mnt/models", "files": files, "options": options, "readable": True}])
 
 
+UNMEASURED = {("l4-e2b-lora", "compile"): 0.05, ("tpu-v6e4-12b", "load"): 0.1}
+"""Phases without a measured boot there, with the share by which they may leave the band. E2B's compilation on a GPU was measured on a T4 only, which
+is slower than an L4. 12B was measured on one chip only, where it read faster per byte than the sizes that the plan follows."""
+
+
 def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
     """Yield each phase that is outside the plan's band."""
     planned, found = one.subject.startup, phases(one, stack, folder)
@@ -75,7 +80,8 @@ def differences(one: Served, stack: str, folder: Path) -> Iterator[str]:
         process_s = planned.total_s - planned.load_s - planned.compile_s - VM_IMAGE_PULL_S
         bands["process"] = (PROCESS[0] * process_s, PROCESS[1] * process_s, found["process"])
     for name, (low, high, seconds) in bands.items():
-        if not low <= seconds <= high:
+        spread = UNMEASURED.get((stack, name), 0.0)
+        if not low * (1 - spread) <= seconds <= high * (1 + spread):
             yield f"{name}: planned {low:.0f} to {high:.0f} s, simulated {seconds:.0f} s"
 
 

@@ -142,6 +142,7 @@ def test_the_report_shows_each_request_and_the_faults():
         measured=None,
         exposure=Exposure(rows=rows, faults=("exposure: something",)),
         metrics=None,
+        features=None,
         elapsed_s=60.0,
     )
     text = as_markdown(report)

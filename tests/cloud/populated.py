@@ -33,6 +33,9 @@ ALL_KINDS = frozenset(
         "IAM grant",
         "image repository",
         "bucket",
+        "alert policy",
+        "notification channel",
+        "dashboard",
     }
 )
 
@@ -79,6 +82,9 @@ class World:
             "iam.serviceAccounts",
             "artifactregistry.repositories",
             "storage.buckets",
+            "monitoring.alertPolicies",
+            "monitoring.notificationChannels",
+            "monitoring.dashboards",
         )
         found = {name for kind in kinds for name, _ in self.cloud.cloud.store.under(kind)}
         own = ("/networks/default", "/subnetworks/default", "-compute@developer.gserviceaccount.com")
@@ -183,6 +189,16 @@ class World:
             time.sleep(0.02)
         return full
 
+    def watched(self, name: str, labels: Mapping[str, str]) -> None:
+        base = f"v3/projects/{PROJECT}"
+        channel = {"type": "email", "labels": {"email_address": "a@example.com"}, "userLabels": labels}
+        told = self.call("POST", "monitoring", f"{base}/notificationChannels", channel)["name"]
+        condition = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)", "duration": "0s"}}
+        policy = {"displayName": name, "combiner": "OR", "conditions": [condition], "notificationChannels": [told]}
+        self.call("POST", "monitoring", f"{base}/alertPolicies", {**policy, "userLabels": labels})
+        drawn = {"displayName": name, "mosaicLayout": {"columns": 48}, "labels": labels}
+        self.call("POST", "monitoring", f"v1/projects/{PROJECT}/dashboards", drawn)
+
     def everything(self, stack: str, zone: str = ZONE, limits: StackLimits = NO_LIMITS) -> None:
         """Make one of each kind, as the components of a stack would."""
         own, names = replace(owner(stack), limits=limits), Names(project=PROJECT, stack=stack)
@@ -195,6 +211,7 @@ class World:
         self.repository(names.base, labels)
         self.service(names.base, labels)
         self.queued(names.base, labels, zone)
+        self.watched(names.base, labels)
 
     def strangers(self, stack: str) -> None:
         """Make things of others whose names and marks resemble those of the stack."""
@@ -210,6 +227,7 @@ class World:
         self.service(f"{base}-theirs", {}, "europe-west1")
         self.queued(base, {"managed-by": "gemma-serving"}, "us-east5-b")
         self.queued(f"{base}-theirs", near)
+        self.watched(f"{base}-theirs", near)
         self.grant(TUNNEL_ROLE, "user:bob@example.com")
         condition = {
             "title": "hours",

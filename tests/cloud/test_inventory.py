@@ -138,7 +138,9 @@ def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
         unused = search(world.api, scope(apis=frozenset({"compute", "iam", "cloudresourcemanager"})))
         some = search(world.api, scope(apis=frozenset({"compute", "tpu"})))
     assert isinstance(found.answer_about(()), Unknown)
-    off = " ".join(f"{api}.googleapis.com" for api in ("artifactregistry", "run", "secretmanager", "storage", "tpu"))
+    off = " ".join(
+        f"{api}.googleapis.com" for api in ("artifactregistry", "monitoring", "run", "secretmanager", "storage", "tpu")
+    )
     (sentence,) = found.unknown
     assert f"Run `gcloud services enable {off} --project={PROJECT}`, then the same command again." in sentence
     assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}

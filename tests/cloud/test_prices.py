@@ -1,5 +1,7 @@
 """What found resources cost so far is an upper bound at list prices, and unknown where use decides."""
 
+import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -67,3 +69,12 @@ def test_the_node_of_a_queued_resource_is_paid_with_it():
 def test_an_age_that_is_unknown_has_no_cost():
     account = resource_of(by_name("service account"), {"email": "a@b"}, project="p", owner=owner("x"))
     assert (account.age_s(NOW), usd_so_far(account, NOW)) == (None, None)
+
+
+def test_the_containers_of_an_instance_cost_together():
+    whole, shared = service(1), service(1)
+    shared = replace(shared, document=copy.deepcopy(shared.document))
+    own = shared.document["template"]["containers"][0]["resources"]["limits"]
+    own |= {"cpu": "6", "memory": "24Gi"}
+    shared.document["template"]["containers"].append({"resources": {"limits": {"cpu": "2", "memory": "8Gi"}}})
+    assert usd_per_hour(shared) == pytest.approx(usd_per_hour(whole))

@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 
 from contracts.exit_codes import ExitCode
-from contracts.staged_weights import MANIFEST, weights_bytes
+from contracts.staged_weights import MANIFEST, manifest_hash, weights_bytes
+from engine.state import StackState
 from localcloud.world.scenario import Fault, Hub
 from scripts.cli.command import run_command
 from scripts.plan.__main__ import main as plan
 from scripts.stage_model import __main__ as stage_model
+from scripts.stage_model import housekeeping
+from stacks.loading import from_file
 from tests.cloud.conftest import PROJECT
 
 ROOT = Path(__file__).resolve().parents[2]
 EXISTS = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 ABSENT, GATED = "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-3-4b-it"
 ALWAYS = 10_000
+SERVICE = "gcp:cloudrunv2/service:Service"
 
 
 @pytest.fixture
@@ -95,6 +99,62 @@ def test_a_copy_of_a_simulated_checkpoint_keeps_the_real_sizes(stack, staging_wo
         )
     finally:
         staging_world.bucket = world
+
+
+ADAPTER = "rubenbalbastre/procurement-function-calling-gemma-4-E2B-it-sft"
+DRAFTER = "google/gemma-4-26B-A4B-it-assistant"
+USES = f"""    lora: {{ adapters: {{ buy: {ADAPTER} }} }}
+    speculative: {{ method: draft-model, drafter: {DRAFTER} }}
+"""
+
+
+@pytest.fixture
+def with_parts(stack, monkeypatch):
+    """A function that stages the stack with an adapter and a drafter, and keeps what the command wrote into the file."""
+
+    def read_text(path, *arguments, **options):
+        text = original(path, *arguments, **options)
+        is_source = path == ROOT / "Pulumi.l4-qat.yaml"
+        return text.replace("  gemma-serving:vllm:\n", f"  gemma-serving:vllm:\n{USES}") if is_source else text
+
+    original = Path.read_text
+    monkeypatch.setattr(Path, "read_text", read_text)
+    return stack
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_drafter_and_an_adapter_are_staged_beside_the_model_by_one_command(
+    with_parts, staging_world, monkeypatch, capsys
+):
+    assert with_parts(EXISTS, "--json")[0] == ExitCode.DONE
+    report = json.loads(capsys.readouterr().out)
+    parts = {part["name"]: part for part in report["parts"]}
+    assert list(parts) == [DRAFTER, ADAPTER]
+    for source, part in parts.items():
+        assert part["prefix"] == f"{source.rpartition('/')[2]}-{part['manifest'][:16]}"
+        manifest = json.loads(staging_world.content(f"{part['prefix']}/{MANIFEST}"))
+        assert manifest_hash(manifest) == part["manifest"]
+    settings = from_file(Path("Pulumi.mine.yaml"))
+    assert settings.bucket.parts == {name: f"sha256:{part['manifest']}" for name, part in parts.items()}
+    assert settings.bucket.manifest == f"sha256:{report['manifest']}"
+    folder = parts[ADAPTER]["prefix"]
+    states = [
+        StackState(
+            stack="other",
+            status="read",
+            resources=[{"type": SERVICE, "inputs": f"gs://{staging_world.bucket} /mnt/models/{folder}"}],
+        )
+    ]
+    monkeypatch.setattr(housekeeping.states, "all_states", lambda: states)
+    code = run_command(stage_model.COMMAND, ["--stack", "mine", "--list", "--json"])
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["folders"]}
+    assert (code, found[folder]["served_by"], found[folder]["settings"]) == (0, ["stack other"], ["Pulumi.mine.yaml"])
+    assert found[parts[DRAFTER]["prefix"]]["settings"] == ["Pulumi.mine.yaml"]
+    assert run_command(stage_model.COMMAND, ["--stack", "mine", "--remove", folder, "--yes"]) == ExitCode.REFUSED
+    assert "is served by stack other" in capsys.readouterr().err
+    assert run_command(stage_model.COMMAND, ["--stack", "mine", "--json"]) == ExitCode.DONE
+    again = json.loads(capsys.readouterr().out)
+    assert [again["copied"], *(part["copied"] for part in again["parts"])] == [0, 0, 0]
 
 
 DOES_NOT_EXIST = "it does not exist or is private; check the name"

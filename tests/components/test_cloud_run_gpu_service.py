@@ -7,6 +7,7 @@ import pulumi
 from components.cloud_run_gpu_service import (
     CloudRunGpuService,
     CloudRunGpuServiceArgs,
+    Collector,
     DirectVpc,
     GcsMount,
     GpuMachine,
@@ -166,3 +167,23 @@ def test_readiness_probe_and_ingress_are_as_given(declare):
         "timeoutSeconds": 5,
         "httpGet": {"path": "/health", "port": 8000},
     }
+
+
+def test_a_collector_takes_its_share_and_starts_after_the_server(declare):
+    key = SecretVariable(name="VLLM_API_KEY", secret_id="key", version="1")
+    collector = Collector(image="collector@sha256:" + "0" * 64, config="{}", secret_variables=[key])
+    _, inputs, _ = service(declare, collector=collector)
+    server, beside = inputs["template"]["containers"]
+    assert (server["name"], beside["dependsOns"]) == ("vllm", ["vllm"])
+    assert server["resources"]["limits"] == {"cpu": "6", "memory": "24576Mi", "nvidia.com/gpu": "1"}
+    assert beside["resources"]["limits"] == {"cpu": "2", "memory": "8192Mi"}
+    assert beside["resources"]["cpuIdle"] is False
+    assert beside["args"] == ["--config=env:COLLECTOR_CONFIG"]
+    assert [each["name"] for each in beside["envs"]] == ["COLLECTOR_CONFIG", "VLLM_API_KEY"]
+    assert "ports" not in beside, "Cloud Run sends requests to the container with a port"
+
+
+def test_without_a_collector_the_server_has_the_whole_instance(declare):
+    _, inputs, _ = service(declare)
+    (server,) = inputs["template"]["containers"]
+    assert (server["resources"]["limits"]["cpu"], server["resources"]["limits"]["memory"]) == ("8", "32768Mi")

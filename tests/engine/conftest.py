@@ -147,6 +147,12 @@ class Workspace:
         answer.raise_for_status()
         return answer.json()
 
+    def post(self, path, body):
+        url = f"{self.environment['LOCALCLOUD_URL']}/{path}"
+        answer = requests.post(url, json=body, headers=self.identity, timeout=60)
+        answer.raise_for_status()
+        return answer.json()
+
     def state(self, stack):
         """The state file itself, as the engine wrote it."""
         return (self.folder / "cloud" / "pulumi" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json").read_text()

@@ -15,10 +15,12 @@ DRIVEN = {
     "doctor": ("--stack", CLOUD_RUN),
     "status": (),
     "logs": ("--stack", CLOUD_RUN),
+    "alerts": ("--stack", CLOUD_RUN),
     "recover": ("--stack", CLOUD_RUN, "--dry-run"),
     "smoke": ("--stack", CLOUD_RUN),
     "save_token": ("apiKey", "--stack", CLOUD_RUN, "--generate", "--secret", "own-key"),
     "drift": ("--stack", CLOUD_RUN),
+    "restart": ("--stack", CLOUD_RUN, "--dry-run"),
     "stage_model": (),
     "rollout": (),
     "teardown": (),
@@ -26,12 +28,14 @@ DRIVEN = {
 """Commands that this module runs; those without arguments are run by the test itself."""
 WITHOUT_CALLS = {
     "agent": "its tools run the other commands",
+    "batch": "asks the server only, and its key as smoke does",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
     "deploy": "runs pulumi and the other commands",
     "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",
+    "quality": "asks the server only, and its key as smoke does",
     "up": "runs pulumi and the planner",
 }
 pytestmark = pytest.mark.engine
@@ -62,6 +66,8 @@ def uncounted(workspace):
 def test_every_call_of_up_of_each_command_and_of_the_teardown_counts_for_the_project(person):
     roll_outs = person.folder / "project" / f"Pulumi.{CLOUD_RUN}.yaml"
     roll_outs.write_text(roll_outs.read_text().replace("cloudRun:\n", "cloudRun:\n    rollout: {steps: [100]}\n", 1))
+    email = ("gemma-serving:alerts.email", "owner@example.com")
+    person.pulumi("config", "set", "--path", *email, "--stack", CLOUD_RUN)
     person.stage(CLOUD_RUN)
     person.pulumi("up", "--yes", "--skip-preview", "--stack", CLOUD_RUN)
     ended = {}

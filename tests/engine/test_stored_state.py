@@ -17,6 +17,10 @@ PROVIDER = "pulumi:providers:gcp::gcp"
 """Its calls count for the stack's project from now on: an update of the provider alone."""
 # TPU machines use OS Login since then: its API joined too.
 NEW_TPU_APIS = (NEW_API, "gcp:projects/service:Service::oslogin")
+# Stacks are watched by default since then: an API, a component, its policies, and a dashboard on TPU.
+WATCHING = ("gcp:projects/service:Service::monitoring", "gemma-serving:index:Observability")
+WATCHING_OF_RUN, WATCHING_OF_TPU = 1 + 1 + 4, 1 + 1 + 15 + 1
+COLLECTOR = "gemma-serving-collector"
 ALICE = "user:alice@example.com"
 # The hub never had the id that the earlier release's file names; who serves it has copied files of that name into the bucket.
 ABSENT_ID = "google/gemma-4-26B-A4B-it-qat-w4a16-ct"
@@ -61,7 +65,11 @@ def preview(workspace, stack, folder=STATES):
 
 
 def changes(previewed):
-    return {step["urn"]: step for step in previewed["steps"] if step["op"] != "same"}
+    """The changed resources, without those that watch the stack, which are new."""
+    changed = {step["urn"]: step for step in previewed["steps"] if step["op"] != "same"}
+    watching = [urn for urn in changed if any(words in urn for words in WATCHING)]
+    assert {changed.pop(urn)["op"] for urn in watching} == {"create"}
+    return changed
 
 
 @pytest.mark.parametrize("stack", ["tpu-v6e4", "l4-qat"])
@@ -80,7 +88,7 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     assert f"model: {PRESENT_ID}" in refused.text
     path.write_text(text.replace("config:\n", "config:\n  gemma-serving:acceptFindings: [MOD04]\n"))
     previewed = workspace.pulumi("preview", "--json", "--stack", "l4-qat").json
-    assert previewed["changeSummary"] == {"same": 15, "update": 2, "create": 2}
+    assert previewed["changeSummary"] == {"same": 15, "update": 2, "create": 2 + WATCHING_OF_RUN}
     found = changes(previewed)
     ((service, step),) = ((urn, step) for urn, step in found.items() if not urn.endswith((NEW_API, DETAILS, PROVIDER)))
     assert service.endswith(SERVICE)
@@ -99,7 +107,7 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     # With the id that exists: one new revision, from another folder of the same bucket. Nothing is replaced.
     path.write_text(text.replace(ABSENT_ID, PRESENT_ID))
     moved = workspace.pulumi("preview", "--json", "--stack", "l4-qat").json
-    assert moved["changeSummary"] == {"same": 15, "update": 2, "create": 2}
+    assert moved["changeSummary"] == {"same": 15, "update": 2, "create": 2 + WATCHING_OF_RUN}
     step = next(step for urn, step in changes(moved).items() if urn.endswith(SERVICE))
     assert step["op"] == "update"
     assert PRESENT_ID.partition("/")[2] in str(step["newState"]["inputs"]["template"]["containers"][0]["args"])
@@ -109,8 +117,8 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
     """Earlier releases let every SSH key of the project's metadata log in as root. OS Login comes in place: the node's metadata is patched."""
     previewed = preview(workspace, "tpu-v6e4")
     # Earlier releases had one repository, in the first region. Now each region has one, so that a machine pulls from nearby.
-    assert sum(previewed["changeSummary"].values()) == 34 + 3 + len(NEW_REPOSITORIES)
-    assert previewed["changeSummary"]["create"] == 3 + len(NEW_REPOSITORIES)
+    assert sum(previewed["changeSummary"].values()) == 34 + 3 + len(NEW_REPOSITORIES) + WATCHING_OF_TPU
+    assert previewed["changeSummary"]["create"] == 3 + len(NEW_REPOSITORIES) + WATCHING_OF_TPU
     assert set(previewed["changeSummary"]) <= {"same", "update", "create"}
     for urn, step in changes(previewed).items():
         if urn.endswith((*NEW_TPU_APIS, *NEW_REPOSITORIES, DETAILS)):
@@ -126,6 +134,7 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
             'metadata["gemma-serving-document"]',
             f'metadata["{REPOSITORIES}"]',
             f'metadata["{ROLLOUT}"]',
+            f'metadata["{COLLECTOR}"]',
             "ready.deadlineMetadataKey",
         }
         old, new = step["oldState"]["inputs"], step["newState"]["inputs"]
@@ -142,6 +151,8 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         assert "europe-west4-docker.pkg.dev" in new["metadata"].pop(REPOSITORIES)
         # The limits of a change, beside the document for the same reason.
         assert "readyTimeoutS" in new["metadata"].pop(ROLLOUT)
+        # The collector, beside the document too: it does not restart the server.
+        assert "otelcol-google" in new["metadata"].pop(COLLECTOR)
         # Where the provider tells the machine when Google deletes it.
         assert new["ready"].pop("deadlineMetadataKey") == "gemma-serving-ends-at"
         # Later releases send the validity of the request. It counts for later requests only: no change is shown.

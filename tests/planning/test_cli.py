@@ -70,6 +70,19 @@ def test_planning_from_the_command_line_loads_no_heavy_library():
     assert done.stderr.strip() == "[]"
 
 
+def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
+    before = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes()
+    as_it_is = json.loads(run("--stack", "tpu-v6e4-turbo", "--json")[1])
+    code, out, _ = run("--stack", "tpu-v6e4-turbo", "--set", "gpuMemoryUtilization=0.95", "--json")
+    changed = json.loads(out)
+    assert code == 0
+    assert "FIT05" in {finding["id"] for finding in changed["findings"]} - {
+        finding["id"] for finding in as_it_is["findings"]
+    }
+    assert changed["memory"]["kv_gib"] > as_it_is["memory"]["kv_gib"]
+    assert (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes() == before
+
+
 def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     assert run(*E2B, "--json")[0] == 0
     code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
@@ -119,6 +132,10 @@ def example(path: str) -> object:
         return 5_400
     if path == "accept_findings":
         return ("PRB01", "TPU04")
+    if path in {"vllm.image_tokens", "vllm.max_image_tokens"}:
+        return 560
+    if path == "vllm.max_lora_rank":
+        return 32
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)[-1]
     return VALUES[typing.get_origin(hint) or hint]
@@ -197,6 +214,8 @@ def test_the_formulas_are_in_the_json_too(run):
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--fix"), "--stack NAME"),
         (("--stack", "tpu-v6e4", "--write"), "--write requires --fix"),
+        (("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--fix"), "--set cannot be combined with --fix"),
+        (("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--measured"), "--set cannot be combined with --fix or"),
         ((*E2B, "--min-context", "4096"), "require --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),

@@ -58,6 +58,10 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
         {},
     ),
     "vllm.extra_args": (("--seed=1",), ("--max-model-len", "4096"), ("--enable-lora", "--max-loras=2"), ("--nothing",)),
+    "vllm.image_tokens": IMAGE_TOKENS,
+    "vllm.max_image_tokens": IMAGE_TOKENS,
+    "vllm.lora_adapters": ({}, {"sql": "org/sql"}, {"a": "/adapters/a", "b": "gs://adapters/b"}),
+    "vllm.max_lora_rank": (8, 64, 512),
     "vllm.allowed_media_domains": ((), ("a.example",), ("a.example", "10.0.0.5")),
     "host_memory_gib": (4.0, 16.0, 32.0, 80.0, 400.0),
     "vcpu": (1.0, 4.0, 8.0, 20.0),
@@ -89,6 +93,7 @@ ODD_MAPPINGS: Mapping[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
         ("method", "model", "num_speculative_tokens", "odd"),
         (*ODD_NUMBERS, *ODD_WORDS, *ODD_RATES, True),
     ),
+    "vllm.lora_adapters": (("sql", "", "odd=", "a b"), ODD_WORDS),
 }
 """Keys and values of fields that are mappings."""
 CHOSEN = frozenset({"model", "accelerator", "platform"})

@@ -48,7 +48,9 @@ def test_a_shipped_stack_names_a_commit_that_public_sources_and_the_local_hub_st
     known = CHECKPOINTS[settings.model]
     assert known.commit_source
     assert settings.model_revision == known.commit
-    assert floating(to_deployment(settings)) is None
+    found = floating(to_deployment(settings))
+    # vLLM names no commit of an adapter. Staging pins it by its hash, which a shipped file cannot state.
+    assert found is None or (found.message.startswith("The adapter ") and "SEC07" in settings.accept_findings)
 
 
 def test_the_local_hub_has_every_commit_of_the_catalog_as_its_head_and_says_who_states_it():

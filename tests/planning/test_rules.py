@@ -10,6 +10,7 @@ from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, T
 from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
 from planning.question.fields import changed
+from planning.question.types import WatchOptions
 from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
 from planning.rules.registry import rule
 from planning.rules.security.advisories import ADVISORIES
@@ -115,6 +116,21 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         deployment(speculative_config={"model": "my/drafter", "num_speculative_tokens": 2}),
         "warn",
         deployment(speculative_config={"model": "google/gemma-4-E2B-it", "num_speculative_tokens": 2}),
+    ),
+    "WRK09": (
+        deployment(lora_adapters={"sql": "org/sql"}),
+        "warn",
+        deployment("12B-it-qat-w4a16-ct", "L4", lora_adapters={"sql": "org/sql"}),
+    ),
+    "WRK08": (
+        deployment(lora_adapters={"sql": "gs://adapters/sql"}),
+        "warn",
+        replace(deployment(lora_adapters={"sql": "gs://adapters/sql"}), staged_parts=("gs://adapters/sql",)),
+    ),
+    "WRK07": (
+        deployment(limit_mm_per_prompt={"image": 1, "audio": 1}),
+        "warn",
+        deployment(limit_mm_per_prompt={"image": 1, "audio": 0}),
     ),
     "FIT08": (
         deployment("26B-A4B-it", "H100", tensor_parallel_size=2),
@@ -235,6 +251,25 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "warn",
         on_tpu(tunnel_members=("user:a@example.com",), tunnel_role="gemmaTunnel"),
     ),
+    "OBS01": (
+        replace(deployment(), watch=WatchOptions(alerts_enabled=True, metrics_enabled=True)),
+        "warn",
+        replace(deployment(), watch=WatchOptions(alerts_enabled=True, email="a@example.com", metrics_enabled=True)),
+    ),
+    "OBS02": (
+        replace(MEASURED["qat-26b-l4"], watch=WatchOptions(alerts_enabled=True, email="a@example.com")),
+        "warn",
+        replace(
+            MEASURED["qat-26b-l4"],
+            watch=WatchOptions(alerts_enabled=True, email="a@example.com", metrics_enabled=True),
+        ),
+    ),
+    "OBS03": (
+        replace(MEASURED["qat-26b-l4"], host_memory_gib=16, vcpu=4, watch=WatchOptions(metrics_enabled=True)),
+        "block",
+        replace(MEASURED["qat-26b-l4"], host_memory_gib=24, vcpu=8, watch=WatchOptions(metrics_enabled=True)),
+    ),
+    "OBS04": (replace(deployment(), watch=WatchOptions(metrics_enabled=True)), "info", deployment()),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",

@@ -1,14 +1,21 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
+from planning.cost.running_costs import watched, watching_usd_per_month
+from planning.cost.subject import examine
 from planning.data.prices import PriceBook
-from planning.question.types import BillPart
+from planning.question.types import BillPart, WatchOptions
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.solve.plan_json import costs_json
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+
+STACKS = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",
@@ -163,3 +170,26 @@ def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
 def test_a_renewal_that_is_not_shorter_than_the_run_is_refused(before_s: int):
     with pytest.raises(PlanningError, match=r"must be above 0 and less than `tpu\.max_run_duration_s`"):
         plan(replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=before_s)))
+
+
+MOST_FOR_WATCHING_USD = 4.0
+"""Monthly cost up to which a stack is watched by default (docs/decisions/0040-watched-by-default.md)."""
+
+
+@pytest.mark.parametrize("path", STACKS, ids=lambda path: path.name)
+def test_a_stack_is_watched_by_default_for_less_than_its_limit_and_the_bill_shows_it(path: Path):
+    deployment = to_deployment(from_file(path, project="my-project"))
+    found = {part.name: part for part in watched(examine(deployment))}
+    assert ("metric samples" in found) == (deployment.platform == "tpu-vm")
+    assert found["alert conditions"].usd == pytest.approx(0.1 * found["alert conditions"].amount)
+    assert 0.1 < watching_usd_per_month(examine(deployment)) < MOST_FOR_WATCHING_USD
+    assert bill(deployment)["alert conditions"] == found["alert conditions"]
+    off = replace(deployment, watch=WatchOptions())
+    assert watching_usd_per_month(examine(off)) == 0
+
+
+def test_a_collector_on_a_service_costs_less_than_the_limit_too():
+    watch = WatchOptions(alerts_enabled=True, metrics_enabled=True)
+    deployment = replace(RUN, vcpu=8, host_memory_gib=24, watch=watch)
+    always = replace(deployment, cloud_run=replace(deployment.cloud_run, min_instances=1))
+    assert watching_usd_per_month(examine(deployment)) < watching_usd_per_month(examine(always)) < MOST_FOR_WATCHING_USD

@@ -19,8 +19,8 @@ def planned(path):
     return plan(to_deployment(from_file(path, project="my-project")))
 
 
-FACTS = {"CST01", "CST05"}
-"""The bill, and a zone without a public price: no setting removes them."""
+FACTS = {"CST01", "CST05", "OBS01", "OBS04"}
+"""The bill, a zone without a public price, alerts that no address of this repository can receive, and the collector on a TPU."""
 
 
 def unaccepted(found):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from planning import Deployment, PlanningError, VllmOptions, Workload, WorkloadPlan, parse_workload, plan
 from planning.machine.devices import parse_device
+from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
 from planning.memory.speculation import drafter_bytes
 from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
@@ -130,12 +131,32 @@ def test_a_drafters_weights_take_memory_and_its_proposals_time():
 
 
 def test_adapters_take_memory_and_slow_each_step_down():
-    enabled = replace(E2B, vllm=VllmOptions(extra_args=("--enable-lora",)))
-    plain, adapted = (plan(replace(enabled, workload=Workload(users=8, adapters=n))) for n in (0, 4))
+    def of(adapters: int):
+        workload = Workload(users=8, adapters=adapters)
+        return plan(replace(E2B, vllm=VllmOptions(**adapter_options(workload)), workload=workload))
+
+    plain, adapted = of(0), of(4)
     assert adapted.memory.weights_gib > plain.memory.weights_gib
     assert adapted.workload is not None
     assert plain.workload is not None
     assert adapted.workload.tpot_s.typical > plain.workload.tpot_s.typical
+
+
+def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling():
+    block = VllmOptions(lora_adapters={"a": "org/a"}, max_lora_rank=64, max_loras=2)
+    flags = VllmOptions(
+        extra_args=("--enable-lora", "--lora-modules=a=org/a", "--max-lora-rank=64", "--max-loras", "2")
+    )
+    planned = [plan(replace(E2B, vllm=options)).memory.weights_gib for options in (block, flags)]
+    assert planned[0] == planned[1]
+    reserved = planned[0] - plan(E2B).memory.weights_gib
+    assert reserved == pytest.approx(2 * adapter_bytes(resolve(E2B).spec, 64) / 2**30)
+
+
+def test_a_limit_of_adapters_without_lora_is_refused():
+    for option in ({"max_loras": 2}, {"max_lora_rank": 32}):
+        with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set `vllm\.lora_adapters`"):
+            plan(replace(E2B, vllm=VllmOptions(**option)))
 
 
 def test_a_shared_prefix_is_computed_and_held_once():

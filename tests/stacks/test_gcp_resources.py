@@ -22,8 +22,10 @@ __all__ = ["configured"]  # a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 HUB = {"username": "me", "tokenSecret": "projects/my-project/secrets/hub/versions/3"}
+TOLD = {"email": "a@example.com", "webhook": "https://alerts.example.com/x"}
 PROGRAMS = {
     "tpu-v6e1": {"tpu__tunnelMembers": ["user:alice@example.com"], "apiKey": "canary-0123456789", "dockerHub": HUB},
+    "tpu-v6e4": {"alerts": TOLD, "metrics": {"enabled": True}},
     "l4-12b-qat": {
         "apiKey": "canary-0123456789",
         "cloudRun__invokers": ["user:alice@example.com"],

@@ -189,6 +189,18 @@ MISTAKES = [
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
     ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
+    (
+        "tpu-v6e4",
+        "vllm.gpuMemoryUtilization",
+        "0.9",
+        '= "0.9": expected a number, not text; remove the quotes, or set it again with `pulumi config set --type float`.',
+    ),
+    (
+        "tpu-v6e4",
+        "vllm.gpuMemoryUtilization",
+        "most",
+        'gemma-serving:vllm.gpuMemoryUtilization = "most": expected a number.',
+    ),
     ("tpu-v6e4", "vllm.limitMmPerPrompt", {"smell": 1}, "expected 'image', 'audio' or 'video'"),
     (
         "tpu-v6e4",
@@ -266,7 +278,10 @@ def test_the_settings_and_the_planner_have_the_same_limits(option, number):
         option.check(value)
     except PlanningError:
         allowed = False
-    values = changed("tpu-v6e4", f"vllm.{option.key}", value)
+    block, _, key = option.key.rpartition(".")
+    needed = {"adapters": {"sql": "org/adapter"}} if block == "lora" else {}
+    path, stated = (f"vllm.{block}", {**needed, key: value}) if block else (f"vllm.{key}", value)
+    values = changed("tpu-v6e4", path, stated)
     if allowed:
         assert getattr(load(values).vllm, option.name) == value
     else:

@@ -16,6 +16,7 @@ from contracts.labels import Ownership
 from contracts.naming import NamingError
 from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
+from stacks.loading import SettingsError
 from stacks.planned import BlockedError
 from stacks.program import run
 
@@ -215,6 +216,20 @@ def test_limits_stand_in_the_labels_of_everything_that_can_have_labels(with_more
     assert labelled
     for labels in labelled:
         assert (labels["gemma-serving-max-age"], labels["gemma-serving-max-usd"]) == ("28800", "50")
+
+
+def test_the_idle_time_of_a_tpu_stack_is_a_label_of_its_machine(configured, declare):
+    configured("tpu-v6e1", tpu__idleAfter="2h")
+    recorder, _ = declare(run)
+    (capacity,) = [item for item in recorder.declared if item.type == "gcp-tpu:index:QueuedResource"]
+    assert capacity.inputs["labels"]["gemma-serving-idle-after"] == "7200"
+
+
+def test_an_idle_time_below_the_minimum_is_refused_with_one_that_is_allowed(configured):
+    configured("tpu-v6e1", tpu__idleAfter="5m")
+    with pytest.raises(SettingsError, match=r"tpu\.idleAfter.*at least 10m.*idleAfter: 2h"):
+        run()
+    configured("tpu-v6e1", tpu__idleAfter="10m")
 
 
 def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, declare, subtests):

@@ -1,10 +1,13 @@
 """What is waited for while Google makes a change effective, and for how long."""
 
 import asyncio
+from pathlib import Path
 
 import pulumi
 import pytest
 
+from scripts.doctor.permissions import permissions_of
+from stacks.loading import from_file
 from stacks.project import propagation
 from stacks.project.propagation import ProjectNotReadyError, awaited, image_advice, require_resource_manager
 
@@ -80,6 +83,40 @@ def test_the_command_is_named_once_a_run(monkeypatch):
     loop = asyncio.new_event_loop()
     assert [loop.run_until_complete(fail(urn)) for urn in ("a", "b")] == [False, False]
     assert len(said) == 1
+
+
+POLICY, API = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:projects/service:Service"
+REFUSED = "googleapi: Error 403: Permission 'monitoring.alertPolicies.create' denied on resource"
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "message", "role"),
+    [
+        (POLICY, "alerts-idle", REFUSED, "roles/monitoring.editor and roles/logging.configWriter"),
+        ("gcp:monitoring/dashboard:Dashboard", "alerts-dashboard", "Error 403: Forbidden", "roles/monitoring.editor"),
+        (API, "monitoring", "Error 403: The caller does not have permission", "roles/serviceusage.serviceUsageAdmin"),
+        (API, "run", "Error 403: The caller does not have permission", None),
+        (POLICY, "alerts-idle", "Error 400: invalid query", None),
+        ("gcp:storage/bucket:Bucket", "models", REFUSED, None),
+    ],
+)
+def test_a_denied_alert_names_the_role_and_the_setting_without_alerts(monkeypatch, type_, name, message, role):
+    said = []
+    monkeypatch.setattr(pulumi.log, "warn", said.append)
+    monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
+    waits = propagation._Waits("my-project")
+    failed = pulumi.ErrorHookArgs("urn", "", name, type_, errors=[message])
+    assert asyncio.new_event_loop().run_until_complete(waits.again(failed)) is False
+    assert [role in text for text in said] == ([] if role is None else [True])
+    assert all("pulumi config set --path gemma-serving:alerts.enabled false --stack dev" in text for text in said)
+
+
+def test_the_doctor_checks_the_roles_that_the_advice_names():
+    path = Path(__file__).resolve().parents[2] / "Pulumi.tpu-v6e1.yaml"
+    on = from_file(path, project="my-project")
+    off = on.model_copy(update={"alerts": on.alerts.model_copy(update={"enabled": False})})
+    roles, fewer = ([group.role for group in permissions_of(settings)] for settings in (on, off))
+    assert [role for role in roles if role not in fewer] == list(propagation.WATCHING_ROLES)
 
 
 NO_ROLE = "googleapi: Error 400: Role (projects/p-1/roles/gemmaTunnel) does not exist in the resource's hierarchy., badRequest"

@@ -19,6 +19,7 @@ MEMBER, INVOKER = "user:alice@example.com", "group:callers@example.com"
 SECRET = f"projects/{PROJECT}/secrets/theirs/versions/7"
 NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": True}
 TUNNEL = {"tpu.tunnelMembers": [MEMBER]}
+WATCHED = {"metrics.enabled": True, "alerts.email": "a@example.com"}
 
 SCOPES = {
     "gcp:projects/iAMMember:IAMMember": "project",
@@ -65,6 +66,7 @@ CASES = {
     "`dockerHub`": Case("l4-qat", {"dockerHub": {"username": "someone", "tokenSecret": SECRET}}, {}),
     "`cloudRun.invokers`": Case("l4-qat", {"cloudRun.invokers": [INVOKER]}, {}),
     "`cloudRun.public`": Case("l4-qat", {"cloudRun.public": True, "acceptFindings": ["SEC02"]}, {}),
+    "`metrics.enabled`": Case("l4-qat", WATCHED, {}),
     "`tpu.tunnelMembers`": Case("tpu-v6e1", TUNNEL, {}),
     "`tpu.tunnelRole`": Case("tpu-v6e1", {**TUNNEL, "tpu.tunnelRole": "gemmaTunnel"}, TUNNEL),
     "`tpu.ssh: metadata-key`": Case("tpu-v6e1", {**TUNNEL, "tpu.ssh": "metadata-key"}, TUNNEL),
@@ -83,6 +85,8 @@ OTHERS = (
     ("tpu-v6e1", {"weights": "bucket", "bucket.existing": "their-models"}),
     ("l4-qat", {"cloudRun.directVpc": True, "cloudRun.compileCache": "bucket"}),
     ("l4-qat", {"cloudRun.rollout": {}, "cloudRun.ingress": "internal"}),
+    ("tpu-v6e1", WATCHED),
+    ("l4-qat", {"alerts.webhook": "https://alerts.example.com/x"}),
 )
 """Settings that grant nothing that the page's other rows do not name."""
 

@@ -6,7 +6,9 @@ from contracts.labels import Ownership
 from contracts.naming import Names
 from planning import plan
 from planning.cost.subject import examine
+from planning.memory.parts import parts_bytes
 from stacks.base import Context
+from stacks.hooks.staged_weights import staged_weights
 from stacks.loading import from_values
 from stacks.planned import to_deployment
 from tests.stacks.test_loading import values_of
@@ -73,3 +75,81 @@ def test_a_service_loads_from_the_folder_of_its_manifest(mode, manifest, loaded)
     name = settings.model.rpartition("/")[2]
     assert (context.weights_to_load, settings.bucket.manifest_hash) == (loaded.replace("NAME", name), HASH)
     assert context.weights_uri.endswith(f"{name}{ENDING if manifest == OWN else ''}")
+
+
+ADAPTER, DRAFTER = "org/sql", "google/gemma-4-E2B-it-assistant"
+PARTS = {ADAPTER: OWN, DRAFTER: OWN}
+USES = {
+    "lora": {"adapters": {"sql": ADAPTER}},
+    "speculative": {"method": "draft-model", "drafter": DRAFTER, "revision": "a" * 40},
+}
+
+
+def with_parts(stack, parts, **changes):
+    values = values_of(stack)
+    given = {**values, "weights": "bucket", "bucket": {"manifest": OWN, "parts": parts}, **changes}
+    given["vllm"] = {**values.get("vllm", {}), **USES, **changes.get("vllm", {})}
+    settings = from_values(given, project="my-project", origin="x")
+    return Context(
+        settings=settings,
+        subject=examine(to_deployment(settings)),
+        plan=plan(to_deployment(settings)),
+        names=Names(project="my-project", stack="x"),
+        ownership=Ownership(project="gemma-serving", stack="x"),
+        secrets={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("stack", "mode", "root", "copied"),
+    [
+        ("l4-12b-qat", "fuse", "/mnt/models", False),
+        ("l4-12b-qat", "memory", "/mnt/weights", True),
+        ("l4-12b-qat", "streamer", "/mnt/weights", True),
+        ("tpu-v6e1", None, "/mnt/models", True),
+    ],
+)
+def test_staged_parts_are_local_folders_that_need_no_hub(stack, mode, root, copied):
+    changes = {} if mode is None else {"cloudRun": {**values_of(stack)["cloudRun"], "mount": {"mode": mode}}}
+    context = with_parts(stack, PARTS, **changes)
+    assert context.vllm.lora_adapters == {"sql": f"{root}/sql{ENDING}"}
+    assert context.vllm.speculative_config == {
+        "model": f"{root}/gemma-4-E2B-it-assistant{ENDING}",
+        "num_speculative_tokens": 3,
+    }
+    assert not context.needs_hub
+    bucket = "gs://my-project-gemma-x-models"
+    folders = {(f"{bucket}/{name}{ENDING}", f"{root}/{name}{ENDING}") for name in ("sql", "gemma-4-E2B-it-assistant")}
+    assert {(one.uri, one.path) for one in context.part_copies} == (folders if copied else set())
+
+
+def test_a_part_that_is_not_staged_comes_from_the_hub_and_the_plan_says_so():
+    context = with_parts("tpu-v6e1", {ADAPTER: OWN})
+    assert context.needs_hub
+    assert context.vllm.speculative_config["model"] == DRAFTER
+    assert [part.source for part in context.parts if part.folder is None] == [DRAFTER]
+    named = {finding.id: finding.message for finding in plan(to_deployment(context.settings)).findings}
+    assert ADAPTER not in named.get("SEC07", "")
+    assert (
+        ADAPTER in {f.id: f.message for f in plan(to_deployment(with_parts("tpu-v6e1", {}).settings)).findings}["SEC07"]
+    )
+
+
+def test_each_staged_part_is_checked_before_the_service_is_made():
+    checks = staged_weights(with_parts("l4-12b-qat", PARTS))
+    assert [(one.prefix, one.manifest, one.is_own) for one in checks] == [
+        (f"gemma-4-12B-it-qat-w4a16-ct{ENDING}", HASH, True),
+        (f"gemma-4-E2B-it-assistant{ENDING}", HASH, True),
+        (f"sql{ENDING}", HASH, True),
+    ]
+
+
+def test_parts_take_time_memory_and_disk():
+    alone, both = (
+        examine(to_deployment(with_parts("tpu-v6e1", PARTS, vllm=vllm).settings))
+        for vllm in ({"lora": None, "speculative": None}, {})
+    )
+    size_gib = parts_bytes(both.resolved) / 2**30
+    assert 0.1 < size_gib < 1
+    assert both.startup.load_s > alone.startup.load_s
+    assert both.memory.load_peak_host_gib == pytest.approx(alone.memory.load_peak_host_gib + size_gib, rel=0.01)

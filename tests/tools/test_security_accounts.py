@@ -13,6 +13,7 @@ POWERS = {
     "storage.admin": "read and write every bucket",
     "storage.objectViewer": "read every bucket",
     "artifactregistry.admin": "replace every image",
+    "logging.configWriter": "export every log",
     "run.admin": "run any image",
     "tpu.admin": "run any machine",
     "compute.instanceAdmin.v1": "run any machine",

@@ -236,6 +236,7 @@ READS_ALL = READS_PREVIEW | {
     "roles/artifactregistry.reader",
     "roles/secretmanager.viewer",
     "roles/storage.bucketViewer",
+    "roles/monitoring.viewer",
 }
 STATE = "gs://my-pulumi-state"
 

@@ -91,7 +91,11 @@ class Server:
     def _answer(self) -> None:
         from http.server import HTTPServer  # noqa: PLC0415 - most commands need no server
 
-        port = next(int(word[7:]) for word in self.args if word.startswith("--port="))
+        port = next((int(word[7:]) for word in self.args if word.startswith("--port=")), None)
+        if port is None:  # a collector
+            self.settled.set()
+            self._ending.wait()
+            return
         with HTTPServer(("127.0.0.1", port), self._handler()) as http:
             threading.Thread(target=http.serve_forever, args=(POLL_S,), daemon=True).start()
             self.settled.set()

@@ -396,11 +396,12 @@ class TestRestarts:
         eventually(lambda: "waiting for the metadata key" in machine.guest()["detail"], "the agent has let go")
 
 
-def test_a_pull_that_hangs_ends(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+def test_a_pull_that_hangs_ends(machine: Machine):
     (machine.root / "hang-pull").touch()
-    monkeypatch.setattr(containers, "PULL_LIMIT_S", 0.0)
     with pytest.raises(ServingError, match=r"Cannot pull image .*no result within 0 s"):
-        containers.pull(MetadataClient(), "docker.io/a:1", progress=lambda _: None, cancelled=lambda: False)
+        containers.pull(
+            MetadataClient(), "docker.io/a:1", progress=lambda _: None, cancelled=lambda: False, limit_s=0.0
+        )
 
 
 def test_models_that_the_document_does_not_name_leave_the_disk(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,22 @@ def test_a_document_that_names_a_hub_cache_keeps_it(serving: Serving, machine: M
     serving.sees("ready", asked, asked)
     (run,) = calls(machine, "run")
     assert [word for word in run if "HF_HOME" in word] == ["--env=HF_HOME=/dev/shm/hf"]
+
+
+def test_drafters_and_adapters_are_copied_and_mounted_beside_the_weights(
+    serving: Serving, machine: Machine, tmp_path: Path
+):
+    machine.objects |= {"e2b/config.json": b"{}", "lora-0/adapter_config.json": b"[]"}
+    model, part = tmp_path / "models" / "e2b", tmp_path / "models" / "lora-0"
+    asked = serving.ask(
+        weights={"mode": "bucket", "uri": "gs://models/e2b", "path": str(model)},
+        parts=[{"uri": "gs://models/lora-0", "path": str(part)}],
+    )
+    serving.sees("ready", asked, asked)
+    assert (part / "adapter_config.json").read_bytes() == b"[]"
+    (run,) = calls(machine, "run")
+    assert {f"--volume={path}:{path}:ro" for path in (model, part)} <= set(run)
+    assert serving.agent.kept.fetched.keys() >= {str(model), str(part)}
 
 
 def test_a_machine_far_from_the_first_region_pulls_from_its_own(serving: Serving, machine: Machine):
@@ -60,6 +77,11 @@ def test_a_machine_that_does_not_know_its_repositories_pulls_from_where_the_docu
             '`secretEnv.T` is "latest", but must be projects/P/secrets/S/versions/V.',
         ),
         (document(8000, flavour="x"), "`flavour` is unknown. Known keys:"),
+        (document(8000, parts=[3]), '`parts` is [3], but must be a list of objects with "uri" and "path".'),
+        (
+            document(8000, parts=[{"uri": "x", "path": "/m"}]),
+            '`parts.uri` is "x", but must be gs://BUCKET/PREFIX.',
+        ),
         (
             document(8000, weights={"mode": "bucket", "uri": "x", "path": "/m"}),
             '`weights.uri` is "x", but must be gs://BUCKET/PREFIX.',

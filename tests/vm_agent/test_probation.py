@@ -149,7 +149,7 @@ def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_on
 def test_an_agent_that_publishes_no_version_is_older_than_all():
     assert agent_version({}) == 0
     assert agent_version({"serving-hash": ""}) == 1
-    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 5
+    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 6
 
 
 def test_a_power_cut_between_the_files_leaves_no_probation_of_the_good_document(tmp_path: Path):

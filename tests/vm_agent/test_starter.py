@@ -205,13 +205,16 @@ class TestProgram:
     ):
         machine.objects["e2b/config.json"] = b"{}"
         fill(cache)
-        start = ContainerStart(BucketWeights("gs://models/e2b", str(tmp_path / "weights")), cache)
+        machine.objects["lora-0/adapter_config.json"] = b"[]"
+        part = BucketWeights("gs://models/lora-0", str(tmp_path / "lora-0"))
+        start = ContainerStart(BucketWeights("gs://models/e2b", str(tmp_path / "weights")), cache, (part,))
         process = self.run(machine, tmp_path, start, sys.executable, "-c", SERVER, "serve", "--flag")
         try:
             assert process.stdout is not None
             # The same process, so that signals and the exit code are the server's own.
             assert process.stdout.readline() == f"server {process.pid} ['serve', '--flag']\n"
             assert (tmp_path / "weights/config.json").read_bytes() == b"{}"
+            assert (tmp_path / "lora-0/adapter_config.json").read_bytes() == b"[]"
             eventually(lambda: kept(machine) != [], "an archive")
         finally:
             process.terminate()
@@ -255,7 +258,9 @@ def test_a_start_is_read_back_as_it_was_written():
     whole = ContainerStart(
         BucketWeights("gs://b/m", "/mnt/weights/m"), GraphCache("gs://b/c/k", "/mnt/graphs/vllm", KEY_VERSION)
     )
-    for start in (whole, ContainerStart(), ContainerStart(whole.weights, None), ContainerStart(None, whole.graphs)):
+    parts = ContainerStart(parts=(BucketWeights("gs://b/lora-0", "/mnt/weights/lora-0"),))
+    starts = (whole, ContainerStart(), ContainerStart(whole.weights, None), ContainerStart(None, whole.graphs), parts)
+    for start in starts:
         assert parse_start(start.text()) == start
 
 

@@ -185,6 +185,22 @@ def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     assert [count.usd_per_hour for count in agent.spending.book.counts] == [5.0, 2.0]  # both revisions, then one
 
 
+def test_a_restart_runs_only_what_its_dry_run_showed_and_that_of_a_tpu_costs_nothing_more(bench_of, audit, commands):
+    for document, price in (({**LOOK, "target": "cloud-run"}, 2.0), ({"plan": SHOWN, "target": "tpu"}, None)):
+        commands.run.clear()
+        commands.documents["restart"] = document
+        agent = bench_of("restart", usd_per_hour_limit=6.0)
+        server = build(agent, audit)
+        seen = look(server, "restart").structured_content
+        assert not seen["changed"]
+        assert commands.run[0][2:] == ["scripts.restart", "--stack", STACK, "--dry-run", "--json"]
+        commands.documents["restart"] = {"outcome": "restarted"}
+        done = look(server, "restart", plan_id=seen["plan_id"]).structured_content
+        assert done["changed"]
+        assert commands.run[1][2:] == ["scripts.restart", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
+        assert agent.spending.counted(STACK) == price
+
+
 def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
     commands.documents["rollout"] = commands.documents["recover"] = LOOK
     server = build(bench_of("rollout,recover,up"), audit)

@@ -15,7 +15,7 @@ from scripts.agent.runs import KEPT_S, MOST_ENDED, Runs
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, identity, kept, lines
 
-ALL = "up,smoke,bench,stage,rollout,recover,teardown"
+ALL = "up,smoke,bench,stage,rollout,restart,recover,teardown"
 NO_PLAN = f"plan-{'0' * 16}"
 STOPPABLE = """
 import signal, sys, time
@@ -216,8 +216,8 @@ def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
     assert not any("scripts.teardown" in argv for argv in commands.run)
 
 
-@pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("recover", {})])
-def test_a_rollout_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool, more):
+@pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("restart", {}), ("recover", {})])
+def test_a_rollout_restart_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool, more):
     agent = left(bench_of)
     run, refused = while_up_runs(
         agent, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN, **more})

@@ -48,7 +48,9 @@ READING = {
         "explain_finding",
         "doctor",
         "capacity",
+        "prices",
         "status",
+        "alerts",
         "logs",
         "recognise_failure",
     ),
@@ -70,6 +72,7 @@ def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
         ("bench", "benchmark"),
         ("stage", "stage_weights"),
         ("rollout", "rollout"),
+        ("restart", "restart"),
         ("teardown", "teardown"),
     ],
 )
@@ -109,6 +112,7 @@ def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
         ("up", {"plan_id": kept().plan_id}),
         ("teardown", {"stack": STACK}),
         ("rollout", {"stack": STACK}),
+        ("restart", {"stack": STACK}),
     ):
         found = anyio.run(
             lambda tool=tool, arguments=arguments: call(

@@ -6,6 +6,7 @@ import pytest
 
 from loadtest.forecast import Band
 from loadtest.measure import Objective
+from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.cost.subject import examine
@@ -17,6 +18,7 @@ from scripts.bench.forecast import (
     OF_FILE,
     PlanForecast,
     at_level,
+    left_out,
     level_forecast,
     output_forecast,
     shape_of,
@@ -83,3 +85,26 @@ def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
     assert (forecast.level(rows, point, limits, whole=False), forecast.why_none(rows)) == (None, OF_FILE)
     assert unknown.level(Traffic(), point, limits, whole=False) is None
     assert unknown.why_none(Traffic()) == NOT_DEPLOYED
+
+
+def test_the_forecast_is_for_the_mix_that_is_sent_or_says_what_it_leaves_out():
+    point = Point(mode="closed", level=4, input_tokens=512, output_tokens=128, requests=8, duration_s=None, seed=1)
+    mix = Traffic(images=2, audio_s=5.0, adapters=("a", "b"), prefix_share=0.5)
+    shape = shape_of(mix, point, 560)
+    assert (shape.images, shape.image_tokens, shape.audio_s, shape.adapters, shape.prefix_share) == (
+        2,
+        560,
+        5.0,
+        2,
+        0.5,
+    )
+    assert shape_of(mix, point, 300).image_tokens == 280
+    plain = output_forecast(planner(), shape_of(Traffic(), point), 4, whole=True)
+    assert output_forecast(planner(), shape, 4, whole=True).typical < plain.typical
+    seen = PlanForecast(planner(), 1120).output_tok_per_s(mix, point, whole=True)
+    assert seen.typical < PlanForecast(planner(), 70).output_tok_per_s(mix, point, whole=True).typical
+    assert left_out(Traffic(prefix_share=0.5, audio_s=2.0)) == ""
+    assert "adapters count with rank 16" in left_out(mix)
+    assert "distributions of lengths count as their means" in left_out(
+        Traffic(input_lengths=parse_lengths("uniform:min=1,max=9"))
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from contracts.features import ServedFeatures
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from loadtest.errors import NotReachedError, SweepError
@@ -25,6 +26,8 @@ from tests.scripts.sample_outputs import sample_outputs
 SWEEP = Sweep(
     concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
 )
+SMALL = ["--concurrency", "2", "--requests", "4", "--input-tokens", "8", "--output-tokens", "4"]
+"""Words of a short measurement."""
 
 
 def outputs(url):
@@ -45,6 +48,7 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
     assert result["usd_per_million_output_tokens"] == pytest.approx(price, rel=1e-3)
     run = read_run(tmp_path)
     assert (run["url"], run["roofline"]["accelerator"]) == ("stack l4", "L4")
+    assert run["deployment"].startswith("sha256:0 ")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
     with (
         pytest.raises(SweepError, match="--point-timeout is 3000"),
@@ -54,19 +58,10 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
 
 
 def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(server, tmp_path, capsys):
-    words = [
-        "--url",
-        server.url,
-        "--concurrency",
-        "2",
-        "--requests",
-        "4",
-        "--input-tokens",
-        "8",
-        "--output-tokens",
-        "4",
-    ]
-    assert run_command(COMMAND, [*words, "--warm-up", "0", "--out", str(tmp_path / "a"), "--json"]) == 0
+    assert (
+        run_command(COMMAND, ["--url", server.url, *SMALL, "--warm-up", "0", "--out", str(tmp_path / "a"), "--json"])
+        == 0
+    )
     captured = capsys.readouterr()
     told = json.loads(captured.out)
     assert (told["ending"], told["stored"], told["points"][0]["completed"]) == ("done", 1, 4)
@@ -78,23 +73,28 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
 
 def test_without_a_folder_the_results_are_in_one_of_their_own(server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = [
-        "--url",
-        server.url,
-        "--concurrency",
-        "2",
-        "--requests",
-        "4",
-        "--input-tokens",
-        "8",
-        "--output-tokens",
-        "4",
-    ]
-    assert run_command(COMMAND, [*words, "--warm-up", "0"]) == 0
+    assert run_command(COMMAND, ["--url", server.url, *SMALL, "--warm-up", "0"]) == 0
     (folder,) = (tmp_path / "results" / "127.0.0.1").iterdir()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ", folder.name)
     assert (folder / "report.html").is_file()
     assert f"bench: writing the results to {folder.relative_to(tmp_path)}\n" in capsys.readouterr().err
+
+
+def test_the_stacks_adapters_are_named_in_turn(start_server, tmp_path, monkeypatch, capsys):
+    served = start_server("--keep-requests", "--adapters", "red,blue")
+    monkeypatch.setattr("scripts.bench.run.stack_outputs", lambda _stack: found[0])
+    monkeypatch.setattr("scripts.cli.access.fetch_id_token", lambda _audience: "token")
+    words = ["--stack", "l4", "--concurrency", "1", "--requests", "4", "--input-tokens", "8", "--output-tokens", "4"]
+    words += ["--warm-up", "0", "--adapters", "all", "--out", str(tmp_path / "out"), "--json"]
+    found = [outputs(served.url)]
+    assert run_command(COMMAND, words) == 2
+    assert "--adapters is all, but stack l4 has no adapters." in capsys.readouterr().err
+    found[0] = replace(outputs(served.url), features=ServedFeatures(adapters=("red", "blue")))
+    run_command(COMMAND, words)
+    assert [item["body"]["model"] for item in served.received()] == ["red", "blue", "red", "blue"]
+    assert read_run(tmp_path / "out")["traffic"]["adapters"] == ["red", "blue"]
+    assert run_command(COMMAND, ["--url", served.url, *words[2:]]) == 2
+    assert "--adapters all requires --stack." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

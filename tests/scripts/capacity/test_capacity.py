@@ -358,7 +358,9 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     code, report = world.report("v6e-4")
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
-    assert any(problem.endswith(f"To fix it, run: {command}") for problem in report["problems"])
+    assert report["problems"] == [
+        f"the list of zones and 1 more: API tpu is off in project {PROJECT}. To fix it, run: {command}"
+    ]
     assert {place["hardware"]["answer"] for place in report["locations"]} == {"unknown"}
     seen = world.admin("GET", "/admin/requests")["requests"]
     assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]

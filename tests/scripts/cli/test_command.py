@@ -22,8 +22,8 @@ from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "recover", "rollout",
-    "save_token", "smoke", "stage_model", "status", "teardown",
+    "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "quality", "recover",
+    "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "published")
 """Commands of the authors: they are run from `authors/`, and look alike."""
@@ -186,13 +186,16 @@ def test_the_first_line_of_a_description_is_a_short_imperative(name):
 
 
 STOPPABLE = [
+    ("alerts", "--stack", "l4-qat"),
     ("bench", "--stack", "l4-qat", "--out", "out"),
     ("connect", "--stack", "l4-qat"),
     ("doctor", "--stack", "l4-qat"),
     ("drift", "--stack", "l4-qat"),
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
+    ("quality", "--stack", "l4-qat"),
     ("recover", "--stack", "l4-qat"),
+    ("restart", "--stack", "l4-qat"),
     ("rollout", "--stack", "l4-qat"),
     ("save_token", "hfToken", "--stack", "l4-qat"),
     ("smoke", "--stack", "l4-qat"),
@@ -203,6 +206,7 @@ STOPPABLE = [
 """Commands that ask the engine first."""
 WITHOUT_ENGINE = [
     ("agent",),
+    ("batch", "requests.jsonl", "--stack", "l4-qat", "--output", "results.jsonl"),
     ("capacity", "v6e-4"),
     ("demo",),
     ("deploy", "--stack", "l4-qat", "--out", "out"),

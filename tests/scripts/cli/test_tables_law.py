@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,15 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from authors import demo
+from cloud.alerts import AlertReport, StackAlert
 from cloud.found import FoundResource
+from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK, first_command
 from contracts.labels import Ownership
 from planning.cost.subject import examine
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import ACCELERATORS
 from planning.question.types import Band
+from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
 from scripts.capacity.gates import Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
@@ -32,12 +35,16 @@ from scripts.plan import learned_table
 from scripts.plan.__main__ import main as plan
 from scripts.plan.corpus.measured import load
 from scripts.plan.prices import PriceChange, changed_table
+from scripts.quality.compare import MeasuredSpeed
+from scripts.quality.compare import compare as compare_quality
+from scripts.quality.tables import show_comparison, show_result
 from scripts.smoke.render import print_table
 from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from scripts.teardown.output import TeardownOutput
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.scripts.quality.test_compare import result as quality_run
 from tests.scripts.status.test_status import REPORT
 
 ROOT = Path(__file__).parents[3]
@@ -214,7 +221,53 @@ def prices():
     console(sys.stdout).print(changed_table(rows))
 
 
+def alerts():
+    """Every alert, as two series ring for days in another time zone, and as one that ended."""
+    rows = {row.title: row for row in (*ALERTS, *LOG_ALERTS)}.values()
+    ringing = [
+        StackAlert(
+            title=row.title,
+            severity=row.severity,
+            opened=(NOW - timedelta(days=number, minutes=7)).isoformat(),
+            closed=None,
+            meaning=row.meaning,
+            command=first_command(row, "tpu-v6e4-e4b-turbo"),
+            runbook=f"{RUNBOOK}#{row.anchor}",
+            incident=f"projects/my-project-1234/alerts/{number}",
+        )
+        for number, row in enumerate((*rows, *rows))
+    ]
+    closed = replace(ringing[2], severity=None, closed=NOW.isoformat())
+    report = AlertReport(
+        stack="tpu-v6e4-e4b-turbo",
+        project="my-project-1234",
+        policies=19,
+        ringing=ringing,
+        closed=(closed,),
+        unread=("Closed incidents: the call was refused. " * 3,),
+        notes=("The local cloud does not evaluate alerts on log lines. " * 2,),
+    )
+    zone = timezone(timedelta(hours=5, minutes=45), "UTC+05:45")
+    print_alerts(console(sys.stdout), report, AlertTimes(now=NOW, zone=zone), simulated=True)
+
+
+def quality():
+    """One run with wrong and missing answers of each kind."""
+    result = quality_run("tpu-v6e4-turbo", wrong=(3, 70), unknown=(100, 150), every=True)
+    show_result(result, "done", console(sys.stdout))
+
+
+def quality_compared():
+    """A real comparison's extremes: intervals of all kinds, a significant loss, measured speed, an adapter."""
+    names = ("tpu-v6e4-turbo", "l4-qat", "tpu-v6e1-26b-w4a16")
+    runs = [quality_run(name, wrong=range(0, 30 * number, 2), every=True) for number, name in enumerate(names)]
+    runs.append(quality_run("l4-12b-qat", every=True, adapter="court-reports-of-1998"))
+    speeds = (MeasuredSpeed(output_tok_per_s=12_345.6, load="256 users, 1000 tokens in, 200 out"), None, None, None)
+    show_comparison(compare_quality(runs, speeds), console(sys.stdout))
+
+
 TABLES = {
+    "alerts": ("scripts/alerts/render.py", lambda _: alerts()),
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
     "solve, one family": ("scripts/plan/solve.py", lambda _: plan((*SOLVE, "--model", "26B"))),
     "solve, one day": ("scripts/plan/profile.py", lambda _: plan((*SOLVE, "--hours-per-day", "8"))),
@@ -228,6 +281,8 @@ TABLES = {
     "learned": ("scripts/plan/learned_table.py", lambda _: learned()),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
+    "quality": ("scripts/quality/tables.py", lambda _: quality()),
+    "quality, compared": ("scripts/quality/tables.py", lambda _: quality_compared()),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
     "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
     "prices": ("scripts/plan/prices.py", lambda _: prices()),
@@ -311,7 +366,7 @@ def test_every_number_and_name_of_a_table_is_shown_or_said_to_be_left_out(on_ter
     assert too_wide(text, width) == []
 
 
-@pytest.mark.parametrize("name", [*CROPPED_BEFORE, "capacity"])
+@pytest.mark.parametrize("name", [*CROPPED_BEFORE, "capacity", "alerts"])
 def test_the_law_sees_a_table_that_crops(on_terminal, monkeypatch, name):
     monkeypatch.setattr(FittedTable, "_fits", lambda *_: True)
     text, tables = on_terminal(name, 60)

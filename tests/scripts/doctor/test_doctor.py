@@ -873,6 +873,27 @@ def test_weights_are_missing_until_they_are_staged_whole(world):
     assert world.state("weights", "l4-qat") == "unknown"
 
 
+def test_a_drafter_is_missing_until_its_copy_is_staged_with_the_hash_of_the_settings(world):
+    speculative = "    speculative: { method: draft-model, drafter: google/gemma-4-26B-A4B-it-assistant }\n"
+    options = "  gemma-serving:vllm:\n"
+
+    def lines(bucket=""):
+        world.write("l4-qat", (options, bucket + options + speculative))
+        _, report = world.doctor("l4-qat")
+        return [line for line in report["checks"] if line["check"] == "weights"]
+
+    world.stage("l4-qat")
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+    model, part = lines()
+    assert (model["status"], part["status"]) == ("ok", "missing")
+    assert part["detail"] == "drafter google/gemma-4-26B-A4B-it-assistant is not staged"
+    assert part["fix"] == "python -m scripts.stage_model --stack l4-qat"
+    hashes = f"  gemma-serving:bucket: {{ parts: {{ google/gemma-4-26B-A4B-it-assistant: 'sha256:{'a' * 64}' }} }}\n"
+    _, part = lines(hashes)
+    assert (part["status"], part["detail"].endswith("cannot be read or lists no file")) == ("missing", True)
+    assert f"gemma-4-26B-A4B-it-assistant-{'a' * 16}" in part["detail"]
+
+
 @pytest.mark.parametrize("folder", ["", "models/ours/"])
 def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     bucket = f"  gemma-serving:weights: bucket\n  gemma-serving:bucket: {{existing: theirs, prefix: '{folder}'}}\n"
@@ -1078,7 +1099,7 @@ def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
     monkeypatch.setattr(AuthorizedSession, "request", counted)
     _, report = world.doctor("tpu-v6e4")
     assert report["ready"]
-    assert 18 <= len(calls) <= 26
+    assert 18 <= len(calls) <= 28
     assert max(sum(check is other for other in calls) for check in calls) == 1
 
 

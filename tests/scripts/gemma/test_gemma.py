@@ -169,7 +169,7 @@ def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):
     ("words", "found"),
     [
         (["pl"], ["plan"]),
-        (["plan", "l4"], ["l4-12b-qat", "l4-qat"]),
+        (["plan", "l4"], ["l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat"]),
         (["chat", "--show"], ["--show-thinking"]),
         (["connect", "ch"], ["chat"]),
         (["completion", ""], ["bash", "fish", "zsh"]),

@@ -54,13 +54,25 @@ def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, ask
     settings = settings_of(tmp_path)
     planned = plan(to_deployment(settings))
     assert planned.fits
-    assert [finding.id for finding in planned.findings if finding.severity != "info"] == []
+    assert [finding.id for finding in planned.findings if finding.severity != "info"] == ["OBS01"]
     text = (tmp_path / "Pulumi.chat.yaml").read_text()
+    assert "run pulumi config set --path gemma-serving:alerts.email you@example.com --stack chat." in text
     assert text.startswith("# yaml-language-server: $schema=docs/settings.schema.json\n# ")
     assert set(yaml.safe_load(text)["config"]) <= {*file_schema()["properties"]["config"]["properties"]}
     for word in ("image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
         assert word not in text
     assert f"List price: ${planned.cost.usd_per_hour:.2f}/h" in out
+
+
+def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
+    code, out, _ = new("chat", "--model", "E2B", "--email", "me+gpu@example.com")
+    settings = settings_of(tmp_path)
+    assert (code, settings.alerts.email) == (0, "me+gpu@example.com")
+    assert [found.id for found in plan(to_deployment(settings)).findings if found.severity != "info"] == []
+    assert "OBS01" not in out
+    code, _, err = new("other", "--model", "E2B", "--email", "me at example.com")
+    assert (code, "--email is me at example.com, but must be one address" in err) == (2, True)
+    assert not (tmp_path / "Pulumi.other.yaml").exists()
 
 
 def test_what_was_asked_for_is_kept(new, tmp_path):

@@ -11,7 +11,9 @@ from engine.changes import ResourceChange
 from engine.deployment import ResourceState
 from scripts.preview import headline as deployed
 from scripts.preview.comment import _lines
+from scripts.preview.effects import effect_of
 from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
+from scripts.preview.plans import StackDescription
 
 CANARY = "hf_canary0123456789abcdef"
 CAPACITY = "gcp-tpu:index:QueuedResource"
@@ -243,3 +245,22 @@ def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypa
         found = type("D", (), {"resources": states(1.3345, instances, outputs)})
         monkeypatch.setattr(deployed, "read_deployment", lambda _stack, found=found: found)
         assert deployed_usd_per_hour("dev") == expected
+
+
+@pytest.mark.parametrize(("target", "effect"), [("tpu", "update"), ("cloud-run", "revision")])
+def test_a_collector_is_a_revision_of_a_service_and_no_restart_of_a_machine(target, effect):
+    before = StackDescription(stack="x", settings={"target": target})
+    for key, value in (("metrics.enabled", "true"), ("metrics.interval", "1m")):
+        after = StackDescription(stack="x", settings={"target": target, key: value})
+        assert effect_of(before, after) == effect
+    told = StackDescription(stack="x", settings={"target": target, "alerts.email": "a@example.com"})
+    assert effect_of(before, told) == "update"
+
+
+def test_a_machine_whose_collector_alone_changes_keeps_its_server():
+    new, key = {"gemma-serving-collector": "b"}, 'metadata["gemma-serving-collector"]'
+    for before in ({}, {"gemma-serving-collector": "a"}):
+        changes = changes_of(machine(before, new, key))
+        assert effect_of_changes(changes) == "update"
+    changes = changes_of(machine({"startup-script": "a"}, {"startup-script": "b"}, 'metadata["startup-script"]'))
+    assert effect_of_changes(changes) == "restart"

@@ -277,3 +277,47 @@ def test_nothing_is_looked_up_by_a_value_that_nobody_knows():
         given = dict.fromkeys(kind.needs, "x") | {kind.needs[-1]: UNKNOWN}
         assert find(type_, given, {}) is None
     assert find("gcp:unknown/type:Type", {}, {}) is None
+
+
+TITLED = {
+    "gcp:monitoring/alertPolicy:AlertPolicy": (
+        "v3/projects/p/alertPolicies",
+        "userLabels",
+        {"displayName": "gemma-dev: Idle"},
+    ),
+    "gcp:monitoring/notificationChannel:NotificationChannel": (
+        "v3/projects/p/notificationChannels",
+        "userLabels",
+        {"displayName": "gemma-dev email"},
+    ),
+    "gcp:monitoring/dashboard:Dashboard": (
+        "v1/projects/p/dashboards",
+        "labels",
+        {"dashboardJson": '{"displayName": "gemma-dev"}'},
+    ),
+}
+
+
+@pytest.mark.parametrize("type_", TITLED)
+def test_what_google_names_is_found_by_its_title_and_the_stacks_labels(type_):
+    path, labels, inputs = TITLED[type_]
+    title = inputs.get("displayName") or "gemma-dev"
+    collection = path.rpartition("/")[2]
+
+    def listed(*items):
+        return {("monitoring", path): {collection: list(items)}}
+
+    def item(number, **changes):
+        named = f"{path.partition('/')[2]}/{number}"
+        return {"name": named, "displayName": title, labels: dict(OWNER.labels), **changes}
+
+    given = {"project": "p", **inputs}
+    found = find(type_, given, listed(item(1, **{labels: THEIRS}), item(2, displayName="other"), item(3)))
+    assert (found.owner, found.id) == (Owner.OWNED, f"{path.partition('/')[2]}/3")
+    assert find(type_, given, listed(item(1, **{labels: THEIRS}))).owner is Owner.MISSING
+    off = find(
+        type_,
+        given,
+        {("monitoring", path): GoogleListError(403, "Cloud Monitoring API has not been used", "SERVICE_DISABLED")},
+    )
+    assert off.owner is Owner.UNKNOWN

@@ -15,6 +15,7 @@ from scripts.cli.command import run_command
 from scripts.smoke.__main__ import COMMAND, _progress
 
 ROOT = Path(__file__).parents[3]
+SERVER = ("--url", "http://127.0.0.1:9", "--model", "m")
 
 
 class Terminal(io.StringIO):
@@ -41,7 +42,7 @@ def test_stdout_has_only_json_and_junit_is_written(url, tmp_path):
     report = json.loads(output)
     assert report["passed"] is True
     assert report["simulated"] == "timed"
-    assert len(report["checks"]) == 15
+    assert len(report["checks"]) == 27
     assert "<testsuites>" in junit.read_text()
 
 
@@ -96,6 +97,8 @@ def requests_of(url):
         (["--url", "http://127.0.0.1:9"], "--url requires --model ID"),
         (["--url", "http://localhost:9", "--model", "m"], "Use 127.0.0.1"),
         (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
+        ([*SERVER, "--features", '{"image": 2}'], "--features has an unknown key: image."),
+        ([*SERVER, "--features", '{"images": "2"}'], "images is '2'; it must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(words, message, capsys):

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from contracts.errors import ScriptError
-from contracts.guest_attributes import AGENT_VERSION
+from contracts.guest_attributes import AGENT_VERSION, NOT_IDLE
+from contracts.labels import StackLimits
 from contracts.machine_reboot import reboot_command
 from contracts.plain_text import for_terminal
 from contracts.rollout_record import ROLLOUT_ANNOTATION
@@ -17,7 +18,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from scripts.status.judge import agent_warning, container_of, document_that_serves, drift_of
-from scripts.status.render import _running
+from scripts.status.render import _idle, _running
 from scripts.status.report import StackStatus
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
@@ -36,13 +37,13 @@ def facts(world, found):
     return cloud_facts(world.api, serving(found), stack="x", now=datetime.now(UTC))
 
 
-def machine(world, text=DOCUMENT):
+def machine(world, text=DOCUMENT, limit_s=None):
     """A machine with a document, whose agent has published nothing yet; the full name of its node."""
     parent, metadata = ZONE, {DOCUMENT_METADATA_KEY: text, "enable-guest-attributes": "TRUE"}
     node = {
         "acceleratorType": "v6e-4",
         "runtimeVersion": "v2-alpha-tpuv6e",
-        "labels": LABELS,
+        "labels": {**LABELS, **StackLimits(idle_after_s=limit_s).labels},
         "metadata": metadata,
     }
     body = {
@@ -72,6 +73,28 @@ def test_a_machine_shows_its_phase_its_document_its_end_and_its_cost(world):
     assert found.usd_per_hour == pytest.approx(4 * 1.35)
     assert found.usd >= 0
     assert datetime.fromisoformat(found.deadline) > datetime.now(UTC)
+
+
+IDLE = "2026-11-01T10:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "values", "line"),
+    [
+        (7_200, {"idle_since": IDLE}, "no request for 2 h, since 10:00:00; tpu.idleAfter is 2 h"),
+        (None, {"idle_since": IDLE}, "no request for 2 h, since 10:00:00; tpu.idleAfter is not set"),
+        (7_200, {"idle_since": NOT_IDLE}, ""),
+        (7_200, {}, "unknown: the machine does not report whether requests are running; tpu.idleAfter is 2 h"),
+        (None, {}, ""),
+    ],
+)
+def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, limit_s, values, line):
+    node, now = machine(world, limit_s=limit_s), datetime(2026, 11, 1, 12, tzinfo=UTC)
+    reports = {"phase": "ready", "agent_version": str(AGENT_VERSION), "updated_at": now.isoformat(), **values}
+    publish(world, node, **reports)
+    found = cloud_facts(world.api, serving(state(stack_resource(), queued())), stack="x", now=now)
+    shown = _idle(found, lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S}", now.timestamp())
+    assert (shown, found.idle_after_s) == (line, limit_s)
 
 
 def test_a_machine_that_has_said_nothing_yet_boots(world):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from cloud.alerts import POLICY_TYPE, AlertReport, StackAlert, no_policies
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
@@ -29,9 +30,19 @@ from scripts.status.render import ReportView
 from scripts.status.report import CloudFacts, RateFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
 from scripts.status.server import server_facts, why_not_asked
 from tests.scripts.sample_outputs import sample_outputs
-from tests.scripts.status.planted import queued, service, stack_resource, state
+from tests.scripts.status.planted import queued, resource, service, stack_resource, state
 
 OUTPUTS = from_json(StackOutputs, sample_outputs())
+QUEUE = StackAlert(
+    title="Queue waiting",
+    severity="ticket",
+    opened="2026-11-01T11:50:00Z",
+    closed=None,
+    meaning="Requests wait.",
+    command="python -m scripts.status --stack tpu-v6e4",
+    runbook="docs/observability.md#queue-waiting",
+    incident="projects/p/alerts/1",
+)
 READY = StackStatus(
     stack="tpu-v6e4",
     deployed=True,
@@ -56,6 +67,7 @@ READY = StackStatus(
         measured_tok_per_s=201.4,
         measured_at="2026-11-01T12:00:00+00:00",
     ),
+    alerts=AlertReport(stack="tpu-v6e4", project="p", policies=15, ringing=(QUEUE,)),
     next_command="python -m scripts.connect --stack tpu-v6e4",
     learn_command="python -m scripts.plan learn --stack tpu-v6e4",
 )
@@ -72,6 +84,7 @@ BROKEN = replace(
     stack="tpu-v6e1",
     server=None,
     learn_command="",
+    alerts=no_policies("tpu-v6e1", "p"),
     drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="python -m scripts.logs --stack tpu-v6e1",
@@ -125,6 +138,7 @@ class TestWhatIsShown:
         assert (found["schema_version"], found["complete"], found["at_s"]) == (1, False, AT_S)
         assert (first["cloud"]["left_s"], first["cloud"]["usd_per_hour"], first["health"]) == (4 * 3600, 5.4, "ready")
         assert first["server"]["kv_use_share"] == 0.125
+        assert (first["alerts"]["verdict"], first["alerts"]["ringing"][0]["title"]) == ("rings", "Queue waiting")
 
 
 class TestWatch:
@@ -240,6 +254,9 @@ class TestTheServer:
         assert why_not_asked(outputs, found, tunnel=True, wake=True) is None
 
 
+SILENT = AlertReport(stack="x", project="local-project", policies=15)
+
+
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
     """One deployed service with a state, whose other sources answer what a test says."""
@@ -275,6 +292,21 @@ class TestTheCommand:
         assert (found["cloud"] is None) == (source == "_query_google")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
+
+    def test_the_alerts_of_a_stack_with_policies_are_read_and_what_is_unread_is_unanswered(self, planted, capsys):
+        planted.setattr(collect.google_api, "connect", lambda *_: None)
+        (found,) = collect.collect(StatusRequest(stack="x")).stacks
+        assert (found.alerts, found.unanswered) == (no_policies("x", "local-project"), ()), "Google was not called"
+        policy = resource(POLICY_TYPE, "alerts-queue-waiting")
+        planted.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service(), policy))
+        answers = iter((replace(SILENT, unread=("Away.",)), SILENT))
+        planted.setattr(collect, "read_alerts", lambda _api, **asked: next(answers) if asked["declared"] == 1 else None)
+        assert run_command(COMMAND, ["--stack", "x"]) == 1
+        out = capsys.readouterr().out
+        assert "  alerts   unknown: run python -m scripts.alerts --stack x\n" in out
+        assert "  unknown  alerts: Away.\n" in out
+        assert run_command(COMMAND, ["--stack", "x"]) == 0
+        assert "  alerts   none of 15 rings\n" in capsys.readouterr().out
 
     def test_a_source_that_hangs_is_not_waited_for_longer_than_its_limit(self, planted):
         hangs = threading.Event()

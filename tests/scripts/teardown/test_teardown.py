@@ -148,7 +148,7 @@ def test_the_question_shows_kind_place_age_and_cost_and_no_is_no(desk):
     assert "us-east5-a" in said
     assert "5.40" in said
     assert "list prices of" in said
-    assert "and 11 resources and 1 IAM grant found in the cloud. Type yes: " in said
+    assert "and 14 resources and 1 IAM grant found in the cloud. Type yes: " in said
     assert desk.world.resources() == before
 
 
@@ -317,7 +317,7 @@ def test_the_receipt_as_text_says_what_was_done_and_read(desk):
     assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
     said = desk.capsys.readouterr().out
     assert "teardown: x: destroyed 0 resources, deleted " in said
-    assert f"No leaked resources: 63 list calls, 13 resource types, project {PROJECT}." in said
+    assert f"No leaked resources: 66 list calls, 16 resource types, project {PROJECT}." in said
     assert "Receipt: .work/teardown/x-" in said
 
 

@@ -1,0 +1,183 @@
+"""Alerts name metrics that exist, bounds that vLLM has, and values of the stack."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from components.dashboard import TILES
+from contracts.alerts import (
+    AGENT_METRICS,
+    ALERTS,
+    LOG_ALERTS,
+    PLATFORM_METRICS,
+    RUNBOOK,
+    TTFT_BUCKETS_S,
+    AlertValues,
+    alerts_of,
+    log_alerts_of,
+)
+from contracts.collector import (
+    COLLECTOR_IMAGE,
+    KEPT_METRICS,
+    LONGEST_INTERVAL_S,
+    MOST_SAMPLES,
+    CollectorSettings,
+    collector_config,
+    parse_collector,
+    server_share,
+)
+from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.speculation import Speculation
+from stacks.settings.watching import MetricsSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+VALUES = AlertValues(
+    stack="x", name="gemma-x", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=36.0
+)
+FUNCTIONS = {
+    "and", "by", "changes", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
+    "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
+}  # fmt: skip
+SYNTHETIC = {"up"}
+"""Series that the collector itself writes."""
+
+
+def metrics_in(expression):
+    """Return the names of metrics in an expression: every word that is no function, keyword, matcher, text or duration."""
+    without = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"", " ", expression)
+    return set(re.findall(r"(?<![\w.])[a-zA-Z_][\w:]*", without)) - FUNCTIONS
+
+
+def series():
+    """Return the names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
+    metrics = Metrics(
+        "m", {"block_size": "16"}, max_model_len=4096, speculation=Speculation({"num_speculative_tokens": 3})
+    )
+    metrics.http.count("/v1/completions", "POST", 200, 0.1)
+    lines = metrics.render(running=1, waiting=1, kv_usage=0.5).splitlines()
+    names = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
+    bounds = {
+        re.search(r'le="([^"]+)"', line)[1]
+        for line in lines
+        if line.startswith("vllm:time_to_first_token_seconds_bucket")
+    }
+    return names, bounds
+
+
+@pytest.fixture(scope="module")
+def served():
+    return series()
+
+
+def expressions():
+    yield from (VALUES.replace_in(alert.expression) for alert in ALERTS)
+    yield from (line.replace("$server", 'namespace="gemma-x"') for tile in TILES for line in tile.lines.values())
+
+
+def test_every_metric_of_an_alert_or_a_tile_is_served_by_the_server_the_agent_or_the_platform(served):
+    known = served[0] | set(PLATFORM_METRICS) | set(AGENT_METRICS) | SYNTHETIC
+    named = set().union(*map(metrics_in, expressions()))
+    assert {"vllm:num_requests_waiting", "http_requests_total", "up", "process_start_time_seconds"} <= named
+    assert named - known == set()
+
+
+def test_the_collector_keeps_every_metric_of_an_alert_or_a_tile():
+    named = set().union(*map(metrics_in, expressions())) - set(PLATFORM_METRICS) - SYNTHETIC
+    dropped = {name for name in named if not any(re.fullmatch(pattern, name) for pattern in KEPT_METRICS)}
+    assert dropped == set()
+
+
+@pytest.mark.parametrize("bound", TTFT_BUCKETS_S)
+def test_every_limit_of_the_first_token_is_a_bound_of_the_histogram(served, bound):
+    expression = replace(VALUES, ttft_s=bound).replace_in("$ttft")
+    found = re.fullmatch(r'le(=~?)"(.*)"', expression)
+    assert any(re.fullmatch(found[2] if found[1] == "=~" else re.escape(found[2]), each) for each in served[1])
+
+
+def test_every_window_of_an_alert_holds_two_scrapes_at_the_longest_interval():
+    windows = {window for text in expressions() for window in re.findall(r"\[(\d+)([mhd])[\]:]", text)}
+    shortest_s = min(int(number) * {"m": 60, "h": 3600, "d": 86_400}[unit] for number, unit in windows)
+    assert shortest_s >= 2 * LONGEST_INTERVAL_S
+    assert MetricsSettings(interval=f"{LONGEST_INTERVAL_S}s").interval_s == LONGEST_INTERVAL_S
+    with pytest.raises(ValidationError, match="expected 30s to 120s"):
+        MetricsSettings(interval="150s")
+
+
+def test_no_placeholder_is_left_and_every_series_is_the_servers_own():
+    for alert in ALERTS:
+        text = VALUES.replace_in(alert.expression)
+        assert "$" not in text, alert.name
+        for braces in re.findall(r"\{([^}]*)\}", text):
+            assert 'namespace="gemma-x"' in braces or 'service_name="gemma-x"' in braces, alert.name
+    for alert in (*ALERTS, *LOG_ALERTS):
+        assert "$" not in VALUES.replace_in(alert.command)
+
+
+def test_each_target_has_each_alert_once():
+    for target in ("tpu", "cloud-run"):
+        names = [one.name for one in alerts_of(target, collects=True, always_on=True, has_budget=True)]
+        names += [one.name for one in log_alerts_of(target)]
+        anchors = {one.anchor for one in (*ALERTS, *LOG_ALERTS) if target in one.targets}
+        assert len(set(names)) == len(names) == len(anchors)
+
+
+def test_a_stack_without_a_collector_has_the_alerts_of_the_platform_alone():
+    on_run = [one.name for one in alerts_of("cloud-run", collects=False, always_on=True, has_budget=True)]
+    assert on_run == ["DailyCost"]
+    assert list(alerts_of("tpu", collects=False, always_on=True, has_budget=True)) == []
+
+
+def test_an_idle_alert_is_for_a_server_that_costs_money_while_idle():
+    def names(**given):
+        return {one.name for one in alerts_of("cloud-run", collects=True, has_budget=False, **given)}
+
+    assert names(always_on=True) - names(always_on=False) == {"Idle", "MetricsGone"}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory_gib", "server"),
+    [(8, 32, (6, 24)), (6, 24, (4, 16)), (8, 20, (6, 19.5)), (22, 82, (20, 80))],
+)
+def test_the_parts_of_an_instance_are_sizes_that_cloud_run_has_and_add_up(cpu, memory_gib, server):
+    share = server_share(cpu, memory_gib)
+    assert share == server
+    assert (cpu - share[0]) * 4 >= memory_gib - share[1] >= 0.5
+
+
+def test_the_collectors_metadata_is_read_as_it_was_written():
+    config = collector_config(project="p", namespace="gemma-x", cluster="tpu", ports=(8000, 8001), interval_s=30)
+    given = CollectorSettings(COLLECTOR_IMAGE, config)
+    assert parse_collector(given.text()) == given
+    assert "$" not in config, "the collector would replace it"
+    locked = collector_config(
+        project="p", namespace="gemma-x", cluster="tpu", ports=(8000, 8001), interval_s=30, has_api_key=True
+    )
+    assert locked.count("${env:VLLM_API_KEY}") == 1, "the agent's own metrics need no key"
+    with_key = CollectorSettings(COLLECTOR_IMAGE, locked, "projects/p/secrets/k/versions/1")
+    assert parse_collector(with_key.text()) == with_key
+    for text in ("[]", '{"image": "a:latest", "config": "x"}', '{"image": "a@sha256:0"}'):
+        with pytest.raises(ValueError, match="gemma-serving-collector"):
+            parse_collector(text)
+
+
+def test_every_alert_has_a_runbook_with_its_first_command():
+    sections = (ROOT / RUNBOOK).read_text().split("\n### ")[1:]
+    page = {section.partition("\n")[0]: section for section in sections}
+    assert set(page) == {alert.title for alert in (*ALERTS, *LOG_ALERTS)}
+    for alert in (*ALERTS, *LOG_ALERTS):
+        assert f"Run `{alert.command.replace('$stack', 'STACK')}`." in page[alert.title], alert.name
+        assert f"({alert.severity.capitalize()}; from " in page[alert.title], alert.name
+
+
+def test_the_planner_counts_at_least_the_samples_that_are_kept():
+    metrics = Metrics("m", {}, max_model_len=4096, speculation=Speculation({"num_speculative_tokens": 3}))
+    for method in ("GET", "POST"):
+        for status in (200, 400, 500):
+            metrics.http.count("/v1/chat/completions", method, status, 0.1)
+    lines = [line for line in metrics.render(running=1, waiting=1, kv_usage=0.5).splitlines() if line[0] != "#"]
+    names = [re.split(r"[{ ]", line)[0] for line in lines]
+    kept = [name for name in names if any(re.fullmatch(pattern, name) for pattern in KEPT_METRICS)]
+    assert MOST_SAMPLES / 2 < len(kept) + len(AGENT_METRICS) + len(SYNTHETIC) * 2 <= MOST_SAMPLES

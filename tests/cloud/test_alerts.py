@@ -1,0 +1,160 @@
+"""Alerts of a stack, read from a local cloud that evaluates them; nothing rings is an answer only if something can."""
+
+import contextlib
+import os
+
+import pytest
+
+from cloud import google_api
+from cloud.alerts import _needs_collector, read_alerts
+from contracts.alerts import ALERTS, LOG_ALERTS, AlertValues, MetricAlert, row_of
+from contracts.collector import collector_config
+from localcloud.environment import API_OVERRIDES
+from localcloud.tests.conftest import PROJECT
+from localcloud.tests.services.watched import V3, sidecar, watched
+from tests.cloud.populated import open_world, owner
+
+STACK, NAME = "x", "gemma-x"
+VALUES = AlertValues(stack=STACK, name=NAME, ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=3.0)
+IDLE, BUSY = "vllm:num_requests_waiting 0\n", "vllm:num_requests_waiting 3\n"
+CONFIG = collector_config(project=PROJECT, namespace=NAME, cluster="__run__", ports=(8000,), interval_s=30)
+
+
+def policy(title, *, stack=STACK, values=VALUES, **changes):
+    """An alert policy as components.observability declares it."""
+    row = row_of(title)
+    if isinstance(row, MetricAlert):
+        query = {
+            "query": values.replace_in(row.expression),
+            "duration": f"{row.hold_s}s",
+            "disableMetricValidation": True,
+        }
+        condition = {"displayName": title, "conditionPrometheusQueryLanguage": query}
+    else:
+        condition = {"displayName": title, "conditionMatchedLog": {"filter": f'textPayload=~"{row.pattern}"'}}
+    return {
+        "displayName": f"{values.name}: {title}",
+        "combiner": "OR",
+        "severity": "CRITICAL" if isinstance(row, MetricAlert) and row.severity == "page" else "WARNING",
+        "userLabels": dict(owner(stack).labels),
+        "documentation": {"content": f"{row.meaning}\n\nmore", "mimeType": "text/markdown"},
+        "conditions": [condition],
+        **({} if isinstance(row, MetricAlert) else {"alertStrategy": {"notificationRateLimit": {"period": "300s"}}}),
+        **changes,
+    }
+
+
+@contextlib.contextmanager
+def pointed_at(cloud):
+    """Point this process at a local cloud, as an operator."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
+        del os.environ[name]
+    os.environ |= {
+        f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{cloud.base_url}/{path}" for api, path in API_OVERRIDES.items()
+    }
+    os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"] = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator)
+    try:
+        yield google_api.connect(PROJECT)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture
+def world():
+    with watched() as found, pointed_at(found.cloud) as api:
+        found.read = lambda **more: read_alerts(api, stack=STACK, project=PROJECT, **more)
+        found.add = lambda *words, **more: found.client.ok("POST", f"{V3}/alertPolicies", policy(*words, **more))
+        yield found
+
+
+def test_an_overload_rings_with_its_command_until_it_ends_and_another_stacks_alert_does_not(world):
+    world.server.text = BUSY
+    world.deploy(sidecar(CONFIG))
+    for title in ("Queue waiting", "KV cache nearly full"):
+        world.add(title)
+    world.add("Queue waiting", stack="y", notificationChannels=[])
+    world.advance(5)
+    found = world.read()
+    assert (found.verdict, found.policies, found.unread, found.unwatched) == ("rings", 2, (), ())
+    (alert,) = found.ringing
+    assert (alert.title, alert.severity, alert.closed) == ("Queue waiting", "ticket", None)
+    assert alert.command == "python -m scripts.status --stack x"
+    assert alert.runbook == "docs/observability.md#queue-waiting"
+    assert alert.meaning == row_of("Queue waiting").meaning
+    world.server.text = IDLE
+    world.advance(5)
+    ended = world.read(has_closed=True)
+    assert (ended.verdict, list(ended.ringing)) == ("silent", [])
+    assert list(world.read().closed) == [], "closed alerts are read only if asked for"
+    assert [each.opened for each in ended.closed] == [alert.opened]
+    assert ended.closed[0].closed > alert.opened
+
+
+def test_without_a_collector_nothing_watches_and_silence_is_unknown(world):
+    world.server.text = IDLE
+    world.deploy()
+    world.add("Queue waiting")
+    world.advance(5)
+    found = world.read()
+    assert found.verdict == "unknown"
+    assert (
+        "No metrics of the server arrived in the last 24 hours, so alerts that read them (1) cannot ring"
+        in found.unwatched[0]
+    )
+    (name, document), *_ = world.cloud.cloud.store.under("run.revisions")
+    world.run(name, {**document, "containers": [*document["containers"], sidecar(CONFIG)]}, "2c3d")
+    world.advance(5)
+    assert (world.read().verdict, world.read().unwatched) == ("silent", ())
+
+
+def test_policies_that_are_disabled_or_deleted_cannot_ring(world):
+    world.server.text = IDLE
+    world.deploy(sidecar(CONFIG))
+    world.add("Queue waiting", enabled=False)
+    world.advance(5)
+    (disabled,) = world.read().unwatched
+    assert disabled.startswith("Disabled, so they cannot ring: Queue waiting.")
+    deleted = world.read(declared=3).unwatched[0]
+    assert deleted.startswith("2 of the 3 alert policies in the state no longer exist.")
+
+
+def test_alerts_of_log_lines_need_no_collector_and_the_note_says_what_is_not_watched(world, monkeypatch):
+    monkeypatch.setenv("LOCALCLOUD_URL", "http://127.0.0.1")
+    world.add(LOG_ALERTS[0].title)
+    found = world.read()
+    assert found.verdict == "silent"
+    assert [note.partition(" ")[0] for note in found.notes] == ["Without", "The", "The"]
+    assert "does not evaluate alerts on log lines" in found.notes[-1]
+
+
+def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
+    with open_world() as world:
+        empty = read_alerts(world.api, stack=STACK, project=PROJECT)
+        assert (empty.verdict, empty.policies) == ("unknown", 0)
+        assert "so nothing watches it. To create them, run `pulumi up --stack" in empty.unwatched[0]
+        world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Queue waiting"))
+        without_evaluator = read_alerts(world.api, stack=STACK, project=PROJECT)
+        assert (without_evaluator.verdict, without_evaluator.policies) == ("unknown", 1)
+        assert "PromQL is not evaluated" in without_evaluator.unread[0]
+        email = world.account("gemma-other", "managed-by=hand")
+        token = world.cloud.cloud.tokens.issue_access_token(email)
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+        denied = read_alerts(google_api.connect(PROJECT), stack=STACK, project=PROJECT)
+        assert (denied.verdict, denied.policies) == ("unknown", None)
+        assert denied.unread[0].endswith("You need roles/monitoring.viewer.")
+        off = f"v1/projects/{PROJECT}/services/monitoring.googleapis.com:disable"
+        world.call("POST", "serviceusage", off, {"disableDependentServices": True})
+        found = read_alerts(world.api, stack=STACK, project=PROJECT)
+        assert (found.verdict, found.policies) == ("unknown", None)
+        assert f"gcloud services enable monitoring.googleapis.com --project={PROJECT}" in found.unread[0]
+
+
+def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector():
+    assert [_needs_collector(policy_of(row)) for row in ALERTS] == [row.needs == "collector" for row in ALERTS]
+
+
+def policy_of(row):
+    query = {"query": VALUES.replace_in(row.expression)}
+    return {"conditions": [{"conditionPrometheusQueryLanguage": query}]}

@@ -1,0 +1,104 @@
+"""`gemma alerts`: what rings within 80 columns, and an exit code that never takes unknown for silent."""
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from cloud import alerts as source
+from cloud import google_api
+from cloud.alerts import AlertReport, StackAlert, no_policies
+from engine import state as states
+from scripts.alerts.__main__ import COMMAND
+from scripts.alerts.render import AlertTimes, print_alerts
+from scripts.cli.command import run_command
+from tests.scripts.status.planted import resource, service, stack_resource, state
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+IDLE = StackAlert(
+    title="Up but not serving",
+    severity="page",
+    opened="2026-11-22T11:48:00.5Z",
+    closed=None,
+    meaning="The server answers /health and has running requests, but has produced no tokens for five minutes.",
+    command="python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run",
+    runbook="docs/observability.md#up-but-not-serving",
+    incident="projects/p/alerts/1",
+)
+RINGING = AlertReport(
+    stack="x", project="p", policies=15, ringing=(IDLE, replace(IDLE, incident="projects/p/alerts/2"))
+)
+SILENT = AlertReport(stack="x", project="p", policies=15)
+
+
+def printed(report, width=80):
+    out = io.StringIO()
+    print_alerts(Console(file=out, width=width), report, AlertTimes(now=NOW, zone=UTC), simulated=False)
+    return out.getvalue()
+
+
+def test_what_rings_is_shown_whole_at_80_columns():
+    text = printed(replace(RINGING, closed=(replace(IDLE, closed="2026-11-22T11:50:00Z"),), notes=("n " * 60,)))
+    assert text.startswith("x: 1 of 15 alerts ring\n")
+    assert "Up but not serving │ page     │ 2026-11-22 11:48:00 UTC │ 12 min" in text
+    assert "  first    python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run\n" in text
+    assert text.count("  first ") == 1, "two series of one alert have one runbook"
+    assert "\n\nUp but not serving: The server" in text
+    assert "No longer ringing" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_times_that_google_did_not_write_are_unknown():
+    text = printed(replace(RINGING, ringing=(replace(IDLE, opened=""),)))
+    assert "page     │ unknown │ unknown" in text
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The command with what Cloud Monitoring answers, and the arguments with which it was asked."""
+    asked = {}
+
+    def answer(report):
+        def planted(_api, **arguments):
+            asked.update(arguments)
+            return report
+
+        policies = [resource(source.POLICY_TYPE, name) for name in ("a", "b")]
+        monkeypatch.setattr(source, "read_alerts", planted)
+        monkeypatch.setattr(google_api, "connect", lambda *_: None)
+        monkeypatch.setattr(states, "read", lambda _: state(stack_resource(), service(), *policies))
+        return asked
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "says"),
+    [
+        (SILENT, 0, "x: none of 15 alerts rings"),
+        (RINGING, 1, "x: 1 of 15 alerts ring"),
+        (replace(SILENT, unread=("Cannot read metrics: denied.",)), 1, "unknown  Cannot read metrics"),
+        (replace(RINGING, unread=("Cannot read metrics: denied.",)), 1, "x: 1 of 15 alerts ring"),
+        (no_policies("x", "p"), 1, "x: unknown whether an alert rings"),
+    ],
+    ids=["silent", "rings", "unread", "rings and unread", "not watched"],
+)
+def test_the_exit_code_is_0_only_if_nothing_rings_and_everything_can(read, capsys, report, code, says):
+    asked = read(report)
+    assert run_command(COMMAND, ["--stack", "x", "--closed"]) == code
+    assert says in capsys.readouterr().out
+    assert (asked["declared"], asked["has_closed"]) == (2, True)
+    assert run_command(COMMAND, ["--stack", "x", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["policies"]) == (report.verdict, report.policies)
+
+
+def test_a_stack_that_nobody_knows_is_refused(monkeypatch, tmp_path, capsys):
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(states, "read", lambda _: replace(state(), status="missing"))
+    assert run_command(COMMAND, ["--stack", "y"]) == 2
+    assert capsys.readouterr().err.startswith("alerts: Stack y is not deployed.")

@@ -1,0 +1,220 @@
+"""`scripts.connect chat`: files, a system prompt, thinking per request, a tool with its result, and refusals before anything is sent."""
+
+import json
+import struct
+import zlib
+from contextlib import contextmanager
+
+import pytest
+
+from contracts.features import ServedFeatures
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from scripts.connect import __main__ as connect
+from scripts.connect.attachments import attached, media_counts
+from scripts.connect.chat import ChatError, talk
+from scripts.connect.response import Turn
+from scripts.connect.tool_example import call_tool
+from tests.scripts.connect.test_connect import Private, conversation, delta, private, run, streams, text_of
+from tests.scripts.sample_outputs import sample_outputs
+
+__all__ = ["private", "streams"]
+ANSWER = [delta(content="Yes."), {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}, "[DONE]"]
+MIB = 2**20
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"".join(
+    (
+        chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
+        chunk(b"IDAT", zlib.compress(b"\0\0")),
+        chunk(b"IEND", b""),
+    )
+)
+WAV = (
+    b"RIFF"
+    + struct.pack("<I", 36)
+    + b"WAVEfmt "
+    + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 8000, 1, 8)
+    + b"data\0\0\0\0"
+)
+MP4 = b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A picture, a sound and a video, under names that say something else."""
+    for name, data in {"picture.wav": PNG, "sound.png": WAV, "video.txt": MP4}.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def test_files_are_sent_before_the_text_as_what_they_contain(private, streams, files):
+    Private.events = ANSWER
+    chat = conversation(private, streams, system="Be brief.")
+    given = [("picture.wav", "image"), ("sound.png", "audio"), ("video.txt", "video")]
+    chat.ask("What is it?", [attached(files / name, kind, 32 * MIB) for name, kind in given])
+    system, user = Private.bodies[0]["messages"]
+    assert system == {"role": "system", "content": "Be brief."}
+    picture, sound, video, text = user["content"]
+    assert picture["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert (sound["input_audio"]["format"], sound["input_audio"]["data"][:6]) == ("wav", "UklGRi")
+    assert video["video_url"]["url"].startswith("data:video/mp4;base64,")
+    assert text == {"type": "text", "text": "What is it?"}
+    chat.ask("And now?")
+    assert [message["role"] for message in Private.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+def test_a_file_that_cannot_be_sent_is_one_sentence_and_exit_code_2(private, files, capsys, subtests):
+    (files / "large.png").write_bytes(PNG)
+    with (files / "large.png").open("r+b") as file:
+        file.truncate(192 * MIB)
+    cases = {
+        "missing": (("--image", "none.png"), "Cannot read none.png: No such file or directory.\n"),
+        "a folder": (("--audio", str(files)), f"Cannot read {files}: Is a directory.\n"),
+        "another kind": (("--image", str(files / "sound.png")), "sound.png is audio/wav. Image files are PNG, "),
+        "unknown": (("--video", __file__), "test_chat.py is unknown. Video files are "),
+        "too large": (
+            ("--image", str(files / "large.png")),
+            "large.png has 192.0 MiB; at most 191 MiB fit in one request.",
+        ),
+    }
+    for name, (words, said) in cases.items():
+        with subtests.test(name):
+            assert connect.main(["chat", "--url", private, *words, "Hi."]) == 2
+            errors = capsys.readouterr().err
+            assert said in errors
+            assert errors.count("\n") == 1
+    assert Private.bodies == Private.seen == []
+
+
+def stack_with(features, monkeypatch, url=""):
+    """Return the words that name a stack with these features. Its server is not reached without a URL."""
+    outputs = from_json(StackOutputs, sample_outputs(features=features, auth="none", endpoint=url))
+    monkeypatch.setattr("engine.stack.stack_outputs", lambda _stack: outputs)
+    if not url:
+
+        @contextmanager
+        def never(_outputs):
+            raise AssertionError("the server was reached")
+            yield
+
+        monkeypatch.setattr("scripts.cli.access.open_stack_access", never)
+    return ["chat", "--stack", "x", "Hi."]
+
+
+def test_what_the_stack_does_not_take_is_refused_before_anything_is_sent(files, monkeypatch, capsys, subtests):
+    words = stack_with({"images": 1}, monkeypatch)
+    image, sound, video = (str(files / name) for name in ("picture.wav", "sound.png", "video.txt"))
+    cases = {
+        "--audio": (("--audio", sound), "The server accepts no audio files, but this request has 1. Set `vllm.multimodal.audios` to 1 "),
+        "--video": (("--video", video), "The server accepts no videos, but this request has 1. Set `vllm.multimodal.videos` to 1 "),
+        "two images": (("--image", image, "--image", image), "at most 1 image per conversation, but this request has 2. "),
+        "--thinking": (("--thinking",), "does not separate thinking from the response. Set `vllm.thinking.parser` "),
+        "--tool-example": (("--tool-example",), "The server accepts no tools. Set `vllm.tools.enabled` to true "),
+    }  # fmt: skip
+    for name, (more, said) in cases.items():
+        with subtests.test(name):
+            assert connect.main([*words, *more]) == 2
+            assert said in capsys.readouterr().err
+
+
+def test_a_file_that_cloud_run_does_not_take_is_refused(files, monkeypatch, capsys):
+    with (files / "picture.wav").open("r+b") as file:
+        file.truncate(24 * MIB)
+    words = stack_with({"images": 1}, monkeypatch)
+    assert connect.main([*words, "--image", str(files / "picture.wav")]) == 2
+    assert "has 24.0 MiB; at most 23 MiB fit in one request." in capsys.readouterr().err
+
+
+def test_a_conversation_counts_the_files_of_all_its_prompts(private, streams, files):
+    Private.events = ANSWER
+    chat = conversation(private, streams, features=ServedFeatures(images=1))
+    image = attached(files / "picture.wav", "image", 32 * MIB)
+    chat.ask("One.", [image])
+    chat.ask("More about it.")
+    with pytest.raises(
+        ChatError, match=r"at most 1 image per conversation, but this request has 2.*or start again with /new"
+    ):
+        chat.ask("Another.", [image])
+    assert media_counts(chat.messages) == {"image": 1, "audio": 0, "video": 0}
+    assert len(Private.bodies) == 2
+
+
+def test_the_refusal_of_a_server_of_unknown_features_is_one_sentence(url, files):
+    done = run("chat", "--url", url, "--image", str(files / "picture.wav"), "Hi.")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("connect: The server returned 400: timed is not a multimodal model\n")
+
+
+def test_a_conversation_attaches_files_and_changes_thinking(private, streams, files, capsys):
+    Private.events = ANSWER
+    chat = conversation(private, streams)
+    lines = iter(
+        [
+            "/image none.png", f"/image {files}/picture.wav", "What is it?", "And now?", "/thinking on", "Think.", "/thinking off",
+            "/thinking", "/new", "Hi.", "/thinking perhaps",
+        ]
+    )  # fmt: skip
+    talk(chat, lambda: next(lines, None), most_request_bytes=32 * MIB)
+    errors = capsys.readouterr().err
+    assert "connect: Cannot read none.png: No such file or directory." in errors
+    assert f"attached: {files}/picture.wav (image, 0 KiB)" in errors
+    assert "/thinking is not a command." in errors
+    assert [media_counts(body["messages"])["image"] for body in Private.bodies] == [1, 1, 1, 0]
+    thinking = [body.get("chat_template_kwargs") for body in Private.bodies]
+    assert thinking == [None, None, {"enable_thinking": True}, {"enable_thinking": False}]
+    assert (chat.shows_thinking, len(Private.bodies[-1]["messages"])) == (True, 1)
+
+
+# --- the example tool --------------------------------------------------------------------------------------------------------------
+
+
+def tool_call_to(name, arguments):
+    first = {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": arguments[:4]}}
+    rest = {"index": 0, "function": {"arguments": arguments[4:]}}
+    return [delta(reasoning="A tool."), delta(tool_calls=[first]), delta(tool_calls=[rest]), *ANSWER[1:]]
+
+
+def test_the_result_of_the_tool_goes_back_and_the_answer_follows(private, streams):
+    arguments = json.dumps({"place": "Tokyo"})
+    Private.rounds = [tool_call_to("current_time", arguments)]
+    Private.events = ANSWER
+    chat = conversation(private, streams, has_tool=True)
+    chat.ask("What time is it in Tokyo?")
+    first, second = Private.bodies
+    assert (first["tools"][0]["function"]["name"], first["tool_choice"]) == ("current_time", "auto")
+    _, call, result = second["messages"]
+    function = {"name": "current_time", "arguments": arguments}
+    assert call["tool_calls"] == [{"id": "call-1", "type": "function", "function": function}]
+    assert call["reasoning"] == "A tool.", "Gemma's template repeats the thinking of a turn with calls"
+    assert (result["role"], result["tool_call_id"]) == ("tool", "call-1")
+    assert json.loads(result["content"])["time_zone"] == "Asia/Tokyo"
+    assert text_of(streams[0]) == "Yes.\n"
+    notes = text_of(streams[1])
+    assert f"tool call: current_time({arguments})\n(first token " in notes
+    assert 'tool result: {"place": "Tokyo", "time_zone": "Asia/Tokyo", "time": "' in notes
+
+
+def test_a_model_that_only_calls_the_tool_is_stopped(private, streams):
+    Private.events = tool_call_to("current_time", "{}")
+    chat = conversation(private, streams, has_tool=True)
+    with pytest.raises(ChatError, match="called tools 5 times in a row"):
+        chat.ask("Hi.")
+    assert (chat.messages, len(Private.bodies)) == ([], 5)
+
+
+def test_a_wrong_call_has_an_error_as_its_result():
+    assert json.loads(call_tool("rm", "{}")) == {"error": "no tool rm; the only one is current_time"}
+    assert "must be an object" in call_tool("current_time", "[")
+    assert json.loads(call_tool("current_time", '{"place": "Atlantis"}')) == {"error": "no time zone for Atlantis"}
+    assert json.loads(call_tool("current_time", '{"place": "new york, USA"}'))["time_zone"] == "America/New_York"
+
+
+def test_the_rate_counts_the_tokens_after_the_first():
+    assert Turn(output_tokens=11, first_s=1.0, last_s=3.0).tokens_per_s == 5.0
+    assert Turn(output_tokens=1, first_s=1.0, last_s=3.0).tokens_per_s is None
+    assert Turn(output_tokens=None, first_s=1.0, last_s=3.0).tokens_per_s is None

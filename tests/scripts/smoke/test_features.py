@@ -1,0 +1,205 @@
+"""The checks of features against the simulated server: all pass, and each fails on the feature that was broken on purpose."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from contracts.features import ServedFeatures
+from contracts.outputs import SmokeThresholds
+from loadtest.client.openai import OpenAIClient
+from localcloud.tests.running.running_server import ask, server
+from localcloud.vllm.faults import BROKEN_FEATURES
+from scripts.cli.access import ServerAccess
+from scripts.smoke.chat_request import request, user
+from scripts.smoke.checks_server import judged_drafts
+from scripts.smoke.context import CheckContext
+from scripts.smoke.render import print_table
+from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.run import CHECKS, run_smoke
+from scripts.smoke.target import SmokeTarget
+
+NEW = (
+    "tool result",
+    "tools with thinking",
+    "schema with thinking",
+    "schema instructions",
+    "image",
+    "two images",
+    "sound",
+    "video",
+    "media limits",
+    "context length",
+    "adapters",
+    "speculation",
+)
+FEATURES = ServedFeatures(
+    images=2,
+    videos=1,
+    audios=1,
+    thinking=True,
+    tools=True,
+    adapters=("sql", "poems"),
+    speculation="draft-model",
+    draft_tokens=3,
+)
+TARGET = SmokeTarget(
+    model="simulated/tiny",
+    thresholds=SmokeThresholds(startup_budget_s=60, max_model_len=8192, expect_reasoning=True, expect_tool_calls=True),
+    features=FEATURES,
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("machine")
+    for name in FEATURES.adapters:
+        adapter = folder / "adapters" / name
+        adapter.mkdir(parents=True)
+        (adapter / "adapter_config.json").write_text(json.dumps({"r": 16, "lora_alpha": 32}))
+    words = ["vllm", "serve", "simulated/tiny", "--max-model-len", "8192", "--enable-auto-tool-choice"]
+    words += ["--tool-call-parser", "gemma4", "--reasoning-parser", "gemma4"]
+    words += ['--limit-mm-per-prompt={"image": 2, "video": 1, "audio": 1}']
+    words += ["--enable-lora", "--lora-modules", *(f"{name}=/adapters/{name}" for name in FEATURES.adapters)]
+    words += ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
+    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
+    with server(words, **around) as url:
+        yield url
+
+
+def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str) -> dict[str, Outcome]:
+    assert ask(f"{url}/_sim/faults", {"faults": [{"kind": kind} for kind in broken]}).status == 200
+    checks = tuple(check for check in CHECKS if check.name in {"ready", "served model", *NEW})
+    report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _said: None, checks=checks)
+    return {check.name: check.outcome for check in report.checks if check.name in NEW}
+
+
+def verdicts(url: str, *broken: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, outcome in outcomes(url, TARGET, *broken).items():
+        found.setdefault(outcome.verdict, set()).add(name)
+    return found
+
+
+def test_a_server_with_every_feature_passes_every_check(served: str):
+    found = outcomes(served)
+    assert {name: outcome.verdict for name, outcome in found.items()} == dict.fromkeys(NEW, "passed"), found
+    assert found["image"].values["media_tokens"] == 258
+    assert found["two images"].values["media_tokens"] == 516
+    assert found["speculation"].values["proposed"] > 0
+    assert "'heron'" in found["schema instructions"].measured
+
+
+SAID = (
+    ("ignores_media", "image", "accepted the image but did not pass it to the model"),
+    ("no_audio_extra", "sound", "Please install vllm[audio]"),
+    ("leaks_tool_calls", "tools with thinking", "markers <|tool_call, <tool_call| in the response"),
+    ("ignores_tool_results", "tool result", "called a tool again"),
+    ("ignores_schema", "schema with thinking", "the response is not JSON"),
+    ("cuts_prompts", "context length", "it cut the prompt"),
+    ("answers_as_base", "adapters", "a request for sql was answered by simulated/tiny"),
+    ("serves_any_model", "adapters", "an unknown adapter returned 200"),
+    ("knows_nothing", "image", "It can be the model's skill"),
+)
+
+
+def test_a_failure_says_what_is_broken(served: str, subtests: pytest.Subtests):
+    for kind, name, words in SAID:
+        with subtests.test(kind):
+            outcome = outcomes(served, TARGET, kind)[name]
+            assert words in f"{outcome.measured}: {outcome.detail}"
+
+
+def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: str):
+    for tokens in (140, 560):
+        found = outcomes(served, replace(TARGET, features=replace(FEATURES, image_tokens=tokens)))
+        assert (found["image"].verdict, found["two images"].verdict) == ("failed", "failed")
+        assert "Check `vllm.multimodal.imageTokens`" in found["image"].detail
+    unlimited = outcomes(served, replace(TARGET, features=ServedFeatures(images=1, videos=999)))
+    assert unlimited["media limits"].measured == "2 images: 200"
+    assert unlimited["two images"].detail == "one image per request in the settings"
+    for name in ("tool result", "sound", "adapters", "speculation"):
+        assert unlimited[name].verdict == "skipped"
+    assert outcomes(served, replace(TARGET, features=replace(FEATURES, images=999, videos=999)))[
+        "media limits"
+    ].verdict == ("skipped")
+
+
+def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: str):
+    unset = replace(TARGET, features=replace(FEATURES, audios=999))
+    outcome = outcomes(served, unset, "no_audio_extra")["sound"]
+    assert (outcome.verdict, outcome.measured) == ("warned", "status 500")
+    assert "Set `vllm.multimodal.audios` to 0" in outcome.detail
+
+
+def test_thinking_is_turned_off_where_it_is_on_by_default_and_on_where_a_check_needs_it():
+    def body(features: ServedFeatures | None, *, thinks: bool) -> object:
+        access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
+        target = replace(TARGET, features=features)
+        context = CheckContext(
+            client=OpenAIClient(access.base_url), access=access, target=target, report_progress=print
+        )
+        return request(context, [user("Hello.")], max_tokens=8, thinks=thinks).get("chat_template_kwargs")
+
+    by_default = ServedFeatures(thinking=True, thinks_by_default=True)
+    assert body(by_default, thinks=False) == {"enable_thinking": False}
+    assert body(by_default, thinks=True) == body(None, thinks=True) == {"enable_thinking": True}
+    assert body(ServedFeatures(thinking=True), thinks=False) is body(None, thinks=False) is None
+
+
+def test_equal_notes_are_printed_once(capsys: pytest.CaptureFixture[str]):
+    rows = [("sound", "no audio"), ("image", "no image"), ("two images", "no image")]
+    checks = tuple(
+        CheckResult(name=name, outcome=Outcome(verdict="skipped", measured="", detail=note), elapsed_s=0.0)
+        for name, note in rows
+    )
+    report = SmokeReport(stack="s", url="u", model="m", simulated=None, checks=checks, interrupted=False, elapsed_s=1.0)
+    print_table(report, Console(width=100))
+    notes = [line.strip() for line in capsys.readouterr().out.splitlines() if ": no " in line]
+    assert notes == ["sound: no audio", "image, two images: no image"]
+
+
+def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subtests: pytest.Subtests):
+    table = (
+        ("draft-model", None, None, "failed", "not in effect"),
+        ("n-gram", None, None, "failed", "not in effect"),
+        ("draft-model", 0.0, 0.0, "failed", "not in effect"),
+        ("n-gram", 0.0, 0.0, "warned", "too few tokens"),
+        ("n-gram", 19.0, 19.0, "warned", "too few tokens"),
+        ("n-gram", 100.0, 9.0, "warned", "make responses slower"),
+        ("n-gram", 100.0, 10.0, "passed", ""),
+        ("draft-model", -50.0, -9.0, "warned", "Several instances"),
+    )
+    for method, drafted, accepted, verdict, words in table:
+        with subtests.test(f"{method} {drafted}"):
+            outcome = judged_drafts(method, drafted, accepted)
+            assert (outcome.verdict, words in outcome.detail) == (verdict, True)
+
+
+BROKEN = {
+    "ignores_media": ({"image", "two images", "sound", "video", "media limits"}, set[str]()),
+    "no_audio_extra": ({"sound"}, set[str]()),
+    "no_media_limits": ({"media limits"}, set[str]()),
+    "ignores_tool_results": ({"tool result"}, set[str]()),
+    "leaks_tool_calls": ({"tools with thinking"}, set[str]()),
+    "ignores_schema": ({"schema with thinking"}, set[str]()),
+    "ignores_system": ({"schema instructions"}, set[str]()),
+    "cuts_prompts": ({"context length"}, set[str]()),
+    "answers_as_base": ({"adapters"}, set[str]()),
+    "serves_any_model": ({"adapters"}, set[str]()),
+    "proposes_nothing": ({"speculation"}, set[str]()),
+    "knows_nothing": (
+        {"tool result"},
+        {"schema instructions", "image", "two images", "sound", "video", "context length"},
+    ),
+}
+"""The checks that fail and those that only warn, by what is broken."""
+
+
+@pytest.mark.parametrize("kind", BROKEN_FEATURES)
+def test_exactly_the_checks_of_a_broken_feature_fail(served: str, kind: str):
+    failed, warned = BROKEN[kind]
+    found = verdicts(served, kind)
+    assert (found.get("failed", set()), found.get("warned", set())) == (failed, warned), found

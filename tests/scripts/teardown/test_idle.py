@@ -1,0 +1,195 @@
+"""`tpu.idleAfter`: idle since, busy, unknown. Only the first takes a stack down, and the receipt says why."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from cloud.idle import idle_since, reported
+from contracts.answers import Absent, Present, Unknown
+from contracts.exit_codes import ExitCode
+from contracts.guest_attributes import AGENT_VERSION, NOT_IDLE, PHASES, RESTARTING_AGENT_VERSION
+from contracts.labels import StackLimits
+from scripts.teardown import guard
+from tests.cloud.populated import PROJECT, open_world, owner
+from tests.scripts.restart.test_restart import instance
+from tests.scripts.teardown.test_limits import used
+from tests.scripts.teardown.test_teardown import Desk
+from tests.tools.ci_page import account_grants
+
+NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)
+NODE = f"projects/{PROJECT}/locations/us-east5-a/nodes/gemma-x-node"
+LIMITS = StackLimits(idle_after_s=2 * 3600)
+
+
+def at(moment):
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def attributes(now=NOW, **changes):
+    given = {"phase": "ready", "serving-hash": "a", "agent-version": str(AGENT_VERSION)}
+    given |= {"updated-at": at(now - timedelta(seconds=30)), "idle-since": at(now - timedelta(hours=3))}
+    return given | {key.replace("_", "-"): value for key, value in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"phase": ""}, "has published no phase"),
+        ({"agent_version": str(RESTARTING_AGENT_VERSION - 1)}, "until a reboot"),
+        ({"updated_at": at(NOW - timedelta(minutes=11))}, "last reported 11 min ago"),
+        ({"updated_at": "yesterday"}, "at an unknown time"),
+        ({"updated_at": ""}, "at an unknown time"),
+        ({"phase": "failed"}, "is failed"),
+        ({"phase": "ending"}, "is ending"),
+        ({"phase": "a phase of a newer agent"}, "is a phase of a newer agent"),
+        ({"idle_since": ""}, "does not report whether requests are running"),
+        ({"idle_since": "long"}, "does not report whether requests are running"),
+        ({"idle_since": "2026-11-22T10:00:00"}, "does not report whether requests are running"),
+    ],
+)
+def test_what_proves_nothing_is_unknown(changes, words):
+    answer = reported(attributes(**changes), NOW)
+    assert isinstance(answer, Unknown)
+    assert words in answer.why
+
+
+def test_a_ready_server_is_idle_or_busy_and_one_that_starts_is_busy():
+    assert reported(attributes(), NOW) == Present(NOW - timedelta(hours=3))
+    assert reported(attributes(idle_since=NOT_IDLE), NOW) == Absent()
+    answers = {phase: type(reported(attributes(phase=phase), NOW)) for phase in PHASES}
+    assert {phase for phase, kind in answers.items() if kind is Present} == {"ready"}
+    assert {phase for phase, kind in answers.items() if kind is Unknown} == {"failed", "ending"}
+
+
+@pytest.mark.parametrize(
+    ("others", "kind"),
+    [
+        ([attributes()], Present),
+        ([attributes(idle_since=NOT_IDLE)], Absent),
+        ([{}], Unknown),
+        ([{}, attributes(phase="loading")], Absent),
+    ],
+)
+def test_several_machines_are_idle_only_together(others, kind):
+    machines = [SimpleNamespace(name="p/n", published=lambda found=found: found) for found in [attributes(), *others]]
+    assert isinstance(idle_since(machines, NOW), kind)
+
+
+def test_without_a_machine_nothing_is_known():
+    assert isinstance(idle_since([], NOW), Unknown)
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    with open_world() as world:
+        yield Desk(world, tmp_path, monkeypatch, capsys)
+
+
+def publish(desk, **changes):
+    now = datetime.now(UTC)
+    desk.world.cloud.cloud.runtimes.machines.attributes[NODE] = {"gemma-serving": attributes(now, **changes)}
+
+
+def machine(desk):
+    """The stack x with a machine that has the metadata for guest attributes."""
+    desk.world.everything("x", limits=LIMITS)
+    patch = {"metadata": {"enable-guest-attributes": "TRUE"}}
+    desk.world.call("PATCH", "tpu", f"v2alpha1/{NODE}?updateMask=metadata", patch)
+
+
+def guarded(desk):
+    code, report, said = desk.run("--over-limit", "--yes", stack=None)
+    (stack,) = [item for item in report["stacks"] if item["stack"] == "x"]
+    return code, report, said, stack
+
+
+def test_an_idle_stack_is_taken_down_and_the_receipt_says_so(desk, capsys):
+    machine(desk)
+    publish(desk)
+    code, report, said, stack = guarded(desk)
+    assert code == ExitCode.DONE, said
+    assert (stack["verdict"], stack["idle"]) == ("exceeded", "idle")
+    assert "stack x exceeds tpu.idleAfter 2 h (no request for 3 h)." in said
+    (receipt,) = report["receipts"]
+    assert receipt["reasons"] == ["tpu.idleAfter 2 h (no request for 3 h)"]
+    assert json.loads((desk.folder / receipt["receipt"]).read_text())["reasons"] == receipt["reasons"]
+    assert not [name for name in desk.world.resources() if "gemma-x" in name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "idle", "code"),
+    [
+        ({"idle_since": NOT_IDLE}, "busy", ExitCode.DONE),
+        ({"phase": "loading"}, "busy", ExitCode.DONE),
+        ({"idle_since": at(datetime.now(UTC) - timedelta(minutes=100))}, "idle", ExitCode.DONE),
+        ({"phase": "failed"}, "unknown", ExitCode.FAILED),
+        ({"idle_since": ""}, "unknown", ExitCode.FAILED),
+        ({"updated_at": "2026-01-01T00:00:00Z"}, "unknown", ExitCode.FAILED),
+    ],
+)
+def test_a_busy_or_unknown_stack_stays_and_unknown_fails_the_guard(desk, changes, idle, code):
+    machine(desk)
+    publish(desk, **changes)
+    before = desk.world.resources()
+    ended, report, said, stack = guarded(desk)
+    assert (ended, stack["idle"], report["receipts"]) == (code, idle, []), said
+    assert desk.world.resources() == before
+    if idle == "unknown":
+        assert "It is not torn down because of tpu.idleAfter." in said
+
+
+def test_a_machine_whose_attributes_cannot_be_read_stays(desk):
+    desk.world.everything("x", limits=LIMITS)  # without the metadata that allows guest attributes
+    code, _, said, stack = guarded(desk)
+    assert (code, stack["idle"]) == (ExitCode.FAILED, "unknown")
+    assert "could not be read" in said
+
+
+def test_the_roles_of_the_guards_account_read_the_idle_time(desk):
+    machine(desk)
+    publish(desk)
+    email = f"ci-guard@{PROJECT}.iam.gserviceaccount.com"
+    desk.world.account("ci-guard", "made by hand")
+    for role, expression in account_grants("ci-guard").items():
+        desk.world.grant(
+            role, f"serviceAccount:{email}", {"title": "limit", "expression": expression} if expression else None
+        )
+    token = desk.world.cloud.cloud.tokens.issue_access_token(email)
+    desk.monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
+    code, report, said, stack = guarded(desk)
+    assert (code, stack["idle"], len(report["receipts"])) == (ExitCode.DONE, "idle", 1), said
+
+
+def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
+    machine(desk)
+    publish(desk)
+    answers, known = [], guard.spending
+
+    def spending(*arguments):
+        found = known(*arguments)
+        answers.append(found)
+        publish(desk, idle_since=NOT_IDLE)
+        return found
+
+    monkeypatch.setattr(guard, "spending", spending)
+    code, report, said, _ = guarded(desk)
+    assert (code, report["receipts"], len(answers)) == (ExitCode.DONE, [], 2)
+    assert "stack x is not idle anymore and is kept" in said
+
+
+def test_an_instance_of_compute_engine_reports_it_too(desk):
+    name = instance(desk.world, labels={**owner("x").labels, **LIMITS.labels})
+    now = datetime.now(UTC)
+    desk.world.cloud.cloud.runtimes.machines.attributes[name] = {"gemma-serving": attributes(now)}
+    item = used(desk.world, now)["x"]
+    assert (item.idle, item.verdict) == ("idle", "exceeded")
+    assert item.exceeded == ["tpu.idleAfter 2 h (no request for 3 h)"]
+
+
+def test_a_stack_without_the_limit_is_not_asked(desk):
+    desk.world.everything("x")
+    _, _, said, stack = guarded(desk)
+    assert (stack["idle"], stack["idle_after_s"]) == (None, None)
+    assert "idle" not in said

@@ -1,0 +1,217 @@
+"""The blocks of `vllm` become the planner's options: with the flags of the pinned releases, beside the former keys, never against them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from planning import plan
+from planning.memory.budget import captured_graphs
+from planning.memory.resolve import resolve
+from planning.question.features import served_features
+from planning.question.fields import changed
+from planning.question.server_flags import TABLES, flag_table, parse_arguments
+from planning.question.vllm_args import vllm_arguments
+from stacks.loading import SettingsError, from_values, read_yaml
+from stacks.planned import to_deployment
+from stacks.wording import StackWording, file_changes
+
+ROOT = Path(__file__).resolve().parents[2]
+DRAFTER = "google/gemma-4-31B-it-assistant"
+ALL = {
+    "multimodal": {"images": 2, "imageTokens": 560, "maxImageTokens": 1120},
+    "thinking": {"default": True, "template": "/templates/tools.jinja"},
+    "tools": {},
+    "lora": {"adapters": {"sql": "org/sql", "chat": "org/chat"}, "rank": 32},
+    "speculative": {"method": "n-gram", "tokens": 4},
+}
+SPELLED = {
+    '--limit-mm-per-prompt={"audio":0,"image":2,"video":0}',
+    '--mm-processor-kwargs={"max_soft_tokens":560}',
+    '--hf-overrides={"vision_config":{"default_output_length":1120},"vision_soft_tokens_per_image":1120}',
+    '--default-chat-template-kwargs={"enable_thinking":true}',
+    "--chat-template=/templates/tools.jinja",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser=gemma4",
+    '--speculative-config={"method":"ngram","num_speculative_tokens":4}',
+    "--max-lora-rank=32",
+    "--max-loras=2",
+}
+
+
+def settings(stack="tpu-v6e1-e4b", **stated):
+    """Return the settings of a stack with other top-level keys, or with other options of vLLM."""
+    config = read_yaml((ROOT / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8"))["config"]
+    values = {key.partition(":")[2]: value for key, value in config.items()}
+    own = {key: value for key, value in stated.items() if key in {*values, "image"}}
+    vllm = {key: value for key, value in stated.items() if key not in own}
+    given = {**values, "vllm": vllm, **own}
+    return from_values(
+        {key: value for key, value in given.items() if value is not None}, project="my-project", origin="Pulumi.x.yaml"
+    )
+
+
+def test_each_block_is_spelled_into_flags_that_each_pinned_release_takes():
+    words = vllm_arguments(settings(**ALL).vllm, model_or_path="m")
+    assert set(words) >= SPELLED
+    at = words.index("--enable-lora")
+    assert words[at + 1 : at + 4] == ("--lora-modules", "chat=org/chat", "sql=org/sql")
+    for version in TABLES:
+        assert [one.problem for one in parse_arguments(words[1:], flag_table(version)) if one.problem] == []
+
+
+FORMER = {
+    "multimodal": ({"limitMmPerPrompt": {"image": 2, "video": 0, "audio": 0}}, {"images": 2}),
+    "tools": ({"enableAutoToolChoice": True, "toolCallParser": "gemma4"}, {}),
+    "thinking": ({"reasoningParser": "gemma4"}, {"parser": "gemma4"}),
+    "speculative": ({"speculativeConfig": {"method": "ngram", "num_speculative_tokens": 3}}, {"method": "n-gram"}),
+}
+
+
+@pytest.mark.parametrize("block", FORMER)
+def test_a_former_key_means_the_same_and_may_stand_beside_the_block(block):
+    former, now = FORMER[block]
+    assert settings(**former).vllm == settings(**{block: now}).vllm == settings(**former, **{block: now}).vllm
+
+
+CONFLICTS = [
+    (
+        {"multimodal": {"images": 2}, "limitMmPerPrompt": {"image": 3}},
+        "vllm.multimodal and vllm.limitMmPerPrompt set different",
+    ),
+    ({"tools": {"parser": "a"}, "toolCallParser": "b"}, "vllm.tools and vllm.toolCallParser set different"),
+    ({"thinking": {"template": "/a"}, "chatTemplate": "/b"}, "vllm.thinking and vllm.chatTemplate set different"),
+    ({"speculative": {"method": "n-gram"}, "speculativeConfig": {}}, "vllm.speculative and vllm.speculativeConfig set"),
+    ({"imageTokens": 280}, "vllm.imageTokens is not a key; set vllm.multimodal.imageTokens"),
+    ({"multimodal": {"imageTokens": 100}}, "vllm.multimodal.imageTokens = 100: expected 70, 140, 280, 560 or 1120"),
+    ({"lora": {"adapters": {"a": "org/a"}, "rank": 20}}, "vllm.lora.rank = 20: expected one of 1, 8, 16"),
+    ({"lora": {"adapters": {"a b": "org/a"}}}, "expected an adapter's name"),
+    ({"speculative": {"method": "draft-model"}}, "method draft-model needs drafter"),
+    ({"speculative": {"method": "n-gram", "drafter": DRAFTER}}, "method n-gram uses no model"),
+]
+
+
+@pytest.mark.parametrize(("vllm", "sentence"), CONFLICTS, ids=[sentence[:40] for _, sentence in CONFLICTS])
+def test_what_contradicts_is_refused_in_one_sentence(vllm, sentence):
+    with pytest.raises(SettingsError) as caught:
+        settings(**vllm)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_flags_of_a_block_in_extra_args_stay_and_may_not_stand_beside_the_block():
+    flags = ["--enable-lora", "--lora-modules=sql=org/sql", "--max-loras=1"]
+    alone = plan(to_deployment(settings(extraArgs=flags)))
+    assert "ARG01" not in [finding.id for finding in alone.findings]
+    both = plan(to_deployment(settings(extraArgs=flags, lora={"adapters": {"b": "org/b"}})))
+    found = next(finding for finding in both.findings if finding.id == "ARG01")
+    assert "--enable-lora (`vllm.lora_adapters`)" in found.message
+    fixed = plan(changed(to_deployment(settings(lora={"adapters": {"b": "org/b"}})), found.remedies[0].changes))
+    assert "ARG01" not in [finding.id for finding in fixed.findings]
+
+
+FEATURES = {
+    "n-gram": (
+        ALL,
+        {
+            "images": 2,
+            "image_tokens": 560,
+            "thinks_by_default": True,
+            "adapters": ("chat", "sql"),
+            "draft_tokens": 4,
+            "speculation": "n-gram",
+        },
+    ),
+    "flags": (
+        {
+            "extraArgs": [
+                "--enable-lora",
+                "--lora-modules",
+                "b=org/b",
+                '{"name": "a", "path": "/a"}',
+                "--mm-processor-kwargs.max_soft_tokens=70",
+                '--default-chat-template-kwargs={"enable_thinking": true}',
+            ]
+        },
+        {"adapters": ("a", "b"), "image_tokens": 70, "thinks_by_default": True},
+    ),
+    "text": (
+        {"multimodal": {"images": 0}, "tools": {"enabled": False}},
+        {"images": 0, "videos": 0, "audios": 0, "tools": False, "thinking": True},
+    ),
+    "none": ({}, {"images": 4, "speculation": "none", "adapters": (), "tools": True, "thinks_by_default": False}),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_features_are_those_of_the_options(name):
+    vllm, expected = FEATURES[name]
+    found = served_features(resolve(to_deployment(settings(**vllm))))
+    assert {key: getattr(found, key) for key in expected} == expected
+
+
+def test_a_block_and_a_key_for_different_options_go_together_and_a_remedy_changes_the_one_in_use():
+    mixed = {"multimodal": {"imageTokens": 560}, "limitMmPerPrompt": {"image": 2, "audio": 1}}
+    deployment = to_deployment(settings("l4-12b-qat", **mixed))
+    found = next(finding for finding in plan(deployment).findings if finding.id == "WRK07")
+    change = file_changes(deployment, found.remedies[0].changes)
+    assert change == {"vllm.limitMmPerPrompt": {"image": 2, "audio": 0}}
+    after = settings("l4-12b-qat", **{**mixed, "limitMmPerPrompt": change["vllm.limitMmPerPrompt"]})
+    assert "WRK07" not in [finding.id for finding in plan(to_deployment(after)).findings]
+
+
+def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
+    deployment = to_deployment(
+        settings("rtx6000-31b", speculative={"method": "draft-model", "drafter": "google/gemma-4-E2B-it-assistant"})
+    )
+    found = next(finding for finding in plan(deployment).findings if finding.id == "MOD03")
+    change = file_changes(deployment, found.remedies[0].changes)
+    assert set(change) == {f"vllm.speculative.{key}" for key in ("method", "tokens", "drafter", "revision")}
+    assert StackWording(deployment).key("vllm.speculative_config") == "vllm.speculative"
+    block = {key.rpartition(".")[2]: value for key, value in change.items() if value is not None}
+    after = plan(to_deployment(settings("rtx6000-31b", speculative=block)))
+    assert "MOD03" not in [finding.id for finding in after.findings]
+
+
+@pytest.mark.parametrize("size", ["imageTokens", "maxImageTokens"])
+def test_the_largest_image_has_to_fit_in_a_step(size):
+    options = {"maxNumBatchedTokens": 1_024, "multimodal": {"images": 4}}
+    fits = plan(to_deployment(settings("l4-12b-qat", **options)))
+    large = plan(to_deployment(settings("l4-12b-qat", **{**options, "multimodal": {"images": 4, size: 1120}})))
+    assert "LEN02" not in [finding.id for finding in fits.findings]
+    found = next(finding for finding in large.findings if finding.id == "LEN02")
+    assert "up to 1,120 tokens" in found.message
+
+
+def test_a_server_with_lora_captures_each_graph_twice():
+    adapted = resolve(to_deployment(settings("l4-12b-qat", lora={"adapters": {}})))
+    plain = resolve(to_deployment(settings("l4-12b-qat")))
+    assert captured_graphs(adapted) == 2 * captured_graphs(plain) > 0
+
+
+HEARING = {"model": "google/gemma-4-E4B-it", "modelRevision": None, "weights": "hub"}
+CUSTOM = {"repository": "me/vllm-audio", "digest": f"sha256:{'a' * 64}", "version": "0.28.0"}
+IMAGES = {
+    "no": ({}, r"will fail, because the image lacks .*vllm\[audio\]", 0),
+    "yes": ({"image": {**CUSTOM, "audio": True}}, None, 1),
+    "unknown": ({"image": CUSTOM}, r"will fail unless the image has .*unknown", 1),
+}
+
+
+@pytest.mark.parametrize("answer", IMAGES)
+def test_audio_needs_an_image_that_decodes_it(answer):
+    image, sentence, audios = IMAGES[answer]
+    deployment = to_deployment(
+        settings("l4-12b-qat", **HEARING, **image, vllm={"multimodal": {"images": 1, "audios": 1}})
+    )
+    found = [finding for finding in plan(deployment).findings if finding.id == "WRK07"]
+    assert [bool(re.search(sentence or "", one.message)) for one in found] == [True] * (sentence is not None)
+    assert served_features(resolve(deployment)).audios == audios
+    for one in found:
+        assert file_changes(deployment, one.remedies[0].changes) == {
+            "vllm.multimodal.images": 1,
+            "vllm.multimodal.videos": 0,
+            "vllm.multimodal.audios": 0,
+        }
+        after = plan(changed(deployment, one.remedies[0].changes))
+        assert "WRK07" not in [finding.id for finding in after.findings]

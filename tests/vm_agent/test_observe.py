@@ -1,0 +1,192 @@
+"""The collector beside the server, and the agent's own metrics: what a metadata key starts, keeps, replaces and removes."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from contracts.alerts import AGENT_METRICS
+from contracts.collector import (
+    COLLECTOR_IMAGE,
+    CONFIG_VARIABLE,
+    CollectorSettings,
+    collector_config,
+)
+from contracts.guest_attributes import READY, RETRYING
+from tests.vm_agent.machine import Machine, eventually, free_port
+from tests.vm_agent.test_roll_back import Serving
+from vm_agent.cloud import MetadataClient
+from vm_agent.ending import RunEnd
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import KeptState
+from vm_agent.known_secrets import KnownSecrets
+from vm_agent.observe import Observer
+from vm_agent.publishing import PhasePublisher
+from vm_agent.running_server import RunningServer
+
+KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
+VALUE = "canary-key-0123456789"
+
+
+def settings(*, interval_s: int = 30, key: str | None = None, image: str = COLLECTOR_IMAGE) -> str:
+    config = collector_config(
+        project="p",
+        namespace="gemma-x",
+        cluster="tpu",
+        ports=(8000, 8001),
+        interval_s=interval_s,
+        has_api_key=key is not None,
+    )
+    return CollectorSettings(image, config, key).text()
+
+
+@pytest.fixture
+def observer(machine: Machine):
+    metadata, latest = MetadataClient(), LatestDocument()
+    publisher = PhasePublisher(metadata)
+    secrets = KnownSecrets(metadata, publisher)
+    run_end = RunEnd(latest, publisher, RunningServer(KeptState(), latest, secrets))
+    observer = Observer(metadata, publisher, run_end, secrets, port=free_port())
+    yield observer
+    observer.set(None)
+    observer.apply(99)
+
+
+def applied(observer: Observer, text: str | None) -> bool:
+    observer.set(text)
+    return observer.apply(observer._version)
+
+
+def runs(machine: Machine) -> list[list[str]]:
+    return [call for call in machine.docker_calls() if call[0] == "run"]
+
+
+def seen(machine: Machine) -> dict:
+    newest = max(Path(machine.root).glob("seen-*.json"))
+    return json.loads(newest.read_text())
+
+
+def scraped(observer: Observer, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{observer.port}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_the_key_starts_one_collector_with_its_configuration_and_a_limit_of_memory(
+    observer: Observer, machine: Machine
+):
+    assert applied(observer, settings())
+    (call,) = runs(machine)
+    assert {"--net=host", "--memory=512m", "--restart=unless-stopped", "--name=gemma-serving-collector"} <= set(call)
+    assert call[-2:] == [COLLECTOR_IMAGE, f"--config=env:{CONFIG_VARIABLE}"]
+    config = json.loads(seen(machine)["env"][CONFIG_VARIABLE])
+    jobs = config["receivers"]["prometheus"]["config"]["scrape_configs"]
+    assert [job["job_name"] for job in jobs] == ["vllm", "agent"]
+    assert applied(observer, settings()), "an agent that starts again finds it"
+    observer._version += 1
+    assert observer.apply(observer._version)
+    assert len(runs(machine)) == 1
+
+
+def test_a_changed_key_replaces_the_collector_and_no_key_removes_it(observer: Observer, machine: Machine):
+    applied(observer, settings())
+    applied(observer, settings(interval_s=60))
+    assert len(runs(machine)) == 2
+    assert "60s" in seen(machine)["env"][CONFIG_VARIABLE]
+    applied(observer, None)
+    assert not (machine.root / "gemma-serving-collector.json").exists()
+    with pytest.raises(urllib.error.URLError):
+        scraped(observer)
+
+
+def test_the_api_key_reaches_the_collector_in_memory_and_no_log(observer: Observer, machine: Machine):
+    machine.secrets[KEY] = VALUE.encode()
+    assert applied(observer, settings(key=KEY))
+    assert seen(machine)["env"]["VLLM_API_KEY"] == VALUE
+    assert VALUE not in json.dumps(machine.docker_calls())
+    assert observer.publisher.mask(f"key {VALUE}") != f"key {VALUE}"
+
+
+def test_what_cannot_start_is_tried_again_and_what_cannot_be_read_is_not(observer: Observer, machine: Machine, capsys):
+    assert not applied(observer, settings(image="missing@sha256:" + "0" * 64))
+    assert "No metrics are collected: Cannot pull image missing" in capsys.readouterr().err
+    assert not applied(observer, settings(key=KEY)), "the grant may still come"
+    assert applied(observer, "{}")
+    assert "`image` is None" in capsys.readouterr().err
+    assert runs(machine) == []
+
+
+def test_the_agents_metrics_are_those_that_alerts_name(observer: Observer):
+    observer.run_end.set("2026-11-22T18:00:00Z")
+    observer.publisher.publish(RETRYING, "a" * 64, "gone")
+    observer.publisher.publish(READY, "a" * 64)
+    applied(observer, settings())
+    text = scraped(observer)
+    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert names == set(AGENT_METRICS)
+    assert 'gemma_serving_phase{phase="ready"} 1' in text
+    assert "gemma_serving_restarts_total 1" in text
+    assert "gemma_serving_deadline_timestamp_seconds 1795370400.000" in text
+    assert f'document_hash="{"a" * 64}"' in text
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scraped(observer, "/other")
+
+
+def test_without_an_end_of_the_run_there_is_no_deadline(observer: Observer):
+    assert "deadline" not in observer.exposition()
+
+
+def test_a_failed_start_is_tried_again_until_it_succeeds(observer: Observer, machine: Machine, monkeypatch):
+    apply = Observer.apply
+
+    def applying(self: Observer, version: int) -> bool:
+        if apply(self, version):
+            raise SystemExit  # the loop has no end of its own
+        (machine.root / "registry-gone").unlink()
+        return False
+
+    observer.retry_s = 0.01
+    (machine.root / "registry-gone").touch()
+    observer.set(settings())
+    monkeypatch.setattr(Observer, "apply", applying)
+    with pytest.raises(SystemExit):
+        observer.run()
+    monkeypatch.setattr(Observer, "apply", apply)
+    assert [call[0] for call in machine.docker_calls() if call[0] in {"pull", "run"}] == ["pull", "pull", "run"]
+
+
+@pytest.mark.parametrize(("image", "said"), [("missing", "manifest unknown"), ("slow", "no result within 0 s")])
+def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
+    observer: Observer, machine: Machine, monkeypatch, image: str, said: str
+):
+    reports, serving = list[str](), Serving(machine)
+    observer.retry_s, observer.pull_limit_s = 0.01, 0.3
+    monkeypatch.setattr(observer.publisher, "report", reports.append)
+
+    def observing() -> None:
+        with suppress(SystemExit):
+            observer.run()
+
+    observer.set(settings(image=f"{image}@sha256:" + "0" * 64))
+    watching = threading.Thread(target=observing, daemon=True)
+    watching.start()
+    try:
+        serving.good()
+        eventually(lambda: len(reports) >= 3, "the pull is tried again")
+        started = [call for call in runs(machine) if "--name=gemma-serving-collector" in call]
+        pauses = [float(report.split("again in ")[1].removesuffix(" s.")) for report in reports[:3]]
+        assert (said in reports[0], started, pauses) == (True, [], [0.01, 0.02, 0.04])
+        assert machine.guest()["phase"] == "ready"
+    finally:
+        serving.let_go()
+
+        def ending(_observer: Observer, _version: int) -> bool:
+            raise SystemExit
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Observer, "apply", ending)
+            observer.set(None)
+            watching.join(60)
