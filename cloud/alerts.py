@@ -105,17 +105,7 @@ def read_alerts(
     incidents = _incidents(api, project, has_closed=has_closed)
     seen = incidents.value if isinstance(incidents, Present) else ()
     found = [alert for each in seen if (alert := _alert(each, policies, stack)) is not None]
-    unread = [_unread("open alerts", project, incidents)] if isinstance(incidents, Unknown) else []
-    missing, notes = list(_gaps(policies, stack, declared)), list(_notes(policies))
-    needing = [policy for policy in policies if _needs_collector(policy)]
-    if needing:
-        match _has_data(api, project, stack):
-            case Present(value=True):
-                pass
-            case Present() | Absent():
-                missing.append(_no_data(stack, len(needing)))
-            case Unknown() as why:
-                unread.append(_unread("metrics", project, why))
+    unread, unwatched = _unknowns(api, project, stack, policies, incidents)
     ringing = [alert for alert in found if alert.closed is None]
     return AlertReport(
         stack=stack,
@@ -124,9 +114,33 @@ def read_alerts(
         closed=sorted((each for each in found if each.closed), key=lambda alert: alert.opened, reverse=True),
         policies=len(policies),
         unread=tuple(unread),
-        unwatched=tuple(missing),
-        notes=tuple(notes),
+        unwatched=(*_gaps(policies, stack, declared), *unwatched),
+        notes=tuple(_notes(policies)),
     )
+
+
+def _unknowns(
+    api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what Google did not return, and why alerts on metrics cannot ring."""
+    unread: list[str] = []
+    match incidents:
+        case Present() | Absent():
+            pass
+        case Unknown(cause="not simulated"):
+            return (), (f"Alerts cannot ring: {incidents.why}",)
+        case Unknown():
+            unread.append(_unread("open alerts", project, incidents))
+    needing = [policy for policy in policies if _needs_collector(policy)]
+    if not needing:
+        return unread, ()
+    match _has_data(api, project, stack):
+        case Present(value=True):
+            return unread, ()
+        case Present() | Absent():
+            return unread, (_no_data(stack, len(needing)),)
+        case Unknown() as why:
+            return (*unread, _unread("metrics", project, why)), ()
 
 
 def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:

@@ -14,7 +14,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ex
 
 from cloud import google_session
 from cloud.google_session import GoogleCallError, endpoint, refusal_in
-from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.answers import Absent, Answer, Cause, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 
 __all__ = [
@@ -38,6 +38,7 @@ CONNECTIONS = 32
 """Concurrent connections to one API."""
 _PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+_CAUSES: Mapping[int, Cause] = {HTTPStatus.FORBIDDEN: "denied", HTTPStatus.NOT_IMPLEMENTED: "not simulated"}
 _API_OFF = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 """Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
 _NO_QUOTA_PROJECT = "requires a quota project"
@@ -161,7 +162,7 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
             return Absent()
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
-        return Unknown(str(error), "denied" if error.status == HTTPStatus.FORBIDDEN else "other")
+        return Unknown(str(error), _CAUSES.get(error.status or 0, "other"))
     except ScriptError as error:
         return Unknown(str(error))
 

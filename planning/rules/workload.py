@@ -282,7 +282,7 @@ def _why_unheard(subject: Subject) -> tuple[str, str]:
     decodes = decodes_audio(resolved)
     if decodes:
         return "", ""
-    build = "Build an image with `uv pip install --system vllm[audio]` (image.buildContext) and set image.audio: true."
+    build = "Build an image whose Dockerfile installs vllm[audio] (image.buildContext) and set image.audio: true."
     if decodes is False:
         return "will fail, because the image lacks vLLM's packages that decode audio (vllm[audio])", build
     return (

@@ -72,7 +72,8 @@ def test_the_server_passes_its_smoke_checks(workspace, deployed):
 
 def test_the_plan_shows_what_smoke_and_bench_measured(workspace, deployed):
     load = ("--concurrency", "2", "--requests", "4", "--input-tokens", "64", "--output-tokens", "32")
-    workspace.script("bench", "--stack", STACK, *load, "--out", "results/quick")
+    answer = workspace.script("bench", "--stack", STACK, *load, "--json", "--out", "results/quick", expect=None)
+    (point,) = answer.json["points"]
     plan = workspace.script("plan", "--stack", STACK, "--measured", "--json").json
     found = plan["measured"]
     rows = {row["figure"]: row for row in found["rows"]}
@@ -80,8 +81,13 @@ def test_the_plan_shows_what_smoke_and_bench_measured(workspace, deployed):
     assert rows["KV blocks"]["booted"] > 0
     assert rows["GPU memory utilization"]["within"] is True
     assert rows["one stream, tok/s"]["measured"] > 0
-    assert rows["2 users, 64 in, 32 out: tok/s"]["planned"] > 0
-    assert found["rate"]["source"].startswith("bench, 2 users")
+    # A busy machine can make the client too late to measure. An invalid point is no measurement.
+    if point["valid"]:
+        assert rows["2 users, 64 in, 32 out: tok/s"]["planned"] > 0
+        assert found["rate"]["source"].startswith("bench, 2 users")
+    else:
+        assert point["invalid_reasons"]
+        assert not [name for name in rows if name.startswith("2 users")]
     assert "SIMULATED" in workspace.script("plan", "--stack", STACK, "--measured").out
 
 

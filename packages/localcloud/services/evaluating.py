@@ -29,6 +29,7 @@ from localcloud.world.timeline import seconds
 POLICIES: Final = "monitoring.alertPolicies"
 _FOLDER: Final = "evaluators"
 """Folder of the state for the evaluators' series, which a restart loses."""
+EVALUATED: Final = "evaluated"
 ROUND_S: Final = 30
 """Seconds between rounds: the shortest evaluationInterval, and the shortest interval at which a target is scraped here."""
 
@@ -112,9 +113,9 @@ class Monitor:
 
     @property
     def status(self) -> str:
-        """Return `evaluated`, or why alert policies are not evaluated."""
+        """Return EVALUATED, or why alert policies are not evaluated."""
         problem = self._failure or ("" if self._find() else program.why_missing() or program.NOT_BUILT)
-        return f"not evaluated: {problem}" if problem else "evaluated"
+        return f"not evaluated: {problem}" if problem else EVALUATED
 
     def collectors(self) -> JsonObject:
         """Return what the deployed collectors scrape, and why some store nothing."""

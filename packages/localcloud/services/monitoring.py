@@ -12,8 +12,8 @@ from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.rules.evaluator import ExpressionError
 from localcloud.services.billable_time import UseOfInstances
+from localcloud.services.evaluating import EVALUATED, ROUND_S, Monitor, NotEvaluatedError
 from localcloud.services.evaluating import POLICIES as _POLICIES
-from localcloud.services.evaluating import ROUND_S, Monitor, NotEvaluatedError
 from localcloud.services.incidents import ALERTS
 from localcloud.services.monitoring_rules import check_channel, check_dashboard_name, check_policy, invalid
 from localcloud.services.notifying import CHANNELS as _CHANNELS
@@ -31,7 +31,7 @@ def handlers(cloud: Cloud, monitor: Monitor) -> dict[str, Handler]:
         _Channels(cloud),
         _Policies(cloud, monitor),
         _Dashboards(cloud),
-        _Alerts(cloud),
+        _Alerts(cloud, monitor),
         _Queries(cloud, monitor),
         UseOfInstances(cloud),
     )
@@ -167,12 +167,19 @@ class _Alerts(ApiService):
 
     prefix = "monitoring.projects.alerts"
 
+    def __init__(self, cloud: Cloud, monitor: Monitor) -> None:
+        super().__init__(cloud)
+        self._monitor = monitor
+
     @method("get")
     def get(self, call: Call) -> JsonObject:
         return visible(self.stored(ALERTS, call.name, f"Cannot find '{call.name}'."))
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
+        if (status := self._monitor.status) != EVALUATED:
+            # An empty list would say that nothing rings.
+            raise CloudError.unimplemented(f"Alert policies are {status}")
         found = [incident for _, incident in self.visible_under(ALERTS, f"{call.name}/alerts/")]
         for field, descending in reversed(_order(str(call.query.get("orderBy") or "open_time desc"))):
             found.sort(key=lambda incident: str(incident.get(field, "")), reverse=descending)
