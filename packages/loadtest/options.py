@@ -355,8 +355,11 @@ class ReportOptions:
     ] = None
     slo_share: Annotated[
         float,
-        Option("Share of the requests that must meet --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
+        Option("Share of the requests that must meet --slo.", least=0.5, most=0.9999, metavar="SHARE"),
     ] = DEFAULT_SHARE
+    allow_invalid: Annotated[
+        bool, Option("Exit with 0 even if a point is invalid. It stays invalid in every report.")
+    ] = False
     as_json: JsonSwitch = False
 
 
@@ -403,6 +406,9 @@ class CompareOptions:
     after: Annotated[Path, Option("Candidate: folder of a sweep, or results of vllm bench serve.", positional=True)]
     threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
+    gate: Annotated[
+        bool, Option("Exit with 0 only if every point is better or same; 1 if one is worse, 2 if that cannot be told.")
+    ] = False
     out: Annotated[
         Path | None,
         Option("Also write the Markdown to this file, and a page with charts to FILE.html.", metavar="FILE"),

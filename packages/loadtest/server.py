@@ -28,6 +28,7 @@ from loadtest.client.metrics import (
 )
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
+from loadtest.kv_cells import cache_tokens
 
 now_s: Final = time.perf_counter
 SAMPLE_PERIOD_S: Final = 1.0
@@ -54,6 +55,8 @@ class ServerInfo:
     simulated: str | None
     has_tokenizer: bool
     has_metrics: bool
+    kv_cache_tokens: int | None = None
+    """Tokens of all blocks of the KV cache; None if the server does not report them."""
     served: tuple[str, ...] = ()
     """All names that the server accepts as `model`, adapters included."""
 
@@ -74,13 +77,15 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
     version = await _ask(client, "GET", "/version")
     tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
     metrics = await _ask(client, "GET", "/metrics")
+    scrape = parse_metrics(str(metrics.body)) if metrics is not None else None
     return ServerInfo(
         model=served.id,
         max_model_len=next((one.max_model_len for one in (served, *models) if one.max_model_len is not None), None),
         version=str(as_mapping(version.body).get("version")) if version else None,
         simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
-        has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
+        has_metrics=scrape is not None and scrape.total(GENERATION_TOKENS) is not None,
+        kv_cache_tokens=cache_tokens(scrape) if scrape is not None else None,
         served=tuple(found.id for found in models),
     )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
@@ -10,12 +10,14 @@ from typing import Any, Final, Literal, TypeAlias
 from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from loadtest.client.proxy import HttpProxy, proxy_of
+from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
 from loadtest.forecast import Band
 from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from loadtest.kv_cells import beyond_cache
 from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
@@ -44,6 +46,7 @@ from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
+from loadtest.traffic.spec import Traffic
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time that a server which stopped responding has to come back."""
@@ -74,6 +77,8 @@ class SweepOutcome:
     """Stored points without a single complete response."""
     invalid: int
     """Stored points with invalid metrics."""
+    invalid_points: tuple[tuple[str, str], ...]
+    """Key and reason of each stored point with invalid metrics; a point with several reasons has a row for each."""
     failing: int
     """Stored points with more failures than `--max-failed` allows."""
     left_out: tuple[Mapping[str, str], ...]
@@ -136,6 +141,8 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "roofline": asdict(settings.roofline) if settings.roofline else None,
         "traffic": sweep.traffic.as_json(),
         "find": {"slo_share": settings.slo_share} if settings.find else None,
+        "slo_share": settings.slo_share,
+        "hosting": asdict(settings.hosting),
     }
 
 
@@ -188,6 +195,9 @@ class _State:
             planned=self.planned,
             empty=sum(result["completed"] == 0 for result in self.results.values()),
             invalid=sum(not result["valid"] for result in self.results.values()),
+            invalid_points=tuple(
+                (key, str(reason)) for key, result in self.results.items() for reason in result["invalid_reasons"]
+            ),
             failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
             left_out=tuple(self.left_out),
             simulated=self.simulated,
@@ -225,7 +235,10 @@ async def _sweep(
                 )
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
-            store.write_run(config | {"server": asdict(info), "notes": notes})
+            knowledge = _knowledge(settings, points, prepared.traffic)
+            store.write_run(
+                config | {"server": asdict(info), "notes": notes, "client_machine": client_machine(), **knowledge}
+            )
             for note in notes:
                 reporter.line(note)
             todo = [point for point in points if point.key not in state.results]
@@ -245,7 +258,38 @@ async def _sweep(
             )
             if settings.find:
                 return await _find(run, store, state, Search(bisection=_bisection(sweep)))
-            return await _all_points(run, store, todo, state)
+            return await _all_points(run, store, _within_cache(run, store, todo, state), state)
+
+
+def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
+    """Return the forecast's highest loads within the limits for each shape, and the reason if no forecast is available."""
+    forecast, objective, first = settings.forecast, settings.objective, points[0]
+    if forecast is None:
+        return {"forecast_levels": [], "no_forecast": settings.no_forecast}
+    known = forecast.output_tok_per_s(traffic, first, whole=first.mode == "closed") is not None
+    why_none = None if known else forecast.why_none(traffic)
+    if objective is None or settings.find:
+        return {"forecast_levels": [], "no_forecast": why_none}
+    shapes = {(point.mode, point.input_tokens, point.output_tokens): point for point in points}
+    levels: list[dict[str, Any]] = []
+    for (mode, asked, output), point in shapes.items():
+        band = forecast.level(traffic, point, objective, whole=mode == "closed")
+        if band is not None:
+            levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
+    return {"forecast_levels": levels, "no_forecast": why_none}
+
+
+def _within_cache(run: _Run, store: ResultStore, todo: Sequence[Point], state: _State) -> list[Point]:
+    """Return the points to measure. Cells of a grid beyond the KV cache are left out before they run, with the reason."""
+    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
+    reasons = beyond_cache(todo, run.prepared.traffic, tokens)
+    for point in todo:
+        if point.key in reasons:
+            run.reporter.skipped(point, reasons[point.key])
+            state.left_out.append({"key": point.key, "reason": reasons[point.key]})
+    if reasons:
+        store.write_run(store.run | {"left_out": state.left_out})
+    return [point for point in todo if point.key not in reasons]
 
 
 def _bisection(sweep: Sweep) -> Bisection:
@@ -288,7 +332,7 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
                 result = await _measured(run, point)
                 result["search"] |= {
                     "confirms": step.confirms,
-                    "forecast_output_tok_per_s": _expected_output(run, point, whole=whole),
+                    "forecast_output_tok_per_s": result["forecast_output_tok_per_s"],
                 }
                 store.append(result)
                 state.results[point.key] = result
@@ -328,7 +372,7 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
 
 
 def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
-    """Return the expected output rate of a step, or None if unknown."""
+    """Return the expected output rate of a point, or None if unknown."""
     forecast = run.settings.forecast
     band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
     return None if band is None else band.rounded(2)
@@ -484,6 +528,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         run.settings, run.info, point, results, watch, prepared=run.prepared, calibration=run.calibration
     )
     result["input_lens_source"] = run.calibration.source
+    result["forecast_output_tok_per_s"] = _expected_output(run, point, whole=point.mode == "closed")
     result.update(step)
     if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(

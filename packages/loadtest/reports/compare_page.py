@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from loadtest.compare import Comparison, FigureChange, basis_note, verdict_counts
+from loadtest.compare import Comparison, FigureChange, basis_note, missing_note, verdict_counts
 from loadtest.reports.chart_model import ChartGroup, IntervalChart, IntervalRow
 from loadtest.reports.facts import Notice
 from loadtest.reports.pages import page
 
-ORDER: Final = ("worse", "better", "unclear", "same")
+ORDER: Final = ("worse", "better", "cannot tell", "same")
 
 
 def _row(change: FigureChange) -> IntervalRow:
@@ -46,7 +46,8 @@ def _notices(comparison: Comparison) -> list[Notice]:
     """Return the notices at the top of the page: the verdict, other regressions, and limits of the metrics."""
     worse, rest = verdict_counts(comparison)
     note = basis_note(comparison)
-    notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse)]
+    notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse or comparison.compared_nothing)]
+    notices += [Notice(text=missing_note(comparison), alarming=True)] if comparison.missing else []
     notices += [Notice(text=failure, alarming=True) for failure in comparison.failures]
     notices += [Notice(text=note)] if note else []
     notices += [Notice(text=f"Not the same load: {text}.") for text in comparison.differences]
@@ -82,6 +83,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         comparison=comparison,
         worse=worse,
         rest=rest,
+        missing=missing_note(comparison),
         note=basis_note(comparison),
         changes=_ordered(comparison.changes),
         percent=_percent,
