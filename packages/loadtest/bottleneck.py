@@ -60,7 +60,7 @@ def bottleneck_of(run: Mapping[str, Any], loads: Sequence[Load], shape: Shape) -
         return _without_valid_load(group)
     over = _first_saturated(usable)
     if over is not None:
-        limit, reason = _limit_of(over)
+        limit, reason = _limit_of(usable[-1])  # the highest load shows the queue, the KV cache and the batch best
         return Bottleneck(saturated=True, at=over, limit=limit, reason=reason)
     top = usable[-1]
     late = next((load for load in group if load.level > top.level and any(map(is_of_client, load.results))), None)
@@ -75,7 +75,7 @@ def _unsaturated(run: Mapping[str, Any], usable: Sequence[Load]) -> Bottleneck:
     top = usable[-1]
     beyond = _beyond_cache(run, top)
     if beyond:
-        why = f"higher loads exceed the KV cache, such as one of which {beyond}"
+        why = f"the next load was left out because {beyond}"
         return Bottleneck(saturated=None, at=top, limit="KV cache", reason=why)
     if top.shape.mode == "closed" and len(usable) == 1:
         waits = "without a queue " if top.server("requests_waiting_mean") is not None else ""
@@ -133,30 +133,34 @@ def _waiting(load: Load) -> bool:
 
 
 def _limit_of(load: Load) -> tuple[LimitName, str]:
-    """Return what limits a server at a load that saturates it, and the evidence."""
+    """Return what limits a saturated server, and the evidence at its highest load."""
     usage, waiting = load.server("kv_cache_usage_max"), load.server("requests_waiting_mean")
     preempted, running = load.server("preemptions"), load.server("requests_running_max")
     if preempted or (usage is not None and usage >= FULL):
-        share = f"{usage:.0%} of the KV cache was in use" if usage is not None else "the KV cache was full"
+        share = (
+            f"at {load.text}, {usage:.0%} of the KV cache was in use"
+            if usage is not None
+            else f"at {load.text}, the KV cache was full"
+        )
         more = f", and the server preempted {preempted:.0f} requests" if preempted else ""
         return "KV cache", f"{share}{more}"
     if waiting is None or usage is None:
         if load.shape.mode == "open":
             return (
                 "queue",
-                "requests in flight and latency kept growing; the server has no metrics that tell KV cache and batch apart",
+                f"at {load.text}, requests in flight and latency kept growing; the server has no metrics that tell KV cache and batch apart",
             )
         return (
             "server",
-            "the output rate stopped growing; the server has no metrics that tell queue, KV cache and batch apart",
+            f"at {load.text}, the output rate no longer grows; the server has no metrics that tell queue, KV cache and batch apart",
         )
     if _waiting(load) and running is not None:
-        seen = f"{waiting:.0f} requests waited on average while at most {running:.0f} ran, with {usage:.0%} of the KV cache in use"
+        seen = f"at {load.text}, {waiting:.0f} requests waited on average, at most {running:.0f} ran, and {usage:.0%} of the KV cache was in use"
         is_capped = load.shape.mode == "closed" and running < BATCH_SHARE * load.level
         return ("batch" if is_capped else "queue"), seen
     return (
         "server",
-        f"no request waited long and at most {usage:.0%} of the KV cache was in use, so the accelerator's speed is the limit",
+        f"at {load.text}, no request waited long and at most {usage:.0%} of the KV cache was in use, so the accelerator's speed is the limit",
     )
 
 

@@ -455,7 +455,7 @@ def basis_note(comparison: Comparison) -> str:
         hardest = max(known, key=lambda change: change.requests_needed or 0)
         reasons.append(
             f"About {hardest.requests_needed:,} requests per side would decide {hardest.metric} of {hardest.point}, which has {hardest.requests:,}"
-            + (f"; the other {len(known) - 1} need fewer." if len(known) > 1 else ".")
+            + (f"; the other {len(known) - 1} need no more." if len(known) > 1 else ".")
         )
     if len(known) < len(opened):
         reasons.append(

@@ -258,7 +258,7 @@ async def _sweep(
             )
             if settings.find:
                 return await _find(run, store, state, Search(bisection=_bisection(sweep)))
-            return await _all_points(run, store, _within_cache(run, store, todo, state), state)
+            return await _all_points(run, store, todo, state)
 
 
 def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
@@ -412,7 +412,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
         saturation.learn(_point_of(result), result)
     run.reporter.begin(len(todo))
     try:
-        for point in todo:
+        for point in _within_cache(run, store, todo, state):
             if saturation.over(point):
                 reason = "the server is saturated at a lower load"
                 run.reporter.skipped(point, reason)

@@ -29,7 +29,9 @@ class BestLoad:
 
     key: str
     load: str
-    """The load with its unit and lengths."""
+    """The load with its unit."""
+    lengths: str
+    """Prompt and output tokens as text."""
     level: float
     unit: str
     good_share: float | None
@@ -100,7 +102,8 @@ def _best_json(case: Case) -> BestLoad | None:
     price = usd_per_million_good_tokens(case.run, load, case.objective)
     return BestLoad(
         key=load.key,
-        load=load_name(load),
+        load=load.text,
+        lengths=load.shape.text,
         level=load.level,
         unit=load.unit,
         good_share=round(good_share(load.results, case.objective), 6) if case.objective else None,

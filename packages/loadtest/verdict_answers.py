@@ -113,11 +113,10 @@ def _cost(case: Case) -> Answer:
     cost = usd_per_million_good_tokens(case.run, load, case.objective)
     if cost is None:
         return _answered(2, "Unknown: no output.", known=False)
-    per_request = cost / 1e6 * load.shape.output_tokens
     kind = "good" if case.objective else "output"
+    per_request = f"{cost * load.shape.output_tokens:,.3g} USD per million requests"
     return _answered(
-        2,
-        f"{cost:,.3g} USD per million {kind} tokens, {per_request:,.2g} USD per request, at {price:g} USD per hour and {load_name(load)}.",
+        2, f"{cost:,.3g} USD per million {kind} tokens, {per_request}, at {price:g} USD per hour and {load_name(load)}."
     )
 
 

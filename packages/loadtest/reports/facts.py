@@ -177,33 +177,25 @@ def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bo
     wanted = f"{verdict.limits} for {verdict.slo_share:.4g} of the requests"
     best = verdict.best
     if best is None:
-        return [Tile(name=f"valid load meets {wanted}", value="No", terms=("goodput",), alarming=True)]
-    tiles = (
-        []
-        if has_found
-        else [
-            Tile(
-                name=f"highest load in {best.unit} that meets {wanted} ({best.load}, {best.good_share or 0.0:.1%} good)",
-                value=f"{best.level:g}",
-                terms=("load", "goodput"),
-            )
-        ]
+        return [Tile(name=f"of the valid loads meets {wanted}", value="None", terms=("goodput",), alarming=True)]
+    load = Tile(
+        name=f"highest load of which {verdict.slo_share:.4g} of the requests meet {verdict.limits} ({best.lengths})",
+        value=f"{best.level:g} {best.unit}",
+        terms=("load", "goodput"),
     )
-    tiles.append(
-        Tile(
-            name=f"tok/s of good requests at {best.load}",
-            value=f"{best.good_tok_per_s:,.0f}",
-            terms=("throughput", "steady"),
-        )
+    rate = Tile(
+        name=f"output rate of good requests at {best.load}",
+        value=f"{best.good_tok_per_s:,.0f} tok/s",
+        terms=("throughput", "steady"),
     )
-    return [*tiles, *_cost_tiles(run, best, "good tokens")]
+    return [*([] if has_found else [load]), rate, *_cost_tiles(run, best, "good tokens")]
 
 
 def _cost_tiles(run: Mapping[str, Any], best: BestLoad, of: str) -> list[Tile]:
     if best.usd_per_million_good_tokens is None:
         return []
-    name = f"USD per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
-    return [Tile(name=name, value=f"{best.usd_per_million_good_tokens:,.3g}", terms=("cost",))]
+    name = f"per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
+    return [Tile(name=name, value=f"{best.usd_per_million_good_tokens:,.3g} USD", terms=("cost",))]
 
 
 def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> list[Tile]:
@@ -217,8 +209,8 @@ def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: Swee
     where = "in the steady window " if result.get("steady") else ""
     return [
         Tile(
-            name=f"highest output rate in tokens per second {where}(load {load_text(result)})",
-            value=f"{best.output_tok_per_s:,.0f}",
+            name=f"highest output rate {where}(load {load_text(result)})",
+            value=f"{best.output_tok_per_s:,.0f} tok/s",
             terms=("throughput", "steady"),
         ),
         Tile(

@@ -49,9 +49,7 @@ def test_a_result_of_vllm_is_compared_with_the_same_point(swept, tmp_path):
     # 36 input tokens without the chat template's four: the same point.
     assert {change.point for change in comparison.changes} == {"concurrency 2, 40 in, 6 out"}
     before = {change.metric: change.before for change in comparison.changes}
-    assert before == pytest.approx(
-        {"output throughput": 144.0, "median TTFT": 20.5, "mean TPOT": 5.1}
-    )
+    assert before == pytest.approx({"output throughput": 144.0, "median TTFT": 20.5, "mean TPOT": 5.1})
     assert comparison.differences == ()
     (result,) = read_foreign(path)
     assert result["e2els"] == pytest.approx([0.045] * 12)

@@ -86,7 +86,10 @@ def test_failures_stand_in_front(tmp_path):
     assert_failures_stand_in_front((path / "report.html").read_text())
     lines = (path / "report.md").read_text().splitlines()
     assert lines[2].startswith("**Saturation unknown: one load does not show it; highest output rate at 1 user")
-    assert next(line for line in lines if line.startswith("> ")) == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
+    assert (
+        next(line for line in lines if line.startswith("> "))
+        == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
+    )
     (charts, *_) = report_charts({"max_failed": 0.01}, [result(1, 16), result(8, 16, failed=16)])
     assert charts.charts[0].title == "Failed requests"
     assert [mark.y for mark in charts.charts[0].series[0].marks] == [0.0, 20.0]

@@ -66,7 +66,7 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
     assert code == (1 if told["invalid"] else 0)
     assert bool(told["findings"]) is bool(told["invalid"])
     assert told["verdict"]["sentence"] in captured.err
-    assert [answer["question"] for answer in told["verdict"]["answers"]][0] == "Is it saturated?"
+    assert len(told["verdict"]["answers"]) == 10
     assert (told["ending"], told["stored"], told["points"][0]["completed"]) == ("done", 1, 4)
     assert set(told["files"]) >= {str(tmp_path / "a" / name) for name in ("report.html", "report.md", "summary.csv")}
     assert all(line.startswith("bench: ") for line in captured.err.splitlines())
