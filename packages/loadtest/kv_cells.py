@@ -1,4 +1,4 @@
-"""Cells of a grid that exceed the server's KV cache, and the size of that cache from the server's metrics. Pure functions.
+"""Cells of a grid that exceed the server's KV cache. Pure functions.
 
 A grid has several loads and several lengths. Beyond the KV cache the server runs fewer requests than the load and queues or preempts the others,
 so the point measures a lower load than its name, often for hours. A list of loads with one length is always measured.
@@ -7,26 +7,11 @@ so the point measures a lower load than its name, often for hours. A list of loa
 from collections.abc import Sequence
 from typing import Final
 
-from loadtest.client.metrics import CACHE_CONFIG, Scrape
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 
 KV_REASON: Final = "KV cache"
 """Part of the reason of a point that was left out because it exceeds the KV cache."""
-
-
-def cache_tokens(scrape: Scrape) -> int | None:
-    """Return the tokens of all blocks of the KV cache, over all engines; None if the server does not report them.
-
-    It is an upper limit: a model with sliding windows needs blocks for each kind of layer.
-    """
-    sizes = [
-        int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
-        for name in CACHE_CONFIG
-        for sample in scrape.samples.get(name, ())
-        if sample.labels.get("num_gpu_blocks", "").isdecimal() and sample.labels.get("block_size", "").isdecimal()
-    ]
-    return sum(sizes) or None
 
 
 def mean_tokens(point: Point, shared_tokens: int) -> float:

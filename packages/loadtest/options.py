@@ -407,7 +407,10 @@ class CompareOptions:
     threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
     gate: Annotated[
-        bool, Option("Exit with 0 only if every point is better or same; 1 if one is worse, 2 if that cannot be told.")
+        bool,
+        Option(
+            "Exit with 0 only if every point is better or same; 1 if one is worse, 2 if the comparison cannot tell."
+        ),
     ] = False
     out: Annotated[
         Path | None,

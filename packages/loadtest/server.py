@@ -12,6 +12,7 @@ from typing import Any, Final
 from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import (
+    CACHE_CONFIG,
     GAPS_SUM,
     GENERATION_TOKENS,
     KV_USAGE,
@@ -28,7 +29,6 @@ from loadtest.client.metrics import (
 )
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
-from loadtest.kv_cells import cache_tokens
 
 now_s: Final = time.perf_counter
 SAMPLE_PERIOD_S: Final = 1.0
@@ -85,9 +85,23 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
         simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
         has_metrics=scrape is not None and scrape.total(GENERATION_TOKENS) is not None,
-        kv_cache_tokens=cache_tokens(scrape) if scrape is not None else None,
+        kv_cache_tokens=_cache_tokens(scrape) if scrape is not None else None,
         served=tuple(found.id for found in models),
     )
+
+
+def _cache_tokens(scrape: Scrape) -> int | None:
+    """Return the tokens of all blocks of the KV cache, over all engines; None if the server does not report them.
+
+    It is an upper limit: a model with sliding windows needs blocks for each kind of layer.
+    """
+    sizes = [
+        int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+        for name in CACHE_CONFIG
+        for sample in scrape.samples.get(name, ())
+        if sample.labels.get("num_gpu_blocks", "").isdecimal() and sample.labels.get("block_size", "").isdecimal()
+    ]
+    return sum(sizes) or None
 
 
 async def _ask(client: OpenAIClient, method: str, path: str, body: object = None) -> ServerAnswer | None:

@@ -153,7 +153,7 @@ def _result(case: Case) -> str:
             if best is not None
             else "no load is valid"
         )
-    wanted = f"{limits_text(objective)} for {case.share:.4g} of the requests"
+    wanted = f"{limits_text(objective)} for {100 * case.share:.6g} % of the requests"
     if best is not None:
         kept = f"meets {wanted} up to {load_name(best)}{figures_text(case, best)}"
         return f"{kept}; {miss_text(case)}" if case.missed is not None else f"{kept}, the highest valid load"

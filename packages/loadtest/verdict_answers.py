@@ -123,7 +123,7 @@ def _cost(case: Case) -> Answer:
 def _meets(case: Case) -> Answer:
     if case.objective is None:
         return _answered(3, "Unknown: no limits. Pass --slo.", known=False)
-    wanted = f"{limits_text(case.objective)} for {case.share:.4g} of the requests"
+    wanted = f"{limits_text(case.objective)} for {100 * case.share:.6g} % of the requests"
     if case.best is not None:
         return _answered(
             3,

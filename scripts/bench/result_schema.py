@@ -18,7 +18,7 @@ _PLAIN: Final[Mapping[object, Schema]] = {
     types.NoneType: {"type": "null"},
     Any: {},
 }
-_STATISTIC: Final[Schema] = {"type": ["number", "null"], "description": "Milliseconds."}
+_MILLISECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Milliseconds; null without enough values."}
 
 
 def schema_text() -> str:
@@ -28,10 +28,10 @@ def schema_text() -> str:
 
 def results_schema() -> Schema:
     """Return the schema of a line of results.jsonl and of the output of `--json`. New fields may be added in any release."""
-    found: dict[str, Schema] = {}
+    found: dict[str, Schema] = {"Milliseconds": _MILLISECONDS}
     roots = [_of(kind, found) for kind in (ResultLine, SweepOutput)]
     for name in (PointFigures.__name__, ResultLine.__name__):
-        found[name]["properties"] |= dict.fromkeys(STATISTICS, _STATISTIC)
+        found[name]["properties"] |= dict.fromkeys(STATISTICS, {"$ref": "#/definitions/Milliseconds"})
         found[name]["required"] = sorted({*found[name]["required"], *STATISTICS})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

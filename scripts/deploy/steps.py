@@ -135,7 +135,7 @@ class EngineSteps:
             return "unknown"
         if done.code == 0:
             return "passed"
-        # A point that only the client made invalid is no fault of the commit; the comparison leaves it out and names it.
+        # A point that only the client made invalid is not a fault of the commit; the comparison leaves it out and names it.
         return (
             "passed"
             if ending == "done" and all(done.report.get(name) == 0 for name in ("failing", "empty"))

@@ -174,12 +174,12 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerd
 
 def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> list[Tile]:
     """Return the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
-    wanted = f"{verdict.limits} for {verdict.slo_share:.4g} of the requests"
+    wanted = f"{verdict.limits} for {100 * verdict.slo_share:.6g} % of the requests"
     best = verdict.best
     if best is None:
         return [Tile(name=f"of the valid loads meets {wanted}", value="None", terms=("goodput",), alarming=True)]
     load = Tile(
-        name=f"highest load of which {verdict.slo_share:.4g} of the requests meet {verdict.limits} ({best.lengths})",
+        name=f"highest load of which {100 * verdict.slo_share:.6g} % of the requests meet {verdict.limits} ({best.lengths})",
         value=f"{best.level:g} {best.unit}",
         terms=("load", "goodput"),
     )

@@ -72,8 +72,8 @@ CASES = [
     # 64 users have 6,400 tok/s, all good: 3.6 / 3600 / 6400 x 1e6.
     ("the price", COST, RUN, planted(), "0.156 USD per million good tokens, 5 USD per million requests, at 3.6 USD per hour and 64 users", True),
     ("no price", COST, RUN | {"usd_per_hour": None}, planted(), "Unknown: no price. Pass --usd-per-hour.", False),
-    ("it meets the limits", MEETS, RUN, planted(), "Yes: ttft<=0.12, tpot<=0.05 for 0.99 of the requests, with 100.00% good at 64 users", True),
-    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: ttft<=0.01 for 0.99 of the requests at no measured load.", True),
+    ("it meets the limits", MEETS, RUN, planted(), "Yes: ttft<=0.12, tpot<=0.05 for 99 % of the requests, with 100.00% good at 64 users", True),
+    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: ttft<=0.01 for 99 % of the requests at no measured load.", True),
     ("no limits", MEETS, {}, planted(), "Unknown: no limits. Pass --slo.", False),
     ("the highest load within", UP_TO, RUN, planted(), "64 users (256 in, 32 out).", True),
     ("all loads within", UP_TO, RUN | {"slo": {"ttft_s": 9.0}}, planted(), "128 users (256 in, 32 out) (highest valid load).", True),
@@ -114,7 +114,7 @@ def test_each_question_is_answered_as_planted(subtests):
 def test_the_sentence_has_saturation_limit_load_price_and_plan():
     found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
     assert found.sentence == (
-        "Saturated at 64 users, limited by the batch (max-num-seqs); meets ttft<=0.12, tpot<=0.05 for 0.99 of the requests up to 64 users"
+        "Saturated at 64 users, limited by the batch (max-num-seqs); meets ttft<=0.12, tpot<=0.05 for 99 % of the requests up to 64 users"
         " (256 in, 32 out), 6,400 tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
         " (5,000 to 7,000)."
     )
@@ -156,7 +156,7 @@ def test_tiles_are_judged_by_the_limits():
 
     assert tiles(RUN | {"slo": None}).keys() == {"12,800 tok/s", "63.3 ms", "0.0781 USD"}
     within = tiles(RUN)
-    assert "highest load of which 0.99 of the requests meet ttft<=0.12, tpot<=0.05" in within["64 users"]
+    assert "highest load of which 99 % of the requests meet ttft<=0.12, tpot<=0.05" in within["64 users"]
     assert within["0.156 USD"].startswith("per million good tokens at 64 users")
     assert tiles(RUN | {"slo": {"ttft_s": 0.01}}).keys() == {"None"}
 
