@@ -270,7 +270,9 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
     why_none = None if known else forecast.why_none(traffic)
     if objective is None or settings.find:
         return {"forecast_levels": [], "no_forecast": why_none}
-    shapes = {(point.mode, point.input_tokens, point.output_tokens): point for point in points}
+    shapes = {
+        (point.mode, point.requested_input_tokens or point.input_tokens, point.output_tokens): point for point in points
+    }
     levels: list[dict[str, Any]] = []
     for (mode, asked, output), point in shapes.items():
         band = forecast.level(traffic, point, objective, whole=mode == "closed")

@@ -246,7 +246,7 @@ def _next(case: Case) -> Answer:
     if case.objective is not None and case.best is None and case.missed is not None:
         name, _ = worst_latency(case.missed, case.objective, case.share)
         return _answered(9, SLOW.get(name, "Find the cause of the failed requests, which the report lists."))
-    if case.best is not None and case.missed is not None:
+    if case.best is not None and case.missed is not None and not case.run.get("find"):
         between = f"between {case.best.level:g} and {case.missed.level:g} {case.best.unit}"
         after = f" Then: {NEXT[limit]}" if limit in NEXT and limit != "client" else ""
         return _answered(9, f"Find the exact load {between} with --find slo.{after}")

@@ -2,13 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from loadtest.__main__ import main
 from loadtest.compare import change_verdict, requests_needed
+from loadtest.forecast import Band
 from loadtest.kv_cells import beyond_cache
 from loadtest.loads import best_load, good_share, loads_of, objective_of
+from loadtest.measure import Objective
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
 from loadtest.store import read_run
@@ -25,6 +28,11 @@ SLO = {"ttft_s": 0.12, "tpot_s": 0.05, "e2e_s": None}
 """Met by the loads up to 64 users of `planted`, whose TTFT is 0.063, 0.067, 0.095 and 0.127 s without noise."""
 RUN = {"usd_per_hour": 3.6, "slo": SLO, "slo_share": 0.99}
 SATURATED, LIMIT, COST, MEETS, UP_TO, BY_HOW_MUCH, PLANNED, CERTAIN, TAIL, NEXT = QUESTIONS
+
+
+GRID = Sweep(
+    concurrency=(2, 16), request_rate=(), input_tokens=(32, 2000), output_tokens=(8,), requests=32, duration_s=None, seed=1
+)  # fmt: skip
 
 
 def planted(*levels, repeats=1, rate=100.0, full_from=None, server=None, **more):
@@ -111,6 +119,57 @@ def test_each_question_is_answered_as_planted(subtests):
             assert answer.known is known
 
 
+def test_a_search_keeps_its_own_load():
+    found = {"level": 8, "forecast": {"low": 4.0, "typical": 5.0, "high": 10.0}}
+    run = RUN | {"find": {"slo_share": 0.99}, "found": found}
+    verdict = sweep_verdict(run, planted(full_from=8))
+    assert (verdict.best.level, verdict.plan_level.measured, verdict.plan_level.is_within) == (8, 8, True)
+    assert verdict.answers[-1].answer.startswith("Use more or faster devices")
+    assert sweep_verdict(run | {"found": {"level": None}}, planted()).best is None
+
+
+class Plan:
+    """A forecast of 100 tokens per second and user, and of 6 users within the limits."""
+
+    def level(self, _traffic, _point, _objective, *, whole):
+        return Band(low=5.0, typical=6.0, high=7.0) if whole else None
+
+    def output_tok_per_s(self, _traffic, point, *, whole):
+        return Band(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level) if whole else None
+
+    def why_none(self, _traffic):
+        return "no forecast of rates"
+
+
+def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, monkeypatch):
+    server.control({})
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.0097)))
+    sweep = replace(GRID, input_tokens=(32,), concurrency=(2, 6), requests=60)
+    limits = Objective(ttft_s=1.0)
+    _, results = bench(server.url, tmp_path / "a", sweep, forecast=Plan(), objective=limits)
+    run = read_run(tmp_path / "a")
+    band = {"low": 5.0, "typical": 6.0, "high": 7.0}
+    assert run["forecast_levels"] == [{"mode": "closed", "input_tokens": 32, "output_tokens": 8, **band}]
+    assert (run["no_forecast"], run["slo_share"]) == (None, 0.99)
+    assert [each["forecast_output_tok_per_s"]["typical"] for each in results.values()] == [200.0, 600.0]
+    verdict = sweep_verdict(run, list(results.values()))
+    assert (verdict.plan_level.measured, verdict.plan_level.is_within) == (6, True)
+    assert verdict.plan.typical == 600.0
+    assert run["client_machine"]["cores"] >= 1
+    assert run["client_machine"].keys() == {"system", "architecture", "processor", "cores", "python", "load_1min"}
+    bench(
+        server.url,
+        tmp_path / "b",
+        replace(sweep, concurrency=(), request_rate=(5.0,)),
+        forecast=Plan(),
+        objective=limits,
+    )
+    assert (read_run(tmp_path / "b")["no_forecast"], read_run(tmp_path / "b")["forecast_levels"]) == (
+        "no forecast of rates",
+        [],
+    )
+
+
 def test_the_sentence_has_saturation_limit_load_price_and_plan():
     found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
     assert found.sentence == (
@@ -175,11 +234,6 @@ def test_limits_are_judged_in_the_steady_window():
     assert good_share([cold | {"failed": 8}], objective) == 0.5
     assert best_load(loads_of(run, [cold]), objective, 0.99).level == 8
     assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
-
-
-GRID = Sweep(
-    concurrency=(2, 16), request_rate=(), input_tokens=(32, 2000), output_tokens=(8,), requests=32, duration_s=None, seed=1
-)  # fmt: skip
 
 
 def test_cells_of_a_grid_beyond_the_kv_cache_are_left_out_before_they_run(server, tmp_path, monkeypatch):
