@@ -286,10 +286,8 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
             if result is None:
                 run.reporter.start(point)
                 result = await _measured(run, point)
-                result["search"] |= {
-                    "confirms": step.confirms,
-                    "forecast_output_tok_per_s": _expected_output(run, point, whole=whole),
-                }
+                rate = as_mapping(result["forecast"]).get("output_throughput")
+                result["search"] |= {"confirms": step.confirms, "forecast_output_tok_per_s": rate}
                 store.append(result)
                 state.results[point.key] = result
                 state.measured += 1
@@ -327,11 +325,11 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
     return level, forecast.why_none(traffic) if level is None else ""
 
 
-def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
-    """Return the expected output rate of a step, or None if unknown."""
+def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
+    """Return the expected metrics of a point by their names in the result, or None if unknown."""
     forecast = run.settings.forecast
-    band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
-    return None if band is None else band.rounded(2)
+    bands = forecast.figures(run.prepared.traffic, point) if forecast is not None else {}
+    return {name: band.rounded(4) for name, band in bands.items()} or None
 
 
 def _proxy(url: str) -> HttpProxy | None:
@@ -428,6 +426,7 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
+            result["forecast"] = _expected_figures(run, point)
             if attempt:
                 result["notes"].append(
                     "the server stopped responding during the point and came back; the point was measured again from its start"

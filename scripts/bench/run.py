@@ -134,7 +134,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
                 tokenizer=outputs.model,
                 deployment=_deployment(outputs),
-                forecast=_forecast(settings.stack, outputs) if settings.find else None,
+                forecast=_forecast(settings.stack, outputs),
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )
