@@ -1,5 +1,6 @@
-"""Forecast for a search, supplied by a caller that knows the server."""
+"""Forecast of points and searches, supplied by a caller that knows the server."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,8 +39,8 @@ class Forecast(Protocol):
         """Return the highest load that meets the limits, for any level of the point; None without a forecast."""
         ...
 
-    def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
-        """Return the output rate of a point, or None without a forecast."""
+    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
+        """Return the expected metrics of a point by their names in a result, such as `output_throughput`. Empty without a forecast."""
         ...
 
     def why_none(self, traffic: Traffic) -> str:

@@ -185,9 +185,7 @@ class PointFigures(TypedDict):
     notes: list[str]
     vllm_command: str
     input_lens_source: Literal["tokenize", "usage"]
-    forecast_output_tok_per_s: Annotated[
-        BandRecord | None, "Planned output tokens per second; null without a forecast."
-    ]
+    forecast: Annotated[dict[str, BandRecord] | None, "Planned metrics by their names; null without a forecast."]
 
 
 class ResultLine(PointFigures):

@@ -266,7 +266,7 @@ def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffi
     forecast, objective, first = settings.forecast, settings.objective, points[0]
     if forecast is None:
         return {"forecast_levels": [], "no_forecast": settings.no_forecast}
-    known = forecast.output_tok_per_s(traffic, first, whole=first.mode == "closed") is not None
+    known = bool(forecast.figures(traffic, first))
     why_none = None if known else forecast.why_none(traffic)
     if objective is None or settings.find:
         return {"forecast_levels": [], "no_forecast": why_none}
@@ -332,10 +332,8 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
             if result is None:
                 run.reporter.start(point)
                 result = await _measured(run, point)
-                result["search"] |= {
-                    "confirms": step.confirms,
-                    "forecast_output_tok_per_s": result["forecast_output_tok_per_s"],
-                }
+                rate = as_mapping(result["forecast"]).get("output_throughput")
+                result["search"] |= {"confirms": step.confirms, "forecast_output_tok_per_s": rate}
                 store.append(result)
                 state.results[point.key] = result
                 state.measured += 1
@@ -373,11 +371,11 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
     return level, forecast.why_none(traffic) if level is None else ""
 
 
-def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
-    """Return the expected output rate of a point, or None if unknown."""
+def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
+    """Return the expected metrics of a point by their names in the result, or None if unknown."""
     forecast = run.settings.forecast
-    band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
-    return None if band is None else band.rounded(2)
+    bands: Mapping[str, Band] = {} if forecast is None else forecast.figures(run.prepared.traffic, point)
+    return {name: band.rounded(4) for name, band in bands.items()} or None
 
 
 def _proxy(url: str) -> HttpProxy | None:
@@ -474,6 +472,7 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
+            result["forecast"] = _expected_figures(run, point)
             if attempt:
                 result["notes"].append(
                     "the server stopped responding during the point and came back; the point was measured again from its start"
@@ -530,7 +529,6 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         run.settings, run.info, point, results, watch, prepared=run.prepared, calibration=run.calibration
     )
     result["input_lens_source"] = run.calibration.source
-    result["forecast_output_tok_per_s"] = _expected_output(run, point, whole=point.mode == "closed")
     result.update(step)
     if counted != point.input_tokens and not run.prepared.varied:
         result["notes"].append(

@@ -98,7 +98,9 @@ def _first_missed(
 
 
 def _output_match(load: Load | None) -> PlanMatch | None:
-    return _match(load.results[0].get("forecast_output_tok_per_s"), load.output_tok_per_s) if load is not None else None
+    if load is None:
+        return None
+    return _match(as_mapping(load.results[0].get("forecast")).get("output_throughput"), load.output_tok_per_s)
 
 
 def _level_match(run: Run, shape: Shape | None, best: Load | None) -> PlanMatch | None:

@@ -31,7 +31,7 @@ def results_schema() -> Schema:
     found: dict[str, Schema] = {"Milliseconds": _MILLISECONDS}
     roots = [_of(kind, found) for kind in (ResultLine, SweepOutput)]
     for name in (PointFigures.__name__, ResultLine.__name__):
-        found[name]["properties"] |= dict.fromkeys(STATISTICS, {"$ref": "#/definitions/Milliseconds"})
+        found[name]["properties"] |= {key: {"$ref": "#/definitions/Milliseconds"} for key in STATISTICS}
         found[name]["required"] = sorted({*found[name]["required"], *STATISTICS})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

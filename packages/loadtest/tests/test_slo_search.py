@@ -305,9 +305,9 @@ class Expected:
     def level(self, traffic, point, objective, *, whole):
         return Band(low=20.0, typical=30.0, high=40.0)
 
-    def output_tok_per_s(self, traffic, point, *, whole):
+    def figures(self, traffic, point):
         asked = point.level * point.output_tokens
-        return Band(low=min(asked, 220.0), typical=min(asked, 330.0), high=min(asked, 440.0))
+        return {"output_throughput": Band(low=min(asked, 220.0), typical=min(asked, 330.0), high=min(asked, 440.0))}
 
 
 def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_search_measures_nothing(

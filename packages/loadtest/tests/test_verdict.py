@@ -60,7 +60,7 @@ def answers(run, results):
 
 
 QUEUE = {"requests_waiting_mean": 60.0, "requests_running_mean": 64.0, "requests_running_max": 64.0}
-BAND = {"forecast_output_tok_per_s": {"low": 5000.0, "typical": 6000.0, "high": 7000.0}}
+BAND = {"forecast": {"output_throughput": {"low": 5000.0, "typical": 6000.0, "high": 7000.0}}}
 CASES = [
     ("it grows", SATURATED, RUN, planted(), "No, not up to 128 users.", True),
     ("it stops growing", SATURATED, RUN, planted(full_from=8), "Yes, at 8 users.", True),
@@ -134,8 +134,9 @@ class Plan:
     def level(self, _traffic, _point, _objective, *, whole):
         return Band(low=5.0, typical=6.0, high=7.0) if whole else None
 
-    def output_tok_per_s(self, _traffic, point, *, whole):
-        return Band(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level) if whole else None
+    def figures(self, _traffic, point):
+        rate = Band(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level)
+        return {"output_throughput": rate} if point.concurrency else {}
 
     def why_none(self, _traffic):
         return "no forecast of rates"
@@ -151,7 +152,7 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
     band = {"low": 5.0, "typical": 6.0, "high": 7.0}
     assert run["forecast_levels"] == [{"mode": "closed", "input_tokens": 32, "output_tokens": 8, **band}]
     assert (run["no_forecast"], run["slo_share"]) == (None, 0.99)
-    assert [each["forecast_output_tok_per_s"]["typical"] for each in results.values()] == [200.0, 600.0]
+    assert [each["forecast"]["output_throughput"]["typical"] for each in results.values()] == [200.0, 600.0]
     verdict = sweep_verdict(run, list(results.values()))
     assert (verdict.plan_level.measured, verdict.plan_level.is_within) == (6, True)
     assert verdict.plan.typical == 600.0
