@@ -72,7 +72,22 @@ def server_reasons(
         reasons.append(
             f"the responses state {tokens} output tokens, but the server's counter {counted:.0f} (more than {TOKENS_DIFFERENCE:.0%} apart)"
         )
-    return [reason for reason in reasons if reason is not None], []
+    notes = [] if reasons[0] else _ttft_notes(begun, server)
+    return [reason for reason in reasons if reason is not None], notes
+
+
+def _ttft_notes(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> list[str]:
+    """Return a note if the time to first token differs from the server's, but by less than a network may add."""
+    if not server["mean_ttft_ms"]:
+        return []
+    ours_ms = statistics.fmean(record.times_s[0] - record.sent_s for record in begun) * 1000
+    theirs_ms = server["mean_ttft_ms"]
+    if abs(ours_ms / theirs_ms - 1) <= MOST_DIFFERENCE:
+        return []
+    return [
+        f"the mean time to first token is uncertain by {abs(ours_ms - theirs_ms):.1f} ms:"
+        f" {ours_ms:.1f} ms here, {theirs_ms:.1f} ms in the server's histogram"
+    ]
 
 
 def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> str | None:
