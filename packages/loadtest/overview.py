@@ -15,7 +15,7 @@ from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
 from loadtest.measure import SCHEMA_VERSION, load_text
 from loadtest.slo_search import DEFAULT_SHARE
-from loadtest.steady import steady_output
+from loadtest.steady import good_share, judged, steady_output
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -86,7 +86,7 @@ def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: ""
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}
     for folder in folders:
-        run, results = read_run(folder), read_results(folder)
+        run, results = read_run(folder), [judged(result) for result in read_results(folder)]
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
         quality = quality_of(run)
@@ -205,10 +205,8 @@ def _is_within(run: Mapping[str, Any], group: _Results) -> bool:
     level = as_mapping(run.get("found")).get("level")
     if isinstance(level, int | float) and group[0]["point"]["level"] > level:
         return False
-    sent = sum(result["completed"] + result["failed"] for result in group)
-    good = sum((result["request_goodput"] or 0.0) * result["duration"] for result in group)
-    return good >= _share(run) * sent - _ROUNDING
+    return statistics.fmean(good_share(result) or 0.0 for result in group) >= _share(run) - _ROUNDING
 
 
-_ROUNDING: Final = 0.5
-"""Requests by which a rounded rate may differ."""
+_ROUNDING: Final = 1e-6
+"""Precision of a stored share."""

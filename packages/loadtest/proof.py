@@ -84,10 +84,8 @@ def _ttft_notes(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> li
     theirs_ms = server["mean_ttft_ms"]
     if abs(ours_ms / theirs_ms - 1) <= MOST_DIFFERENCE:
         return []
-    return [
-        f"the mean time to first token is uncertain by {abs(ours_ms - theirs_ms):.1f} ms:"
-        f" {ours_ms:.1f} ms here, {theirs_ms:.1f} ms in the server's histogram"
-    ]
+    both = f"{ours_ms:.1f} ms here, {theirs_ms:.1f} ms in the server's histogram"
+    return [f"the mean time to first token is uncertain by {abs(ours_ms - theirs_ms):.1f} ms: {both}"]
 
 
 def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> str | None:
