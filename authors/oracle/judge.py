@@ -69,12 +69,8 @@ class FigureComparison:
     """Ratio of ours to the server's own metric; None for the throughput, which the server does not measure."""
     marked: int = 0
     """Our runs that mark this metric as uncertain."""
-    rounds: int = 0
-
-    @property
-    def is_marked(self) -> bool:
-        """True if every run of ours marks this metric."""
-        return 0 < self.rounds == self.marked
+    unmarked: int = 0
+    """Our runs that do not mark it, although it is beyond the share of `own`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +147,19 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
             relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], SHARES[name]),
             raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
             own=ratio_interval([ours[name] for ours, _ in divided], OWN_SHARES[name]) if name in OWN_SHARES else None,
-            marked=sum(bool(ours.marks) for ours, _ in rounds) if name == MARKED else 0,
-            rounds=len(rounds),
+            marked=sum(name == MARKED and bool(ours.marks) for ours, _ in rounds),
+            unmarked=sum(
+                _is_beyond(divided_ours[name], OWN_SHARES[name]) and not (name == MARKED and ours.marks)
+                for (ours, _), (divided_ours, _) in zip(rounds, divided, strict=True)
+                if name in OWN_SHARES
+            ),
         )
         for name in FIGURES
     ]
+
+
+def _is_beyond(ratio: float, share: float) -> bool:
+    return not 1 / (1 + share) <= ratio <= 1 + share
 
 
 def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
@@ -193,7 +197,7 @@ def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
         for interval, what in (
             (row.relative, " from vllm bench serve, relative to the server's metric"),
             (row.raw, " from vllm bench serve"),
-            (None if row.is_marked else row.own, " from the server's own histogram"),
+            (row.own if row.unmarked else None, " from the server's own histogram"),
         )
         if interval is not None and interval.verdict == "differs"
     ]

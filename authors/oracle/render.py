@@ -135,7 +135,7 @@ def _table(rows: Sequence[FigureComparison]) -> list[str]:
 def _own_verdict(row: FigureComparison) -> str:
     if row.own is None:
         return ""
-    marked = f", marked in {row.marked} of {row.rounds}" if row.marked else ""
+    marked = f", {row.marked} runs marked, {row.unmarked} not" if row.marked else ""
     return _verdict(row.own.verdict, row.own.share) + marked
 
 

@@ -13,7 +13,7 @@ from loadtest.measure import (
     invalid_reasons,
     load_figures,
 )
-from loadtest.proof import little_reasons, server_reasons
+from loadtest.proof import impossible_reason, little_reasons, server_reasons
 from loadtest.records import WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings, warm_up_requests
@@ -61,10 +61,8 @@ def point_result(
         *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
         *not_compared,
     ]
-    if settings.roofline is not None:
-        cached = server["prefix_cache_hits"] or 0.0
-        impossible = settings.roofline.impossible(figures, cached_tokens=cached)
-        reasons += [impossible] if impossible else []
+    impossible = impossible_reason(figures, settings.roofline, cached_tokens=server["prefix_cache_hits"] or 0.0)
+    reasons += [impossible] if impossible else []
     throughput = figures["output_throughput"]
     price = settings.usd_per_hour
     return {
@@ -90,7 +88,7 @@ def point_result(
         else None,
         "server": server,
         "client": client,
-        **traffic_figures(records, results, prepared),
+        **traffic_figures(results, prepared),
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,

@@ -122,7 +122,6 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
     given = {
         "--turns": traffic.turns > 1,
         "--trace": traffic.trace is not None,
-        "--ramp": traffic.ramp is not None,
         "--duration": load.duration is not None,
         "--repeats": load.repeats > 1,
         "--stop-when-saturated": load.stop_when_saturated,

@@ -556,7 +556,6 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         workers=1,
         concurrency=count,
         turns=1,
-        ramp=None,
     )
     if run.prepared.dataset is not None or run.prepared.trace is not None:
         share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
@@ -611,7 +610,6 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             stall_timeout_s=settings.stall_timeout_s,
             source=source,
             times_s=trace.times_s if trace is not None else None,
-            ramp=traffic.ramp,
             turns=traffic.turns,
             think_time_s=traffic.think_time_s,
             max_model_len=run.info.max_model_len,

@@ -19,7 +19,6 @@ from loadtest.tests.test_sweep_runs import Quiet, bench, only
 from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.points import Sweep
-from loadtest.traffic.ramp import parse_ramp
 from loadtest.traffic.spec import Traffic
 
 SWEEP = Sweep(
@@ -293,28 +292,6 @@ def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path
     sweep = replace(SWEEP, traffic=Traffic(images=1))
     with pytest.raises(SweepError, match=r"timed rejects such an image: .* 400, timed is not a multimodal model"):
         bench(server.url, tmp_path / "out", sweep)
-
-
-def test_a_ramp_of_users_begins_one_after_the_other(keeping, tmp_path):
-    traffic = Traffic(ramp=parse_ramp("users 1..4 over 1s"))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic))
-    result = only(results)
-    windows = result["ramp"]
-    assert sum(window["sent"] for window in windows) == result["completed"] == len(keeping.received())
-    assert [windows[0]["level"], windows[-1]["level"]] == [1, 3]
-    assert keeping.control()["max_open"] <= 4
-    # One user until a third of a second, by the load's own clock: one request after the other.
-    begun = sorted(zip(result["start_times"], result["e2els"], strict=True))
-    alone = [(at_s, took_s) for at_s, took_s in begun if at_s < 0.333]
-    assert alone
-    for (before_s, took_s), (after_s, _) in itertools.pairwise(alone):
-        assert after_s >= before_s + took_s - 1e-5
-
-
-def test_a_ramp_of_a_rate_sends_more_and_more(keeping, tmp_path):
-    traffic = Traffic(ramp=parse_ramp("rate 5..45 over 1s"))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic), poisson=False)
-    assert only(results)["completed"] == len(keeping.received()) == 25  # (5 + 45) / 2 x 1 s
 
 
 def test_a_load_is_continued_only_as_it_was(keeping, tmp_path):
