@@ -139,7 +139,7 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
         raise SweepError(
             "--find slo for a rate needs a limit of ttft or e2e, because queued requests still meet tpot. Add one to --slo, or pass --concurrency."
         )
-    return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
+    return replace(sweep, concurrency=(), request_rate=load.request_rate)
 
 
 def sweep_settings(

@@ -25,6 +25,7 @@ from loadtest.generator.verdicts import Verdicts
 from loadtest.measure import Objective
 from loadtest.records import RequestRecord, WorkerResult
 from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
+from loadtest.traffic.points import ENOUGH_S
 from loadtest.traffic.prompts import PromptMaker, Recipe
 
 WATCH_PERIOD_S: Final = 0.25
@@ -74,6 +75,8 @@ class Share:
     """Source of the requests, or None for prompts of one length from the recipe."""
     times_s: "array[float] | None" = None
     """Intended send times of an open loop, or None to draw them from the rate."""
+    least_requests: int | None = None
+    """Requests, or sessions, after which a closed loop ends once ENOUGH_S have passed; None to send all."""
     turns: int = 1
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
@@ -248,8 +251,11 @@ class LoadGenerator:
     def _indexes(self) -> Iterator[int]:
         share = self._share
         last = None if share.requests is None else share.first_index + share.requests
+        least = None if share.least_requests is None else share.first_index + share.least_requests
         for index in count(share.first_index + share.worker, share.workers):
             if last is not None and index >= last:
+                return
+            if least is not None and index >= least and now_s() - self._start_s >= ENOUGH_S:
                 return
             yield index
 
