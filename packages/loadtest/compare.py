@@ -18,8 +18,9 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from loadtest.errors import SweepError
-from loadtest.foreign import aligned, read_foreign
+from loadtest.foreign import Groups, aligned, read_foreign
 from loadtest.measure import SCHEMA_VERSION, load_text, requests_for
+from loadtest.steady import judged
 from loadtest.store import RESULTS, read_results, read_run
 from loadtest.student import student_t
 
@@ -152,13 +153,24 @@ def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def _figures(first: Groups, second: Groups) -> tuple[Groups, Groups]:
+    """Return the figures to compare: those of the steady windows, or of the whole points if one side is of another tool."""
+    if any("tool" in result for groups in (first, second) for group in groups.values() for result in group):
+        return first, second
+
+    def steady(groups: Groups) -> Groups:
+        return {name: [judged(result) for result in group] for name, group in groups.items()}
+
+    return steady(first), steady(second)
+
+
 def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
     """Compare the points that both folders have.
 
     `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
     folder has no results.
     """
-    first, second = aligned(_grouped(before), _grouped(after), point_name)
+    first, second = _figures(*aligned(_grouped(before), _grouped(after), point_name))
     _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
     missing = [name for name in first if name not in second]

@@ -1,4 +1,4 @@
-"""Forecast of points and searches, supplied by a caller that knows the server."""
+"""What a caller knows about the server: the forecast of points and searches, and the limits of its hardware."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +30,22 @@ class Band:
             "typical": round(self.typical, digits),
             "high": round(self.high, digits),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Upper limits of one model on one accelerator, all devices together."""
+
+    model: str
+    accelerator: str
+    prompt_tok_per_s: float
+    """Prompt tokens per second if all operations of the accelerator computed them."""
+    output_tok_per_s: float
+    """Output tokens per second if all operations of the accelerator computed them."""
+    attention: tuple[tuple[float, int | None], ...]
+    """Kinds of attention layers: pairs of a token with an earlier token per second, and the window in tokens, on top of the rates above."""
+    steps_per_s: float
+    """Readings of the active weights per second, at the full memory bandwidth."""
 
 
 class Forecast(Protocol):

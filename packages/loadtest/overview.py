@@ -15,7 +15,7 @@ from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
 from loadtest.loads import good_share, objective_of, share_of
 from loadtest.measure import SCHEMA_VERSION, load_text
-from loadtest.steady import steady_output
+from loadtest.steady import judged, steady_output
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -86,7 +86,7 @@ def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: ""
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}
     for folder in folders:
-        run, results = read_run(folder), read_results(folder)
+        run, results = read_run(folder), [judged(result) for result in read_results(folder)]
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
         quality = quality_of(run)

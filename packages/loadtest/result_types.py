@@ -35,11 +35,22 @@ class PointRecord(TypedDict):
     input_tokens: int
     output_tokens: int
     requests: Annotated[int | None, "Requests to send; null if the duration ends the point."]
+    least_requests: Annotated[int | None, "Requests to send even after the duration; null without a minimum."]
     duration_s: Annotated[float | None, "Seconds of sending; null if the requests end the point."]
     seed: int
     repeat: Annotated[int, "Number of the measurement, from 0."]
     requested_input_tokens: Annotated[int | None, "Requested length, if it was clamped."]
     traffic: Annotated[str, "Difference of the load from prompts of one length; empty without one."]
+
+
+class FirstWaveRecord(TypedDict):
+    """Latencies of the requests that filled the idle server, before the steady window."""
+
+    requests: int
+    median_ttft_ms: float | None
+    max_ttft_ms: float | None
+    median_tpot_ms: float | None
+    median_e2el_ms: float | None
 
 
 class SteadyRecord(TypedDict):
@@ -52,10 +63,11 @@ class SteadyRecord(TypedDict):
     request_throughput: float
     output_throughput: Annotated[float, "Output tokens per second."]
     mean_in_flight: float
-    mean_ttft_ms: float | None
-    median_ttft_ms: float | None
-    mean_tpot_ms: float | None
-    mean_e2el_ms: float | None
+    request_goodput: Annotated[float | None, "Good responses per second; null without --slo."]
+    good_share: Annotated[float | None, "Share of the requests within every limit; null without --slo."]
+    highest_percentile: Annotated[float | None, "Highest percentile that the requests support; null without one."]
+    itl_quantiles_ms: Annotated[list[list[float]], "Pairs of percent and ms."]
+    first_wave: FirstWaveRecord
 
 
 class SaturationRecord(TypedDict):
@@ -162,6 +174,7 @@ class PointFigures(TypedDict):
     total_output_tokens: int
     request_throughput: Annotated[float, "Complete responses per second."]
     request_goodput: Annotated[float | None, "Complete responses per second within every limit; null without --slo."]
+    good_share: Annotated[float | None, "Share of the requests within every limit; null without --slo."]
     output_throughput: Annotated[float, "Output tokens per second of the whole point."]
     total_token_throughput: Annotated[float, "Prompt and output tokens per second."]
     max_output_tokens_per_s: float
@@ -178,7 +191,6 @@ class PointFigures(TypedDict):
     image_tokens: NotRequired[int]
     audio_tokens: NotRequired[int]
     sessions: NotRequired[SessionsRecord]
-    ramp: NotRequired[list[dict[str, Any]]]
     search: NotRequired[SearchRecord]
     valid: bool
     invalid_reasons: list[str]

@@ -129,7 +129,6 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
     given = {
         "--turns": traffic.turns > 1,
         "--trace": traffic.trace is not None,
-        "--ramp": traffic.ramp is not None,
         "--duration": load.duration is not None,
         "--repeats": load.repeats > 1,
         "--stop-when-saturated": load.stop_when_saturated,
@@ -147,7 +146,7 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
         raise SweepError(
             "--find slo for a rate needs a limit of ttft or e2e, because queued requests still meet tpot. Add one to --slo, or pass --concurrency."
         )
-    return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
+    return replace(sweep, concurrency=(), request_rate=load.request_rate)
 
 
 def sweep_settings(

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loadtest.forecast import NO_FORECAST, Forecast
+from loadtest.forecast import NO_FORECAST, Forecast, Roofline
 from loadtest.measure import Objective
-from loadtest.roofline import Roofline
 from loadtest.slo_search import DEFAULT_SHARE
 from loadtest.traffic.points import Point
 

@@ -18,7 +18,7 @@ from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from loadtest.kv_cells import beyond_cache
-from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures
+from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
 from loadtest.results import point_result
@@ -28,6 +28,9 @@ from loadtest.slo_search import (
     MOST_CONFIRMATIONS,
     MOST_REQUESTS,
     MOST_STEPS,
+    PROBE_S,
+    PROBE_SHARE,
+    PROBE_USERS,
     Bisection,
     ConfirmationTest,
     Search,
@@ -40,7 +43,7 @@ from loadtest.slo_search import (
     skipped_requests,
     verdict_name,
 )
-from loadtest.steady import steady_output
+from loadtest.steady import steady_figures, steady_output, steady_window
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
@@ -55,6 +58,8 @@ WARM_UP_INDEX: Final = 1 << 40
 """First index of warm-up prompts, so no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
 """Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
+SEARCH_START: Final = "search_start"
+"""Entry of run.json with the load of a search's first step."""
 FILES_BESIDE: Final = 64
 """Open files of a process other than its streams: pipes, modules, the event loop."""
 
@@ -219,6 +224,8 @@ async def _sweep(
             raise SweepError(f"Cannot measure {client.base_url}: {error}") from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
+        before = read_run(settings.out).get(SEARCH_START) if settings.find and settings.resume else None
+        config |= {SEARCH_START: before} if before else {}
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
@@ -257,7 +264,7 @@ async def _sweep(
                 proxy=proxy,
             )
             if settings.find:
-                return await _find(run, store, state, Search(bisection=_bisection(sweep)))
+                return await _find(run, store, state, await _search(run, store, state, _bisection(sweep)))
             return await _all_points(run, store, todo, state)
 
 
@@ -292,6 +299,56 @@ def _within_cache(run: _Run, store: ResultStore, todo: Sequence[Point], state: _
     if reasons:
         store.write_run(store.run | {"left_out": state.left_out})
     return [point for point in todo if point.key not in reasons]
+
+
+async def _search(run: _Run, store: ResultStore, state: _State, bisection: Bisection) -> Search:
+    """Return a search that starts at the given load, near the forecast, or near the rate of a probe. A continued one starts as before."""
+    before = as_mapping(store.run.get(SEARCH_START)).get("level")
+    if isinstance(before, int | float):
+        bisection.first = float(before)
+    elif not state.results:
+        level, origin = await _first_level(run, bisection)
+        bisection.first = bisection.rounded(min(bisection.most, max(bisection.least, level)))
+        unit = "users" if bisection.whole else "req/s"
+        run.reporter.line(f"the search starts at {bisection.first:g} {unit}, from {origin}")
+        store.write_run(store.run | {SEARCH_START: {"level": bisection.first, "from": origin}})
+    return Search(bisection=bisection)
+
+
+async def _first_level(run: _Run, bisection: Bisection) -> tuple[float, str]:
+    """Return the load of the first step, and its origin as text."""
+    sweep, objective = run.prepared.sweep, run.settings.objective
+    given = sweep.concurrency or sweep.request_rate
+    if len(given) == 1 or objective is None:
+        return bisection.first, "the given load"
+    expected, _ = _expected_level(run, objective, whole=bisection.whole)
+    if expected is not None and 0 < expected.typical < bisection.most:
+        return expected.typical, "the plan's forecast"
+    if given:
+        return bisection.first, "the middle of the given loads"
+    return PROBE_SHARE * await _probed_rate(run), f"a probe of {PROBE_USERS} users"
+
+
+async def _probed_rate(run: _Run) -> float:
+    """Return the requests per second that PROBE_USERS users complete within some seconds. No result keeps these requests."""
+    point = replace(
+        _step_point(run, Step(level=1.0)),
+        mode="closed",
+        level=PROBE_USERS,
+        requests=MOST_REQUESTS,
+        duration_s=PROBE_S,
+        seed=point_seed(run.prepared.sweep.seed, "probe"),
+    )
+    recipe, _ = await _recipe(run, point)
+    if not await _warm_up(run, point, recipe):
+        return 1.0  # the first step reports that the server does not respond
+    shares = _shares(run, point, recipe)
+    if run.prepared.dataset is not None:
+        shares = [replace(share, source=None) for share in shares]  # a row would be in the cache when it is measured
+    results = await run.pool.run(shares, limit_s=run.settings.point_timeout_s, progress=run.reporter.progress)
+    records = [record for result in results for record in result.records]
+    figures = steady_figures(records, steady_window(records, point)) or load_figures(records, None)
+    return float(figures["request_throughput"]) or 1.0
 
 
 def _bisection(sweep: Sweep) -> Bisection:
@@ -590,6 +647,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         point,
         output_tokens=min(point.output_tokens, WARM_UP_TOKENS),
         requests=count,
+        least_requests=None,
         duration_s=None,
         mode="closed",
         level=count,
@@ -601,7 +659,6 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         workers=1,
         concurrency=count,
         turns=1,
-        ramp=None,
     )
     if run.prepared.dataset is not None or run.prepared.trace is not None:
         share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
@@ -617,6 +674,10 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         run.reporter.line("the server does not support ignore_eos: responses may be shorter than requested")
         return await _warm_up(run, point, recipe)
     return result.gave_up is None
+
+
+def _sessions(requests: int | None, turns: int) -> int | None:
+    return None if requests is None else -(-requests // turns)
 
 
 def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
@@ -650,13 +711,13 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             concurrency=streams // workers + (worker < streams % workers),
             rate_per_s=point.request_rate,
             poisson=settings.poisson,
-            requests=None if point.requests is None else -(-point.requests // traffic.turns),
+            requests=_sessions(point.requests, traffic.turns),
+            least_requests=_sessions(point.least_requests, traffic.turns),
             duration_s=point.duration_s,
             request_timeout_s=settings.request_timeout_s,
             stall_timeout_s=settings.stall_timeout_s,
             source=source,
             times_s=trace.times_s if trace is not None else None,
-            ramp=traffic.ramp,
             turns=traffic.turns,
             think_time_s=traffic.think_time_s,
             max_model_len=run.info.max_model_len,

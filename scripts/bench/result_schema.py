@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NotRequired, TypeAlias, is_typeddict
 
-from loadtest.result_types import STATISTICS, PointFigures, ResultLine, SweepOutput
+from loadtest.result_types import STATISTICS, PointFigures, ResultLine, SteadyRecord, SweepOutput
 
 Schema: TypeAlias = dict[str, Any]
 _PLAIN: Final[Mapping[object, Schema]] = {
@@ -30,7 +30,7 @@ def results_schema() -> Schema:
     """Return the schema of a line of results.jsonl and of the output of `--json`. New fields may be added in any release."""
     found: dict[str, Schema] = {"Milliseconds": _MILLISECONDS}
     roots = [_of(kind, found) for kind in (ResultLine, SweepOutput)]
-    for name in (PointFigures.__name__, ResultLine.__name__):
+    for name in (kind.__name__ for kind in (PointFigures, ResultLine, SteadyRecord)):
         found[name]["properties"] |= {key: {"$ref": "#/definitions/Milliseconds"} for key in STATISTICS}
         found[name]["required"] = sorted({*found[name]["required"], *STATISTICS})
     return {

@@ -268,7 +268,7 @@ def latency_against_throughput(results: Sequence[Result], mode: str, slo: Mappin
         speeds = {found.level: found for found in _averaged(group, figure("output_throughput"))}
         marks: list[Mark] = []
         tags: list[str] = []
-        for latency in _averaged(group, figure("p99_e2el_ms")):
+        for latency in _averaged(group, figure("median_e2el_ms")):
             speed = speeds[latency.level]
             label = (
                 f"{shape_name(shape)}, {load_name(mode)} {latency.level:g}: {speed.value:,.4g} tok/s at {latency.value:,.4g} ms"
@@ -292,7 +292,7 @@ def latency_against_throughput(results: Sequence[Result], mode: str, slo: Mappin
         key=f"latency-throughput-{mode}",
         title="Latency against throughput",
         x_label="output tokens per second",
-        y_label="p99 end-to-end latency, ms",
+        y_label="median end-to-end latency, ms",
         series=tuple(series),
         log_x=False,
         log_y=is_wide(series),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loadtest.measure import failure_reason, requests_for
+from loadtest.measure import failure_reason
 from loadtest.reports.chart_model import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
@@ -100,16 +100,7 @@ def _example(result: Mapping[str, Any], kind: str) -> str:
 
 
 def point_notes(results: Sequence[Result]) -> list[GroupedNote]:
-    """Return all other notes about points, including percentiles not supported by the number of requests."""
-    pairs = [(result["point"]["key"], str(note)) for result in results for note in result["notes"]]
-    unsupported = [
-        (result["point"]["key"], f"too few complete responses for {name}, which needs {needed:,}")
-        for name, field, needed in (
-            ("p95", "p95_ttft_ms", requests_for(95)),
-            ("a reliable p99 (marked ~)", "", requests_for(99)),
-            ("p99.9", "p99.9_ttft_ms", requests_for(99.9)),
-        )
-        for result in results
-        if result["completed"] and result["completed"] < needed and (not field or field in result)
-    ]
-    return group_notes([*pairs, *unsupported], len(results))
+    """Return all other notes about points."""
+    return group_notes(
+        [(result["point"]["key"], str(note)) for result in results for note in result["notes"]], len(results)
+    )
