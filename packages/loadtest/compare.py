@@ -219,7 +219,14 @@ def _differences(before: Path, after: Path) -> list[str]:
 def _tail(results: Sequence[dict[str, Any]]) -> Metric | None:
     """Return the highest percentile that every measurement has enough requests for; None without one."""
     fewest = min(result["completed"] for result in results)
-    return next((metric for share, metric in TAILS.items() if fewest >= requests_for(share)), None)
+    return next(
+        (
+            metric
+            for share, metric in TAILS.items()
+            if fewest >= requests_for(share) and all(result.get(metric.field) is not None for result in results)
+        ),
+        None,
+    )
 
 
 def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
