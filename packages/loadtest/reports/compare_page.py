@@ -32,7 +32,6 @@ def change_charts(comparison: Comparison) -> list[IntervalChart]:
                 key=f"change-{metric.lower().replace(' ', '-')}",
                 title=f"Change of {metric}",
                 x_label=f"% against {comparison.before}",
-                y_label="",
                 rows=tuple(_row(change) for change in _ordered(group)),
                 threshold=100 * comparison.threshold,
                 about=f"Dashed: the threshold of {comparison.threshold:.0%}.",

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from loadtest.client.json_values import as_list
-from loadtest.measure import percentile
+from loadtest.client.json_values import as_list, as_mapping
+from loadtest.measure import load_name, percentile, shape_text
 from loadtest.reports.chart_model import LineChart, Mark, Result, Series
-from loadtest.reports.charts import Plotted, by_shape, is_wide_range, limit_lines, load_name, shape_name, shape_of
+from loadtest.reports.charts import by_level, by_shape, is_wide, limit_lines, shape_of
 
 MOST_LINES: Final = 6
 SHARES: Final = (0, 1, 2.5, *range(5, 100, 5), 97.5, 99, 99.5, 99.9, 100)
@@ -16,18 +16,25 @@ Pairs = list[tuple[float, float]]
 """Share in percent and value in ms."""
 
 
-def _pairs(values_ms: list[float]) -> Pairs:
-    ordered = sorted(values_ms)
-    return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
+def _of_requests(value: Callable[[float, float, int], float | None]) -> Callable[[Sequence[Result]], Pairs]:
+    """Return the distribution of a value in seconds of each request, from its TTFT, E2E and output tokens."""
+
+    def pairs(group: Sequence[Result]) -> Pairs:
+        found = (value(*row) for result in group for row in _requests(result))
+        ordered = sorted(1000 * seconds for seconds in found if seconds is not None)
+        return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
+
+    return pairs
 
 
-def _of_list(name: str) -> Callable[[Sequence[Result]], Pairs]:
-    return lambda group: _pairs([1000 * value for result in group for value in result[name]])
-
-
-def _tpots(group: Sequence[Result]) -> Pairs:
-    rows = [row for r in group for row in zip(r["ttfts"], r["e2els"], r["output_lens"], strict=True)]
-    return _pairs([1000 * (e2e - ttft) / (tokens - 1) for ttft, e2e, tokens in rows if tokens > 1])
+def _requests(result: Result) -> list[tuple[float, float, int]]:
+    """Return TTFT, E2E and output tokens of the requests of the steady window, or of all without one."""
+    rows = list(zip(result["ttfts"], result["e2els"], result["output_lens"], strict=True))
+    steady = as_mapping(result.get("steady"))
+    if "start_s" not in steady:
+        return rows
+    starts = zip(result["start_times"], rows, strict=True)
+    return [row for at_s, row in starts if steady["start_s"] <= at_s <= steady["end_s"]]
 
 
 def _itls(group: Sequence[Result]) -> Pairs:
@@ -38,11 +45,11 @@ def _itls(group: Sequence[Result]) -> Pairs:
     ]
 
 
-LATENCIES: Final[Mapping[Plotted, Callable[[Sequence[Result]], Pairs]]] = {
-    Plotted(key="ttft", title="TTFT", limit="ttft_s", terms=("ttft", "cdf")): _of_list("ttfts"),
-    Plotted(key="tpot", title="TPOT", limit="tpot_s", terms=("tpot", "cdf")): _tpots,
-    Plotted(key="itl", title="ITL", terms=("itl", "cdf")): _itls,
-    Plotted(key="e2e", title="E2E", limit="e2e_s", terms=("e2e", "cdf")): _of_list("e2els"),
+LATENCIES: Final[Mapping[str, tuple[str, Callable[[Sequence[Result]], Pairs]]]] = {
+    "ttft": ("TTFT", _of_requests(lambda ttft, _e2e, _tokens: ttft)),
+    "tpot": ("TPOT", _of_requests(lambda ttft, e2e, tokens: (e2e - ttft) / (tokens - 1) if tokens > 1 else None)),
+    "itl": ("ITL", _itls),
+    "e2e": ("E2E", _of_requests(lambda _ttft, e2e, _tokens: e2e)),
 }
 
 
@@ -56,46 +63,40 @@ def chosen(levels: Sequence[float]) -> list[float]:
 
 def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
     """Return the distributions of each shape. Repeats of a load share a line."""
-    found: list[list[LineChart]] = []
-    for group in by_shape([result for result in results if result["completed"]]).values():
-        charts = (_chart(latency, group, mode, slo) for latency in LATENCIES)
-        found.append([chart for chart in charts if chart is not None])
-    return found
+    shapes = by_shape([result for result in results if result["completed"]]).values()
+    charts = ([_chart(key, group, mode, slo) for key in LATENCIES] for group in shapes)
+    return [[chart for chart in found if chart is not None] for found in charts]
 
 
-def _chart(latency: Plotted, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
+def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
     """Return the distribution of one latency of the points of one shape, or None without values."""
-    loads = {result["point"]["level"] for result in group}
-    levels = chosen(sorted(loads))
-    lines = (_line(latency, [r for r in group if r["point"]["level"] == level], level, mode) for level in levels)
-    series = tuple(line for line in lines if line is not None)
+    loads, (name, _) = by_level(group), LATENCIES[key]
+    levels = chosen(list(loads))
+    series = tuple(line for level in levels if (line := _line(key, loads[level])).marks)
     if not series:
         return None
-    shape = shape_of(group[0])
-    limits = limit_lines(slo, latency.limit, axis="x")
+    output, tokens = shape_of(group[0])
+    limits = limit_lines(slo, f"{key}_s", axis="x")
+    steady = key != "itl" and all(result.get("steady") for result in group)
     return LineChart(
-        key=f"cdf-{latency.key}-{mode}-i{shape[1]}-o{shape[0]}",
-        title=f"{latency.title}, {shape_name(shape)}",
-        x_label=f"{latency.title}, ms",
-        y_label="% of the events" if latency.key == "itl" else "% of the requests",
+        key=f"cdf-{key}-{mode}-i{tokens}-o{output}",
+        title=f"{name}, {shape_text(group[0]['point'])}",
+        x_label=f"{name}, ms",
+        y_label="% of the events" if key == "itl" else "% of the requests",
         series=series,
-        log_x=is_wide_range([mark.x for line in series for mark in line.marks]),
-        ticks_at_marks=False,
+        x_scale="log" if is_wide([mark.x for line in series for mark in line.marks]) else "linear",
         limits=limits,
         about=f"{len(levels)} of {len(loads)} loads, evenly chosen." if len(levels) < len(loads) else "",
-        terms=latency.terms_with(limits),
+        terms=(key, "cdf", *(("limit",) if limits else ()), *(("steady",) if steady else ())),
     )
 
 
-def _line(latency: Plotted, group: Sequence[Result], level: float, mode: str) -> Series | None:
-    pairs = LATENCIES[latency](group)
-    if not pairs:
-        return None
-    valid = all(bool(result["valid"]) for result in group)
-    load = f"{load_name(mode)} {level:g}"
-    marks = tuple(
+def _line(key: str, group: Sequence[Result]) -> Series:
+    """Return the line of one load; empty without values."""
+    valid, load = all(bool(result["valid"]) for result in group), load_name(group[0]["point"])
+    marks = (
         Mark(x=value, y=share, label=f"{load}: {share:g} % within {value:,.4g} ms", valid=valid)
-        for share, value in pairs
+        for share, value in LATENCIES[key][1](group)
     )
-    name = load if mode == "closed" else f"{level:g} requests/s"
-    return Series(name=name if valid else f"{name} (not valid)", marks=marks, look="plain", is_dashed=not valid)
+    name = load if valid else f"{load} (not valid)"
+    return Series(name=name, marks=tuple(marks), look="plain", is_dashed=not valid)

@@ -130,8 +130,8 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result]) -> list[Tile]:
     if isinstance(found.get("level"), int | float):
         tiles.append(
             Tile(
-                name=f"highest load in {found['unit']} that meets the limits",
-                value=f"{found['level']:g}",
+                name="highest load that meets the limits",
+                value=f"{found['level']:g} {found['unit']}",
                 terms=("kept",),
                 alarming=not found["valid"],
             )
@@ -144,8 +144,8 @@ def _best_tiles(run: Mapping[str, Any], usable: Sequence[Result], best: Result) 
     where = "in the steady window " if best.get("steady") else ""
     tiles = [
         Tile(
-            name=f"highest output rate in tokens per second {where}(load {load_text(best)})",
-            value=f"{steady_output(best):,.0f}",
+            name=f"highest output rate {where}(load {load_text(best)})",
+            value=f"{steady_output(best):,.0f} tok/s",
             terms=("throughput", "steady"),
         ),
         Tile(
@@ -158,8 +158,8 @@ def _best_tiles(run: Mapping[str, Any], usable: Sequence[Result], best: Result) 
     if cost is not None and price is not None:
         tiles.append(
             Tile(
-                name=f"lowest USD per million output tokens at {price:g} USD per hour",
-                value=f"{cost:,.3g}",
+                name=f"lowest price of a million output tokens at {price:g} USD per hour",
+                value=f"{cost:,.3g} USD",
                 terms=("cost",),
             )
         )
