@@ -84,38 +84,9 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalRow:
-    """A value with its interval. Bounds may be infinite."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    verdict: str
-    """`worse` and `better` have a color."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalChart:
-    """Values with intervals, one per row, around zero."""
-
-    key: str
-    title: str
-    x_label: str
-    rows: tuple[IntervalRow, ...]
-    threshold: float
-    """Distance of the two limits from zero."""
-    about: str = ""
-    terms: tuple[str, ...] = ()
-
-
-Chart = LineChart | IntervalChart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChartGroup:
     """Charts under one heading. A page shows a folded group on demand."""
 
     title: str
-    charts: tuple[Chart, ...]
+    charts: tuple[LineChart, ...]
     folded: bool = False

@@ -128,11 +128,10 @@ def _chart(
     if not series:
         return None
     limits, spans = _limits(plot, run), _spans(plot, run)
-    measured = [mark for line in series if not line.is_dashed for mark in line.marks if mark.valid]
-    repeated = any(mark.spread for line in series if not line.is_dashed for mark in line.marks)
-    is_planned = bool(spans) or any(line.name.startswith("planned") for line in series)
+    drawn = [mark for line in series if not line.is_dashed for mark in line.marks]
+    is_planned = spans or any(line.name.startswith("planned") for line in series)
     ((output, tokens), *others) = shapes
-    used = {"limit": limits, "repeats": repeated, "forecast": is_planned}
+    used = {"limit": limits, "repeats": any(mark.spread for mark in drawn), "forecast": is_planned}
     return LineChart(
         key=f"{plot.key}-{mode}" if others or len(plot.lines) == 1 else f"{plot.key}-{mode}-i{tokens}-o{output}",
         title=plot.title + title,
@@ -140,7 +139,7 @@ def _chart(
         y_label=plot.y_label or plot.unit,
         series=tuple(series),
         x_scale="linear" if plot.x else "levels",
-        log_y=is_wide([mark.y for mark in measured]),
+        log_y=is_wide([mark.y for mark in drawn if mark.valid]),
         limits=limits,
         spans=spans,
         about=f"The number at each mark is its load, in {LOAD_NAMES[mode]}." if plot.x else "",

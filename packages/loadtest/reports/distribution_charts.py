@@ -1,6 +1,8 @@
 """Charts of distributions: the share of requests over their latency, one line per load."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
@@ -8,49 +10,29 @@ from loadtest.measure import load_name, percentile, shape_text
 from loadtest.reports.chart_model import LineChart, Mark, Result, Series
 from loadtest.reports.charts import by_level, by_shape, is_wide, limit_lines, shape_of
 
+KEYS: Final = ("ttft", "tpot", "itl", "e2e")
 MOST_LINES: Final = 6
 SHARES: Final = (0, 1, 2.5, *range(5, 100, 5), 97.5, 99, 99.5, 99.9, 100)
 """Percentiles on a line."""
 
-Pairs = list[tuple[float, float]]
-"""Share in percent and value in ms."""
+
+def _pairs(key: str, group: Sequence[Result]) -> list[tuple[float, float]]:
+    """Return shares in percent and values in ms: of the requests, or for ITL the mean of the repeats' stored percentiles."""
+    if key == "itl":
+        sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
+        return [(float(rows[0][0]), fmean(float(row[1]) for row in rows)) for rows in zip(*sketches, strict=False)]
+    ordered = sorted(1000 * row[key] for result in group for row in _requests(result) if key in row)
+    return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
 
 
-def _of_requests(value: Callable[[float, float, int], float | None]) -> Callable[[Sequence[Result]], Pairs]:
-    """Return the distribution of a value in seconds of each request, from its TTFT, E2E and output tokens."""
-
-    def pairs(group: Sequence[Result]) -> Pairs:
-        found = (value(*row) for result in group for row in _requests(result))
-        ordered = sorted(1000 * seconds for seconds in found if seconds is not None)
-        return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
-
-    return pairs
-
-
-def _requests(result: Result) -> list[tuple[float, float, int]]:
-    """Return TTFT, E2E and output tokens of the requests of the steady window, or of all without one."""
-    rows = list(zip(result["ttfts"], result["e2els"], result["output_lens"], strict=True))
+def _requests(result: Result) -> Iterator[Mapping[str, float]]:
+    """Return the latencies in seconds of each request of the steady window, or of all without one. A single token has no TPOT."""
     steady = as_mapping(result.get("steady"))
-    if "start_s" not in steady:
-        return rows
-    starts = zip(result["start_times"], rows, strict=True)
-    return [row for at_s, row in starts if steady["start_s"] <= at_s <= steady["end_s"]]
-
-
-def _itls(group: Sequence[Result]) -> Pairs:
-    """Return the mean of the repeats' percentiles, because the times themselves are not stored."""
-    sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
-    return [
-        (float(rows[0][0]), sum(float(row[1]) for row in rows) / len(rows)) for rows in zip(*sketches, strict=False)
-    ]
-
-
-LATENCIES: Final[Mapping[str, tuple[str, Callable[[Sequence[Result]], Pairs]]]] = {
-    "ttft": ("TTFT", _of_requests(lambda ttft, _e2e, _tokens: ttft)),
-    "tpot": ("TPOT", _of_requests(lambda ttft, e2e, tokens: (e2e - ttft) / (tokens - 1) if tokens > 1 else None)),
-    "itl": ("ITL", _itls),
-    "e2e": ("E2E", _of_requests(lambda _ttft, e2e, _tokens: e2e)),
-}
+    start_s, end_s = steady.get("start_s", -math.inf), steady.get("end_s", math.inf)
+    columns = (result[name] for name in ("start_times", "ttfts", "e2els", "output_lens"))
+    for at_s, ttft, e2e, tokens in zip(*columns, strict=True):
+        if start_s <= at_s <= end_s:
+            yield {"ttft": ttft, "e2e": e2e} | ({"tpot": (e2e - ttft) / (tokens - 1)} if tokens > 1 else {})
 
 
 def chosen(levels: Sequence[float]) -> list[float]:
@@ -64,13 +46,13 @@ def chosen(levels: Sequence[float]) -> list[float]:
 def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
     """Return the distributions of each shape. Repeats of a load share a line."""
     shapes = by_shape([result for result in results if result["completed"]]).values()
-    charts = ([_chart(key, group, mode, slo) for key in LATENCIES] for group in shapes)
+    charts = ([_chart(key, group, mode, slo) for key in KEYS] for group in shapes)
     return [[chart for chart in found if chart is not None] for found in charts]
 
 
 def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
     """Return the distribution of one latency of the points of one shape, or None without values."""
-    loads, (name, _) = by_level(group), LATENCIES[key]
+    loads, name = by_level(group), key.upper()
     levels = chosen(list(loads))
     series = tuple(line for level in levels if (line := _line(key, loads[level])).marks)
     if not series:
@@ -84,7 +66,7 @@ def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any])
         x_label=f"{name}, ms",
         y_label="% of the events" if key == "itl" else "% of the requests",
         series=series,
-        x_scale="log" if is_wide([mark.x for line in series for mark in line.marks]) else "linear",
+        x_scale="log" if is_wide([mark.x for line in series for mark in line.marks if mark.valid]) else "linear",
         limits=limits,
         about=f"{len(levels)} of {len(loads)} loads, evenly chosen." if len(levels) < len(loads) else "",
         terms=(key, "cdf", *(("limit",) if limits else ()), *(("steady",) if steady else ())),
@@ -93,10 +75,10 @@ def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any])
 
 def _line(key: str, group: Sequence[Result]) -> Series:
     """Return the line of one load; empty without values."""
-    valid, load = all(bool(result["valid"]) for result in group), load_name(group[0]["point"])
+    valid = all(bool(result["valid"]) for result in group)
+    name = load_name(group[0]["point"]) + ("" if valid else " (not valid)")
     marks = (
-        Mark(x=value, y=share, label=f"{load}: {share:g} % within {value:,.4g} ms", valid=valid)
-        for share, value in LATENCIES[key][1](group)
+        Mark(x=value, y=share, label=f"{name}: {share:g} % within {value:,.4g} ms", valid=valid)
+        for share, value in _pairs(key, group)
     )
-    name = load if valid else f"{load} (not valid)"
     return Series(name=name, marks=tuple(marks), look="plain", is_dashed=not valid)

@@ -40,14 +40,10 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return powers of ten around the range, with 2 and 5 between them if they are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    powers = [10.0**power for power in range(first, last + 1)]
-    if len(powers) > FEW_POWERS:
-        return powers
-    ticks = [factor * power for power in powers for factor in (1, 2, 5)]
-    inside = [tick for tick in ticks if low <= tick <= high]
-    below = [tick for tick in ticks if tick < low]
-    above = [tick for tick in ticks if tick > high]
-    return below[-1:] + inside + above[:1]
+    factors = (1,) if last - first >= FEW_POWERS else (1, 2, 5)
+    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    below, above = [tick for tick in ticks if tick < low], [tick for tick in ticks if tick > high]
+    return [*below[-1:], *(tick for tick in ticks if low <= tick <= high), *above[:1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +70,7 @@ class DrawnAxis:
         return self.low <= value <= self.high
 
 
-Anchor = Literal["start", "middle", "end"]
-Place = tuple[float, float, Anchor]
+Place = tuple[float, float, Literal["start", "middle", "end"]]
 """Position of a text: x of its anchor and y of its base line."""
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom."""
