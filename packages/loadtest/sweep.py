@@ -328,7 +328,7 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
 def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
     """Return the expected metrics of a point by their names in the result, or None if unknown."""
     forecast = run.settings.forecast
-    bands = forecast.figures(run.prepared.traffic, point) if forecast is not None else {}
+    bands: Mapping[str, Band] = {} if forecast is None else forecast.figures(run.prepared.traffic, point)
     return {name: band.rounded(4) for name, band in bands.items()} or None
 
 

@@ -35,12 +35,7 @@ class Plot:
     """Label of the y axis, if it differs from the unit."""
 
 
-PERCENTILES: Final = (
-    ("p50", "median_ttft_ms"),
-    ("p95", "p95_ttft_ms"),
-    ("p99", "p99_ttft_ms"),
-    ("p99.9", "p99.9_ttft_ms"),
-)
+PERCENTILES: Final = (("p50", "median_ttft_ms"), *((name, f"{name}_ttft_ms") for name in ("p95", "p99", "p99.9")))
 RATES: Final = (("good", "request_goodput"), ("complete", "request_throughput"), ("offered", "offered"))
 SPEED: Final = "output tokens per second"
 PLOTS: Final = (
@@ -64,21 +59,17 @@ def shape_of(result: Result) -> Shape:
     return int(result["point"]["output_tokens"]), int(result["point"]["input_tokens"])
 
 
-def _grouped(results: Sequence[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
+def level_of(result: Result) -> float:
+    """Return the load of a point: users, or requests per second."""
+    return float(result["point"]["level"])
+
+
+def grouped(results: Sequence[Result], key: Callable[[Result], Key]) -> dict[Key, list[Result]]:
+    """Return the results of each shape or load, in order."""
     groups: dict[Key, list[Result]] = {}
     for result in results:
         groups.setdefault(key(result), []).append(result)
     return {found: groups[found] for found in sorted(groups)}
-
-
-def by_shape(results: Sequence[Result]) -> dict[Shape, list[Result]]:
-    """Return the results of each shape, in order."""
-    return _grouped(results, shape_of)
-
-
-def by_level(results: Sequence[Result]) -> dict[float, list[Result]]:
-    """Return the repeats of each load, in order."""
-    return _grouped(results, lambda result: float(result["point"]["level"]))
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -98,8 +89,8 @@ def charts_over_load(
     results: Sequence[Result], mode: str, run: Mapping[str, Any]
 ) -> tuple[list[LineChart], list[LineChart]]:
     """Return the charts of one mode, and those of its further shapes. A single load has none: the table shows its metrics."""
-    shapes = by_shape(results)
-    if len(by_level(results)) < 2:  # noqa: PLR2004 - a line needs two marks
+    shapes = grouped(results, shape_of)
+    if len(grouped(results, level_of)) < 2:  # noqa: PLR2004 - a line needs two marks
         return [], []
     first, further = list[LineChart](), list[LineChart]()
     for plot in PLOTS:
@@ -170,7 +161,7 @@ def _view(plot: Plot, result: Result) -> Mapping[str, float]:
 def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Series:
     """Return one line: at each load the mean of its repeats, with the lowest and the highest as its spread."""
     marks: list[Mark] = []
-    for level, repeats in by_level(group).items():
+    for level, repeats in grouped(group, level_of).items():
         views = [_view(plot, result) for result in repeats if result["completed"]]
         values = [view[field] for view in views if field in view]
         if not values:
@@ -191,7 +182,7 @@ def _measured(plot: Plot, group: Sequence[Result], name: str, field: str) -> Ser
 def _planned(plot: Plot, group: Sequence[Result], name: str, *, like: str) -> Series:
     """Return the forecast at the measured loads, with its band as spread. Empty without one."""
     marks: list[Mark] = []
-    for level, (result, *_) in by_level(group).items():
+    for level, (result, *_) in grouped(group, level_of).items():
         band = _figures(as_mapping(result.get("forecast")).get(plot.planned))
         if band:
             low, typical, high = (band[end] for end in ("low", "typical", "high"))

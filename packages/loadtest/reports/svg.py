@@ -46,7 +46,7 @@ def off_scale(chart: LineChart) -> list[str]:
     x_axis, y_axis = _axes(chart)
     axes = {"x": x_axis, "y": y_axis}
     texts = [limit.text for limit in chart.limits if not axes[limit.axis].holds(limit.value)]
-    texts += [span.label for span in chart.spans if _is_far(span, x_axis)]
+    texts += [span.label for span in chart.spans if span.start > x_axis.high or span.end < x_axis.low]
     for line in chart.series:
         far = [mark.label for mark in line.marks if not (x_axis.holds(mark.x) and y_axis.holds(mark.y))]
         texts += far[-1:] if line.look == "plain" else far
@@ -73,14 +73,14 @@ def chart_svg(chart: LineChart) -> str:
     labels = Labels(WIDTH, HEIGHT)
     name = escape(chart.title, quote=True)
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}" xmlns="http://www.w3.org/2000/svg">']
-    parts += [_span(span, x_axis) for span in chart.spans if not _is_far(span, x_axis)]
+    parts += [_span(span, x_axis) for span in chart.spans if span.start <= x_axis.high and span.end >= x_axis.low]
     parts += [*_grid(x_axis, y_axis, labels), labels.place("label", chart.y_label, [(4, 14, "start")])]
     parts.append(labels.place("label", chart.x_label, [((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "middle")]))
     tags: list[tuple[float, float, str]] = []
     for line, stroke in zip(chart.series, _strokes(chart), strict=True):
         held = [mark for mark in line.marks if x_axis.holds(mark.x) and y_axis.holds(mark.y)]
         places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in held]
-        parts.append(f'<g style="color:{stroke}">')
+        parts.append(f'<g class="{line.look}" style="color:{stroke}">')
         if line.look != "dots" and len(places) > 1:
             path = " ".join(f"{x},{y}" for x, y in places)
             parts.append(f'<polyline class="line{" dashed" if line.is_dashed else ""}" points="{path}"/>')
@@ -145,10 +145,6 @@ def _grid(x_axis: DrawnAxis, y_axis: DrawnAxis, labels: Labels) -> Iterator[str]
     yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{PLOT_BOTTOM}" y2="{PLOT_BOTTOM}"/>'
 
 
-def _is_far(span: Span, x_axis: DrawnAxis) -> bool:
-    return span.start > x_axis.high or span.end < x_axis.low
-
-
 def _span(span: Span, x_axis: DrawnAxis) -> str:
     left, right = x_axis.at(span.start), x_axis.at(span.end)
     size = f'x="{left}" y="{TOP}" width="{max(3.0, right - left):.1f}" height="{PLOT_BOTTOM - TOP}"'
@@ -176,8 +172,8 @@ def _mark(mark: Mark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> It
         top, bottom = (y_axis.at(value) for value in reversed(mark.spread))
         bar = f"M{x},{top}V{bottom}M{x - CAP:.1f},{top}h{2 * CAP}M{x - CAP:.1f},{bottom}h{2 * CAP}"
         yield f'<path class="error{" dashed" if line.is_dashed else ""}" d="{bar}"/>'
-    css = "spot" if line.look == "plain" else "mark" if mark.valid else "mark hollow"
-    yield f'<circle class="{css}" cx="{x}" cy="{y}" r="{RADII[line.look]:g}">{_titled(mark.label)}</circle>'
+    css = "" if line.look == "plain" else ' class="mark"' if mark.valid else ' class="mark hollow"'
+    yield f'<circle{css} cx="{x}" cy="{y}" r="{RADII[line.look]:g}">{_titled(mark.label)}</circle>'
 
 
 def chart_file(chart: LineChart, *, suffix: str = "") -> str:

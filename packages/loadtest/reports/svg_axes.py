@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 FEW_POWERS: Final = 3
 """Number of powers of ten above which an axis has no ticks between them."""
-THOUSAND: Final = 1000.0
 SIZES: Final = {"tick": 12.5, "label": 12.5, "limit-text": 12.5, "tag": 11.0}
 """Font sizes by class on a narrow screen, as in `charts.css`. On a wide one texts are smaller."""
 GLYPH: Final = 0.62
@@ -20,11 +19,10 @@ GAP: Final = 1.0
 def number(value: float) -> str:
     """Return a number in short form for an axis."""
     size = abs(value)
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for limit, scale, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if size >= limit:
-            scale = 1e3 if suffix == "k" else limit
             return f"{value / scale:.3g}{suffix}"
-    return f"{value:,.4g}" if size >= THOUSAND else f"{value:.3g}"
+    return f"{value:,.{4 if size >= 1e3 else 3}g}"  # noqa: PLR2004 - 1,234 has four digits
 
 
 def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:

@@ -285,6 +285,17 @@ def test_a_distribution_is_that_of_the_requests():
         assert (line.marks[0].y, line.marks[-1].y) == (0, 100)
 
 
+def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
+    steady = {"start_s": 1.0, "end_s": 1.99}
+    ((ttft, *_),) = distributions([measured(4, planted(4, 400), steady=steady)], "closed", {})
+    ordered = sorted(1000 * r.ttft_s for r in planted(4, 400) if 1.0 <= r.intended_s <= 1.99)
+    assert len(ordered) == 100
+    assert [m.x for m in ttft.series[0].marks] == pytest.approx(
+        [percentile(ordered, m.y) for m in ttft.series[0].marks]
+    )
+    assert "steady" in ttft.terms
+
+
 def test_repeats_are_one_distribution_and_a_point_that_is_not_valid_is_dashed():
     first, second = [result(4, 16, slower=s, repeat=n) for n, s in enumerate((1.0, 3.0))]
     ((ttft, *_),) = distributions([first, second, result(8, 16, valid=False)], "closed", {})
@@ -354,6 +365,10 @@ def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
     assert main(["report", str(path), "--points", "closed-c1-i16-o32-n0"]) == 0
     html = (path / "report.html").read_text()
     assert "Over time: 1 user, 16 in, 32 out" in html
+    bad = [measured(level, planted(level), valid=level == 2) for level in (1, 2, 4)]
+    names = [group.title for group in report_charts({}, bad) if group.title.startswith("Over time")]
+    assert names[0] == "Over time: 2 users, 16 in, 32 out"
+    assert names[1:] == [f"Over time: {load}, 16 in, 32 out, not valid" for load in ("1 user", "4 users")]
     assert "Over time: 4 users" not in html
     assert not list((path / "charts").glob("time-*-closed-c4-*"))
     assert main(["report", str(path), "--points", "closed-c3"]) == 2
