@@ -19,7 +19,7 @@ PLOT_RIGHT: Final = WIDTH - RIGHT - 12
 PLOT_BOTTOM: Final = HEIGHT - BOTTOM
 COLOURS: Final = 6
 """Distinct colors. More lines use shades of one color, in order."""
-NEAR: Final = 2.0
+NEAR: Final = 4.0
 """Maximum factor by which limits, forecasts and invalid points extend an axis. What is further away is stated below the chart."""
 NEAR_LOG: Final = 10.0
 RADII: Final = {"marked": 4.0, "plain": 4.0, "dots": 2.5}
