@@ -277,3 +277,21 @@ def load_text(result: Mapping[str, Any]) -> str:
     """Return a point's load as text."""
     point = result["point"]
     return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"
+
+
+def load_name(point: Mapping[str, Any]) -> str:
+    """Return the load of a point for a reader: `16 users` or `2.5 requests/s`."""
+    if point["mode"] == "open":
+        return f"{point['level']:,.6g} requests/s"
+    return f"{point['level']:,g} user{'' if point['level'] == 1 else 's'}"
+
+
+def shape_text(point: Mapping[str, Any]) -> str:
+    """Return the tokens of a point for a reader: `1,024 in, 128 out`."""
+    return f"{point['input_tokens']:,} in, {point['output_tokens']:,} out"
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """Return a point for a reader: `16 users, 1,024 in, 128 out`. Its key is for files and options."""
+    repeat = f", repeat {point['repeat'] + 1}" if point["repeat"] else ""
+    return f"{load_name(point)}, {shape_text(point)}{repeat}"

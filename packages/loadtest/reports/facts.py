@@ -163,8 +163,8 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerd
     if has_found:
         tiles.append(
             Tile(
-                name=f"highest load in {found['unit']} that meets the limits",
-                value=f"{found['level']:g}",
+                name="highest load that meets the limits",
+                value=f"{found['level']:g} {found['unit']}",
                 terms=("kept",),
                 alarming=not found["valid"],
             )

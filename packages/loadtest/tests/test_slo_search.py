@@ -12,7 +12,7 @@ from hypothesis import settings
 from loadtest.__main__ import main
 from loadtest.forecast import Band
 from loadtest.generator.load import arrivals
-from loadtest.measure import Objective
+from loadtest.measure import Objective, point_text
 from loadtest.records import EndLoad, StopLoad
 from loadtest.reports.report import write_reports
 from loadtest.slo_search import (
@@ -367,14 +367,14 @@ def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_s
     write_reports(tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert found["sentence"].replace("<", "&lt;") in page
-    assert "Throughput, measured and forecast" in page
-    for end in ("low", "typical", "high"):
-        assert f"the plan expects {band[end]:,.4g} req/s ({end})" in page
+    low, typical, high = (f"{band[end]:,.4g}" for end in ("low", "typical", "high"))
+    assert f"the plan expects {typical} req/s ({low} to {high})" in page
     for result in results.values():
-        planned = result["search"]["forecast_output_tok_per_s"]
-        for name, end in (("forecast", "typical"), ("forecast, low end", "low"), ("forecast, high end", "high")):
-            assert f"{name}, requests/s offered {result['point']['level']:g}: {planned[end]:,.4g} tok/s" in page
-    assert "highest load in req/s that meets the limits" in page
+        planned = result["forecast"]["output_throughput"]
+        assert result["search"]["forecast_output_tok_per_s"] == planned
+        said = f"planned {planned['typical']:,.4g} tok/s ({planned['low']:,.4g} to {planned['high']:,.4g})"
+        assert f"{point_text(result['point'] | {'repeat': 0})}: {said}" in page
+    assert " req/s</b><span>highest load that meets the limits" in page
     again, _ = modelled(model, sweep, resume=True, **options)
     assert again == found
     assert len(read_results(tmp_path / "out")) == found["steps"]

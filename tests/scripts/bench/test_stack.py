@@ -16,11 +16,13 @@ from loadtest.sweep import run_sweep
 from loadtest.tests.test_sweep_runs import Quiet
 from loadtest.traffic.points import Sweep
 from scripts.bench.__main__ import COMMAND
+from scripts.bench.forecast import PlanForecast
 from scripts.bench.refusals import refused
 from scripts.bench.run import open_target
 from scripts.cli.access import AccessError, ServerAccess
 from scripts.cli.command import run_command
 from scripts.cli.reach import endpoint_of
+from tests.scripts.bench.test_forecast import planner
 from tests.scripts.sample_outputs import sample_outputs
 
 SWEEP = Sweep(
@@ -41,8 +43,14 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
     settings = SweepSettings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
     with open_target(settings, None) as (access, ready):
         outcome = run_sweep(ready, SWEEP, access, Quiet())
+        planned = replace(ready, out=tmp_path / "planned", forecast=PlanForecast(planner()))
+        run_sweep(planned, SWEEP, access, Quiet())
     assert outcome.ending == "done"
     (result,) = read_results(tmp_path)
+    assert (ready.forecast is not None, result["forecast"]) == (True, None)  # its settings are not those of the sample
+    (forecast,) = [result["forecast"] for result in read_results(tmp_path / "planned")]
+    assert set(forecast) == {"output_throughput", "mean_ttft_ms", "mean_tpot_ms"}
+    assert all(0 < band["low"] <= band["typical"] <= band["high"] for band in forecast.values())
     assert result["completed"] == 12
     price = 1.42 / 3600 / result["output_throughput"] * 1e6
     assert result["usd_per_million_output_tokens"] == pytest.approx(price, rel=1e-3)
