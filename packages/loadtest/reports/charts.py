@@ -22,7 +22,7 @@ class Plot:
     title: str
     unit: str
     lines: tuple[tuple[str, str], ...]
-    """Name and field of each line. The first one must be known, otherwise there is no chart."""
+    """Name and field of each line. Without the first one, the chart is omitted."""
     terms: tuple[str, ...]
     limit: str = ""
     """Key of its limit in `--slo`, or `slo_share`."""
