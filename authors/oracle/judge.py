@@ -14,6 +14,11 @@ from typing import Final, Literal
 FIGURES: Final = ("ttft", "tpot", "itl", "e2el", "throughput")
 SHARES: Final[Mapping[str, float]] = {"ttft": 0.20, "tpot": 0.05, "itl": 0.08, "e2el": 0.05, "throughput": 0.05}
 """Relative difference allowed between two tools, after division by the server's metric. docs/authors/oracle.md lists the measured noise."""
+OWN_SHARES: Final[Mapping[str, float]] = {"ttft": 0.10, "tpot": 0.03, "itl": 0.03, "e2el": 0.03}
+"""Relative difference allowed between our metric and the server's own histogram of the same requests."""
+MARKED: Final = "ttft"
+"""Metric whose difference from the server may exceed its share if each result says so, because the network, a proxy and the event
+loop add to it."""
 RAW_SHARE: Final = 0.20
 """Relative difference allowed for metrics that are not divided."""
 CONFIDENCE: Final = 0.95
@@ -40,6 +45,8 @@ class OracleRun:
     command: str = ""
     """For our runs, the command that measures the same point with vLLM's tool."""
     invalid_reasons: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    """Notes of our result about the difference of its time to first token from the server's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,12 @@ class FigureComparison:
     """Ratio of ours to theirs, each divided by the server's metric."""
     raw: "RatioInterval"
     """Ratio of ours to theirs."""
+    own: "RatioInterval | None" = None
+    """Ratio of ours to the server's own metric; None for the throughput, which the server does not measure."""
+    marked: int = 0
+    """Our runs that mark this metric as uncertain."""
+    unmarked: int = 0
+    """Our runs that do not mark it, although it is beyond the share of `own`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +146,20 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
             theirs_of_server=statistics.median(theirs[name] for _, theirs in divided),
             relative=ratio_interval([ours[name] / theirs[name] for ours, theirs in divided], SHARES[name]),
             raw=ratio_interval([ours.figures[name] / theirs.figures[name] for ours, theirs in rounds], RAW_SHARE),
+            own=ratio_interval([ours[name] for ours, _ in divided], OWN_SHARES[name]) if name in OWN_SHARES else None,
+            marked=sum(name == MARKED and bool(ours.marks) for ours, _ in rounds),
+            unmarked=sum(
+                _is_beyond(divided_ours[name], OWN_SHARES[name]) and not (name == MARKED and ours.marks)
+                for (ours, _), (divided_ours, _) in zip(rounds, divided, strict=True)
+                if name in OWN_SHARES
+            ),
         )
         for name in FIGURES
     ]
+
+
+def _is_beyond(ratio: float, share: float) -> bool:
+    return not 1 / (1 + share) <= ratio <= 1 + share
 
 
 def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
@@ -170,8 +194,12 @@ def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
     faults = [
         f"{row.point}: {row.figure} differs by {interval}{what}, more than {interval.share:.0%}"
         for row in compared
-        for interval, what in ((row.relative, " relative to the server's metric"), (row.raw, ""))
-        if interval.verdict == "differs"
+        for interval, what in (
+            (row.relative, " from vllm bench serve, relative to the server's metric"),
+            (row.raw, " from vllm bench serve"),
+            (row.own if row.unmarked else None, " from the server's own histogram"),
+        )
+        if interval is not None and interval.verdict == "differs"
     ]
     faults += [
         f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."

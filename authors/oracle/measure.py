@@ -29,6 +29,8 @@ _COUNTERS: Final = {
     "output_tokens": "vllm:generation_tokens_total",
 }
 _SURPLUS: Final = re.compile(r"there were (\d+) (more|fewer) tokens than expected")
+_MARK: Final = "time to first token"
+"""Words of a note about the time to first token."""
 _KEYS: Final = ("ttft", "tpot", "itl", "e2el")
 
 MetricsReader = Callable[[], Mapping[str, float]]
@@ -146,8 +148,13 @@ def our_run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
         figures=_figures(found),
         server=server,
         command=str(found["vllm_command"]),
-        invalid_reasons=tuple(str(reason) for reason in cast("list[object]", found["invalid_reasons"])),
+        invalid_reasons=_texts(found, "invalid_reasons"),
+        marks=tuple(note for note in _texts(found, "notes") if _MARK in note),
     )
+
+
+def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(str(text) for text in cast("list[object]", found.get(key) or []))
 
 
 def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -> OracleRun:

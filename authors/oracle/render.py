@@ -113,8 +113,8 @@ def _of_metrics(metrics: ShapeComparison) -> list[str]:
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:
     lines = [
-        "| point | metric | ours | vllm bench serve | ours / server | theirs / server | relative to the server | verdict | plain | verdict |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | --- | --- |",
+        "| point | metric | ours | vllm bench serve | ours / server | verdict | theirs / server | relative to the server | verdict | plain | verdict |",
+        "| --- | --- | ---: | ---: | --- | --- | ---: | --- | --- | --- | --- |",
     ]
     for row in rows:
         unit = _UNITS.get(row.figure, "ms")
@@ -123,12 +123,20 @@ def _table(rows: Sequence[FigureComparison]) -> list[str]:
             row.figure,
             f"{row.ours:.2f} {unit}",
             f"{row.theirs:.2f} {unit}",
-            f"{row.ours_of_server:.3f}",
+            str(row.own) if row.own is not None else f"{row.ours_of_server:.3f}",
+            _own_verdict(row),
         ]
         cells += [f"{row.theirs_of_server:.3f}", str(row.relative), _verdict(row.relative.verdict, row.relative.share)]
         cells += [str(row.raw), _verdict(row.raw.verdict, row.raw.share)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _own_verdict(row: FigureComparison) -> str:
+    if row.own is None:
+        return ""
+    marked = f", {row.marked} runs marked, {row.unmarked} not" if row.marked else ""
+    return _verdict(row.own.verdict, row.own.share) + marked
 
 
 def _verdict(verdict: str, share: float) -> str:

@@ -22,7 +22,10 @@ from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
 from loadtest.progress import say
 from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
 
-ENDINGS: Final = "exit codes: 0 done, 1 failed or worse, 2 refused, 130 interrupted"
+ENDINGS: Final = (
+    "exit codes: 0 done; 1 failed, a point is invalid or was not measured, a metric is worse, or nothing was compared;\n"
+    "            2 refused, or compare --gate cannot tell; 130 interrupted"
+)
 COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
     "compare": (CompareOptions, compare),
     "report": (ReportFolders, report),

@@ -3,7 +3,7 @@
 Intervals are for the logarithm of the ratio. With three or more repeats in both sweeps, a point's interval is Student's t over the
 repeats, with the larger of the metric's variance over all points and the point's own variance. With fewer repeats, it is a
 block bootstrap over the requests in time order (H. R. Kuensch, Annals of Statistics 17, 1989). A bootstrap shows the noise within a
-run but not the variation between runs, so its verdict is at most "unclear". Intervals are widened for the number
+run but not the variation between runs, so its verdict is always "cannot tell". Intervals are widened for the number
 of comparisons (Bonferroni), so a grid of a hundred points does not raise an alarm by chance.
 """
 
@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from loadtest.errors import SweepError
-from loadtest.foreign import aligned, read_foreign
-from loadtest.measure import SCHEMA_VERSION, load_text
+from loadtest.foreign import Groups, aligned, read_foreign
+from loadtest.measure import SCHEMA_VERSION, load_text, requests_for
+from loadtest.steady import judged
 from loadtest.store import RESULTS, read_results, read_run
 from loadtest.student import student_t
 
@@ -29,6 +30,12 @@ FEWEST_REQUESTS: Final = 8
 SEED: Final = 20_240_229
 """Seed of the resampling, so the same folders produce the same report."""
 
+MOST_NEEDED: Final = 1_000_000
+"""Requests above which no number is named: the change is too close to the threshold."""
+MOST_NAMED: Final = 12
+"""Points of a sweep that a sentence names."""
+
+ChangeVerdict: TypeAlias = Literal["worse", "better", "same", "cannot tell"]
 Columns = dict[str, Any]
 Statistic = Callable[[Columns, Any], Any]
 
@@ -46,9 +53,13 @@ class Metric:
 METRICS: Final = (
     Metric(name="output throughput", field="output_throughput", unit="tok/s", higher_is_better=True),
     Metric(name="median TTFT", field="median_ttft_ms", unit="ms", higher_is_better=False),
-    Metric(name="p99 TTFT", field="p99_ttft_ms", unit="ms", higher_is_better=False),
     Metric(name="mean TPOT", field="mean_tpot_ms", unit="ms", higher_is_better=False),
 )
+TAILS: Final = {
+    share: Metric(name=f"p{share} TTFT", field=f"p{share}_ttft_ms", unit="ms", higher_is_better=False)
+    for share in (99, 95, 90)
+}
+"""Percentiles by share, the highest first. A point is compared by the first that every measurement has enough requests for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +74,13 @@ class FigureChange:
     ratio: float
     low: float
     high: float
-    verdict: str
-    """worse, better, same, or unclear."""
+    verdict: ChangeVerdict
     basis: str
     """Source of the interval: requests or repeats."""
+    requests: int
+    """Complete responses of the smaller side."""
+    requests_needed: int | None
+    """Complete responses per side that probably allow a verdict; None if it has one, or if the number is unknown or too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +96,12 @@ class Comparison:
     """Points whose failure rate grew beyond the threshold, or that no longer have a complete response."""
     left_out: tuple[str, ...]
     """Points in only one sweep, and invalid points."""
+    missing: tuple[str, ...]
+    """Points of BEFORE that AFTER does not have."""
+    invalid: tuple[str, ...]
+    """Common points that are invalid in one of the sweeps."""
+    points_before: tuple[str, ...]
+    points_after: tuple[str, ...]
     differences: tuple[str, ...]
     """Settings that differ between the sweeps."""
     simulated: bool
@@ -90,6 +110,21 @@ class Comparison:
     def worse(self) -> bool:
         """True if a metric got worse beyond the threshold."""
         return bool(self.failures) or any(change.verdict == "worse" for change in self.changes)
+
+    @property
+    def compared_nothing(self) -> bool:
+        """True if no metric and no failure rate was compared."""
+        return not self.changes and not self.failures
+
+    @property
+    def verdict(self) -> ChangeVerdict:
+        """Verdict on the whole comparison. A point of BEFORE without a valid counterpart leaves it open, unless another is worse."""
+        if self.worse:
+            return "worse"
+        verdicts = {change.verdict for change in self.changes}
+        if not verdicts or "cannot tell" in verdicts or self.missing or self.invalid:
+            return "cannot tell"
+        return "better" if "better" in verdicts else "same"
 
 
 def point_name(result: dict[str, Any]) -> str:
@@ -118,27 +153,40 @@ def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def _figures(first: Groups, second: Groups) -> tuple[Groups, Groups]:
+    """Return the figures to compare: those of the steady windows, or of the whole points if one side is of another tool."""
+    if any("tool" in result for groups in (first, second) for group in groups.values() for result in group):
+        return first, second
+
+    def steady(groups: Groups) -> Groups:
+        return {name: [judged(result) for result in group] for name, group in groups.items()}
+
+    return steady(first), steady(second)
+
+
 def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
     """Compare the points that both folders have.
 
     `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
-    folder has no results or the folders have no common point.
+    folder has no results.
     """
-    first, second = aligned(_grouped(before), _grouped(after), point_name)
+    first, second = _figures(*aligned(_grouped(before), _grouped(after), point_name))
     _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
-    if not common:
-        raise SweepError(f"{before} and {after} have no common point. Measure the same loads and lengths.")
-    left_out = [f"{name}: only in {before}" for name in first if name not in second]
+    missing = [name for name in first if name not in second]
+    left_out = [f"{name}: only in {before}" for name in missing]
     left_out += [f"{name}: only in {after}" for name in second if name not in first]
-    left_out += [f"{name}: invalid" for name in common if not _all_valid(first[name] + second[name])]
-    usable = [name for name in common if _all_valid(first[name] + second[name])]
-    error = (1 - confidence) / max(1, len(usable) * len(METRICS))
+    invalid = [name for name in common if not _all_valid(first[name] + second[name])]
+    left_out += [f"{name}: invalid" for name in invalid]
+    usable = [name for name in common if name not in invalid]
+    error = (1 - confidence) / max(1, len(usable) * (len(METRICS) + 1))
+    of_tail = {name: _tail([*first[name], *second[name]]) for name in usable}
     changes = [
         change
-        for metric in METRICS
-        for spread in [_pooled(metric, [group[name] for name in usable for group in (first, second)])]
-        for name in usable
+        for metric in (*METRICS, *TAILS.values())
+        for names in [[name for name in usable if metric in METRICS or of_tail[name] is metric]]
+        for spread in [_pooled(metric, [group[name] for name in names for group in (first, second)])]
+        for name in names
         if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, spread))) is not None
     ]
     return Comparison(
@@ -149,6 +197,10 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
         changes=tuple(changes),
         failures=tuple(_grown_failures(common, first, second, threshold)),
         left_out=tuple(left_out),
+        missing=tuple(missing),
+        invalid=tuple(invalid),
+        points_before=tuple(first),
+        points_after=tuple(second),
         differences=tuple(_differences(before, after)),
         simulated=any(result["simulated"] for group in (*first.values(), *second.values()) for result in group),
     )
@@ -162,6 +214,19 @@ def _differences(before: Path, after: Path) -> list[str]:
         for name in names
         if name in first and name in second and first[name] != second[name]
     ]
+
+
+def _tail(results: Sequence[dict[str, Any]]) -> Metric | None:
+    """Return the highest percentile that every measurement has enough requests for; None without one."""
+    fewest = min(result["completed"] for result in results)
+    return next(
+        (
+            metric
+            for share, metric in TAILS.items()
+            if fewest >= requests_for(share) and all(result.get(metric.field) is not None for result in results)
+        ),
+        None,
+    )
 
 
 def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
@@ -213,7 +278,7 @@ def _same_definitions(before: Path, after: Path, groups: Sequence[Sequence[dict[
 
 
 def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
-    return [math.log(r[metric.field]) for r in results if r[metric.field] and r["completed"]]
+    return [math.log(r[metric.field]) for r in results if r.get(metric.field) and r["completed"]]
 
 
 def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
@@ -243,7 +308,16 @@ def _change(
     )
     known = math.isfinite(half)
     low, high = (ratio * math.exp(-half), ratio * math.exp(half)) if known else (0.0, math.inf)
-    verdict = _verdict(metric, ratio, low, high, judge.threshold)
+    gain = (
+        (ratio, low, high)
+        if metric.higher_is_better
+        else (1 / ratio, 1 / high if known else 0.0, 1 / low if known else math.inf)
+    )
+    verdict = change_verdict(*gain, threshold=judge.threshold) if by_repeats else "cannot tell"
+    requests = min(sum(result["completed"] for result in group) for group in (first, second))
+    needed = requests_needed(gain[0], half, requests, threshold=judge.threshold) if verdict == "cannot tell" else None
+    if needed is not None and not by_repeats:
+        needed = max(needed, math.ceil(requests * REPEATS_WANTED / min(len(found) for found in logs)))
     return FigureChange(
         point=name,
         metric=metric.name,
@@ -253,8 +327,10 @@ def _change(
         ratio=ratio,
         low=low,
         high=high,
-        verdict=verdict if by_repeats or verdict == "same" else "unclear",
+        verdict=verdict,
         basis="repeats" if by_repeats else "requests",
+        requests=requests,
+        requests_needed=needed,
     )
 
 
@@ -267,15 +343,33 @@ def _half_of_repeats(logs: Sequence[Sequence[float]], judge: _Judge) -> float:
     return student_t(judge.error, judge.spread.freedom) * error_s
 
 
-def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: float) -> str:
-    """Return the verdict. A change beyond the threshold counts only if its interval excludes zero change."""
-    gain = ratio if metric.higher_is_better else 1 / ratio
-    certain = low > 1 or high < 1
-    if gain < 1 - threshold:
-        return "worse" if certain else "unclear"
-    if gain > 1 + threshold:
-        return "better" if certain else "unclear"
-    return "same"
+def change_verdict(gain: float, low: float, high: float, *, threshold: float) -> ChangeVerdict:
+    """Return the verdict on a change from its interval. `gain` is above 1 for an improvement.
+
+    A change beyond the threshold counts only if its interval excludes no change. "same" needs evidence: the whole interval is
+    within the threshold.
+    """
+    if 1 - threshold <= low and high <= 1 + threshold:
+        return "same"
+    if gain < 1 - threshold and high < 1:
+        return "worse"
+    if gain > 1 + threshold and low > 1:
+        return "better"
+    return "cannot tell"
+
+
+def requests_needed(gain: float, half: float, requests: int, *, threshold: float) -> int | None:
+    """Return the requests per side that would make an interval of half width `half` (of the logarithm) narrow enough for a verdict.
+
+    An interval becomes narrower with the square root of the requests. None if the number is unknown or above MOST_NEEDED.
+    """
+    change = math.log(gain)
+    lowest = math.log(1 - threshold) if threshold < 1 else -math.inf
+    is_within = lowest <= change <= math.log(1 + threshold)
+    wanted = min(change - lowest, math.log(1 + threshold) - change) if is_within else abs(change)
+    if not math.isfinite(half) or wanted <= half / math.sqrt(MOST_NEEDED / max(1, requests)):
+        return None
+    return math.ceil(requests * max(1.0, (half / wanted) ** 2))
 
 
 def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
@@ -316,30 +410,77 @@ def _mean_tpot(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arr
 _STATISTICS: Final[dict[str, Statistic]] = {
     "output_throughput": _throughput,
     "median_ttft_ms": _ttft_percentile(50),
-    "p99_ttft_ms": _ttft_percentile(99),
+    **{metric.field: _ttft_percentile(share) for share, metric in TAILS.items()},
     "mean_tpot_ms": _mean_tpot,
 }
 
 
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
-    """Return the number of metrics that got worse, and the rest of the verdict."""
-    worse = sum(change.verdict == "worse" for change in comparison.changes) + len(comparison.failures)
-    better = sum(change.verdict == "better" for change in comparison.changes)
+    """Return the number of metrics that got worse, and the rest of the verdict. If nothing was compared, both are about that."""
+    if comparison.compared_nothing:
+        return "NOT COMPARED", f"because {_why_nothing(comparison)}."
+    counts = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _SAID}
+    worse = f"{counts['worse'] + len(comparison.failures)} worse"
+    open_ones = f", {counts['cannot tell']} cannot tell" if counts["cannot tell"] else ""
     rest = (
-        f"{better} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
+        f"{counts['better']} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
         f" intervals of {comparison.confidence:.0%} over all comparisons together."
     )
-    return f"{worse} worse", rest
+    return f"{worse}{open_ones}", rest
+
+
+_SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", "cannot tell")
+
+
+def _why_nothing(comparison: Comparison) -> str:
+    """Return why nothing was compared, with the points of both sweeps."""
+    why = (
+        "no common point is valid in both sweeps or has metrics"
+        if len(comparison.missing) < len(comparison.points_before)
+        else "the sweeps have no common point, so measure the same loads and lengths"
+    )
+    sides = ((comparison.before, comparison.points_before), (comparison.after, comparison.points_after))
+    return "; ".join([why, *(f"{side} has {_named(points)}" for side, points in sides)])
+
+
+def _named(points: Sequence[str]) -> str:
+    more = len(points) - MOST_NAMED
+    named = " | ".join(points[:MOST_NAMED])
+    return f"{named} | {more} more" if more > 0 else named
+
+
+def missing_note(comparison: Comparison) -> str:
+    """Return the sentence about points of BEFORE that AFTER does not have; empty if it has all."""
+    if not comparison.missing:
+        return ""
+    return f"Missing in {comparison.after}: {_named(comparison.missing)}."
 
 
 def basis_note(comparison: Comparison) -> str:
-    """Return why the verdicts are at most unclear, or an empty string."""
-    if all(change.basis != "requests" for change in comparison.changes):
+    """Return why metrics have no verdict and how many requests would allow one, or an empty string."""
+    opened = [change for change in comparison.changes if change.verdict == "cannot tell"]
+    if not opened:
         return ""
-    return (
-        f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show the variation between runs."
-        f" Measure with --repeats {REPEATS_WANTED} or more."
-    )
+    reasons: list[str] = []
+    if any(change.basis == "requests" for change in opened):
+        reasons.append(
+            f"Points with fewer than {REPEATS_WANTED} repeats cannot tell, because one run cannot show the variation between runs:"
+            f" measure with --repeats {REPEATS_WANTED} or more."
+        )
+    else:
+        reasons.append(f"{len(opened)} of {len(comparison.changes)} intervals are too wide for a verdict.")
+    known = [change for change in opened if change.requests_needed is not None]
+    if known:
+        hardest = max(known, key=lambda change: change.requests_needed or 0)
+        reasons.append(
+            f"About {hardest.requests_needed:,} requests per side would decide {hardest.metric} of {hardest.point}, which has {hardest.requests:,}"
+            + (f"; the other {len(known) - 1} need no more." if len(known) > 1 else ".")
+        )
+    if len(known) < len(opened):
+        reasons.append(
+            f"{len(opened) - len(known)} are too close to the threshold or have too few requests to say how many more would decide."
+        )
+    return " ".join(reasons)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -351,4 +492,17 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         }
         for change in comparison.changes
     ]
-    return asdict(comparison) | {"schema_version": 1, "changes": changes, "worse": comparison.worse}
+    return asdict(comparison) | {
+        "schema_version": 1,
+        "changes": changes,
+        "worse": comparison.worse,
+        "verdict": comparison.verdict,
+        "compared": len(comparison.changes),
+        "sentence": comparison_sentence(comparison),
+    }
+
+
+def comparison_sentence(comparison: Comparison) -> str:
+    """Return the verdict as one sentence."""
+    first, rest = verdict_counts(comparison)
+    return f"{first}, {rest}"

@@ -1,5 +1,6 @@
-"""Forecast for a search, supplied by a caller that knows the server."""
+"""What a caller knows about the server: the forecast of points and searches, and the limits of its hardware."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -31,6 +32,22 @@ class Band:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Upper limits of one model on one accelerator, all devices together."""
+
+    model: str
+    accelerator: str
+    prompt_tok_per_s: float
+    """Prompt tokens per second if all operations of the accelerator computed them."""
+    output_tok_per_s: float
+    """Output tokens per second if all operations of the accelerator computed them."""
+    attention: tuple[tuple[float, int | None], ...]
+    """Kinds of attention layers: pairs of a token with an earlier token per second, and the window in tokens, on top of the rates above."""
+    steps_per_s: float
+    """Readings of the active weights per second, at the full memory bandwidth."""
+
+
 class Forecast(Protocol):
     """Prior knowledge about a server. `whole`: loads are users, not requests per second."""
 
@@ -38,8 +55,8 @@ class Forecast(Protocol):
         """Return the highest load that meets the limits, for any level of the point; None without a forecast."""
         ...
 
-    def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
-        """Return the output rate of a point, or None without a forecast."""
+    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
+        """Return the expected metrics of a point by their names in a result, such as `output_throughput`. Empty without a forecast."""
         ...
 
     def why_none(self, traffic: Traffic) -> str:

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -16,7 +17,9 @@ from loadtest.records import RequestRecord, WorkerResult
 
 PERCENTILES: Final = (90, 95, 99, 99.9)
 ALWAYS: Final = frozenset({90, 99})
-"""Percentiles that every result has, regardless of the number of requests, as in `vllm bench serve`."""
+"""Percentiles that every whole point has, regardless of the number of requests, as in `vllm bench serve`. Nothing is judged by them."""
+JUDGED_PERCENTILE: Final = 99
+"""Highest percentile that a point is judged by. The default number of requests supports it unless the server is slow."""
 OUTSIDE: Final = 0.05
 """A percentile is supported if the probability that the largest value is below it is at most this (S. S. Wilks, Determination of Sample Sizes
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
@@ -64,8 +67,11 @@ def requests_for(share: float) -> int:
     return math.ceil(math.log(OUTSIDE) / math.log(share / 100))
 
 
-def _percentile_if_supported(ordered: Sequence[float], share: float) -> float | None:
-    return percentile(ordered, share) if share in ALWAYS or len(ordered) >= requests_for(share) else None
+def supported_percentile(count: int) -> float | None:
+    """Return the highest of PERCENTILES up to JUDGED_PERCENTILE that `count` values support, or None if they support none."""
+    return max(
+        (share for share in PERCENTILES if share <= JUDGED_PERCENTILE and count >= requests_for(share)), default=None
+    )
 
 
 def _sketch(values_s: Iterable[float]) -> list[list[float]]:
@@ -74,7 +80,7 @@ def _sketch(values_s: Iterable[float]) -> list[list[float]]:
     return [[share, round(percentile(ordered, share) * 1000, 3)] for share in SKETCH_SHARES] if ordered else []
 
 
-def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]:
+def _statistics(name: str, values_s: Iterable[float], always: AbstractSet[float]) -> dict[str, float | None]:
     ordered = sorted(values_s)
     keys = ("mean", "median", "std", *(f"p{share:g}" for share in PERCENTILES))
     if not ordered:
@@ -83,11 +89,26 @@ def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]
         statistics.fmean(ordered),
         percentile(ordered, 50),
         statistics.pstdev(ordered),
-        *(_percentile_if_supported(ordered, share) for share in PERCENTILES),
+        *(
+            percentile(ordered, share) if share in always or len(ordered) >= requests_for(share) else None
+            for share in PERCENTILES
+        ),
     )
     return {
         f"{key}_{name}_ms": None if value is None else round(value * 1000, 4)
         for key, value in zip(keys, figures, strict=True)
+    }
+
+
+def latency_figures(done: Sequence[RequestRecord], *, always: AbstractSet[float] = frozenset()) -> dict[str, Any]:
+    """Return the latencies of complete requests. A percentile is None if the values do not support it, except those in `always`."""
+    gaps_s = [gap for record in done for gap in inter_token_s(record)]
+    return {
+        **_statistics("ttft", (record.ttft_s for record in done), always),
+        **_statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None), always),
+        **_statistics("itl", gaps_s, always),
+        **_statistics("e2el", (record.e2e_s for record in done), always),
+        "itl_quantiles_ms": _sketch(gaps_s),
     }
 
 
@@ -138,18 +159,14 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
         "total_output_tokens": tokens_out,
         "request_throughput": rate(len(done)),
         "request_goodput": rate(len(good)) if objective is not None else None,
+        "good_share": round(len(good) / len(records), 6) if objective is not None and records else None,
         "output_throughput": rate(tokens_out),
         "total_token_throughput": rate(tokens_in + tokens_out),
         "max_output_tokens_per_s": round(_peak_tokens_per_s(done), 1),
         "max_concurrent_requests": _peak_concurrency(records),
     }
-    figures |= _statistics("ttft", (record.ttft_s for record in done))
-    figures |= _statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None))
-    gaps_s = [gap for record in done for gap in inter_token_s(record)]
-    figures |= _statistics("itl", gaps_s)
-    figures |= _statistics("e2el", (record.e2e_s for record in done))
+    figures |= latency_figures(done, always=ALWAYS)
     figures |= {
-        "itl_quantiles_ms": _sketch(gaps_s),
         "ttfts": [round(record.ttft_s, 6) for record in done],
         "e2els": [round(record.e2e_s, 6) for record in done],
         "input_lens": [record.prompt_tokens for record in done],
@@ -260,3 +277,21 @@ def load_text(result: Mapping[str, Any]) -> str:
     """Return a point's load as text."""
     point = result["point"]
     return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"
+
+
+def load_name(point: Mapping[str, Any]) -> str:
+    """Return the load of a point for a reader: `16 users` or `2.5 requests/s`."""
+    if point["mode"] == "open":
+        return f"{point['level']:,.6g} requests/s"
+    return f"{point['level']:,g} user{'' if point['level'] == 1 else 's'}"
+
+
+def shape_text(point: Mapping[str, Any]) -> str:
+    """Return the tokens of a point for a reader: `1,024 in, 128 out`."""
+    return f"{point['input_tokens']:,} in, {point['output_tokens']:,} out"
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """Return a point for a reader: `16 users, 1,024 in, 128 out`. Its key is for files and options."""
+    repeat = f", repeat {point['repeat'] + 1}" if point["repeat"] else ""
+    return f"{load_name(point)}, {shape_text(point)}{repeat}"

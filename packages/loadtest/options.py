@@ -14,18 +14,16 @@ from loadtest.slo_search import DEFAULT_SHARE
 from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import Lengths, parse_lengths
 from loadtest.traffic.points import PRESETS, Sweep
-from loadtest.traffic.ramp import Ramp, parse_ramp
 from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
 EXCLUDES: Final = {
     "--trace": (
-        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--ramp", "--concurrency", "--request-rate", "--input-tokens",
+        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--concurrency", "--request-rate", "--input-tokens",
         "--output-tokens",
     ),
     "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--input-tokens", "--output-tokens with a distribution"),
     "--prefix-share": ("--prefix-tokens",),
-    "--ramp": ("--concurrency", "--request-rate"),
 }  # fmt: skip
 """Options that conflict because they set the same thing or a file determines it."""
 RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
@@ -244,14 +242,6 @@ class TrafficOptions:
         tuple[str, ...],
         Option("Adapters that the requests name in turn, such as a,b.", parse=_names, metavar="NAMES"),
     ] = ()
-    ramp: Annotated[
-        Ramp | None,
-        Option(
-            'A rising load, such as "users 1..32 over 60s" or "rate 0.5..8 over 60s".',
-            parse=parse_ramp,
-            metavar="TEXT",
-        ),
-    ] = None
 
     def traffic(self, load: LoadOptions) -> Traffic:
         """Return the definition of the load. Raises SweepError if options conflict."""
@@ -259,8 +249,6 @@ class TrafficOptions:
             raise SweepError(f"{one} and {other} cannot be combined.")
         if self.time_scale != 1.0 and self.trace is None:
             raise SweepError(f"--time-scale {self.time_scale:g} requires --trace FILE.")
-        if self.turns > 1 and self.ramp is not None and self.ramp.of == "rate":
-            raise SweepError(f"--turns {self.turns} requires a --ramp of users, not {self.ramp.text!r}.")
         if self.think_time and self.turns == 1:
             raise SweepError(f"--think-time {self.think_time:g} requires --turns N.")
         if self.image_size is not None and not self.images:
@@ -277,7 +265,6 @@ class TrafficOptions:
             time_scale=self.time_scale,
             turns=self.turns,
             think_time_s=self.think_time,
-            ramp=self.ramp,
         )
 
     def _contradictions(self, load: LoadOptions) -> list[tuple[str, str]]:
@@ -289,7 +276,6 @@ class TrafficOptions:
             "--prefix-tokens": self.prefix_tokens is not None,
             "--images": self.images > 0,
             "--audio-s": self.audio_s > 0,
-            "--ramp": self.ramp is not None,
             "--input-tokens": bool(load.input_tokens),
             "--output-tokens": bool(load.output_tokens),
             "--output-tokens with a distribution": isinstance(load.output_tokens, Lengths),
@@ -355,8 +341,11 @@ class ReportOptions:
     ] = None
     slo_share: Annotated[
         float,
-        Option("Share of the requests that must meet --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
+        Option("Share of the requests that must meet --slo.", least=0.5, most=0.9999, metavar="SHARE"),
     ] = DEFAULT_SHARE
+    allow_invalid: Annotated[
+        bool, Option("Exit with 0 even if a point is invalid. It stays invalid in every report.")
+    ] = False
     as_json: JsonSwitch = False
 
 
@@ -403,6 +392,12 @@ class CompareOptions:
     after: Annotated[Path, Option("Candidate: folder of a sweep, or results of vllm bench serve.", positional=True)]
     threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
+    gate: Annotated[
+        bool,
+        Option(
+            "Exit with 0 only if every point is better or same; 1 if one is worse, 2 if the comparison cannot tell."
+        ),
+    ] = False
     out: Annotated[
         Path | None,
         Option("Also write the Markdown to this file, and a page with charts to FILE.html.", metavar="FILE"),

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
+from loadtest.loads import good_share, objective_of, share_of
 from loadtest.measure import SCHEMA_VERSION, load_text
-from loadtest.slo_search import DEFAULT_SHARE
-from loadtest.steady import steady_output
+from loadtest.steady import judged, steady_output
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -86,7 +86,7 @@ def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: ""
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}
     for folder in folders:
-        run, results = read_run(folder), read_results(folder)
+        run, results = read_run(folder), [judged(result) for result in read_results(folder)]
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
         quality = quality_of(run)
@@ -150,12 +150,7 @@ def _limits_text(run: Mapping[str, Any]) -> str:
         for name, value in as_mapping(run.get("slo")).items()
         if value is not None
     ]
-    return f"limits {' and '.join(limits)} for {100 * _share(run):g}% of the requests" if limits else ""
-
-
-def _share(run: Mapping[str, Any]) -> float:
-    share = as_mapping(run.get("find")).get("slo_share")
-    return float(share) if isinstance(share, int | float) else DEFAULT_SHARE
+    return f"limits {' and '.join(limits)} for {100 * share_of(run):g}% of the requests" if limits else ""
 
 
 def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
@@ -200,15 +195,10 @@ def _is_within(run: Mapping[str, Any], group: _Results) -> bool:
     """Return whether enough requests of a load met the limits; True if the sweep has none."""
     if not any(result["completed"] for result in group):
         return False
-    if not run.get("slo"):
+    objective = objective_of(run)
+    if objective is None:
         return True
     level = as_mapping(run.get("found")).get("level")
     if isinstance(level, int | float) and group[0]["point"]["level"] > level:
         return False
-    sent = sum(result["completed"] + result["failed"] for result in group)
-    good = sum((result["request_goodput"] or 0.0) * result["duration"] for result in group)
-    return good >= _share(run) * sent - _ROUNDING
-
-
-_ROUNDING: Final = 0.5
-"""Requests by which a rounded rate may differ."""
+    return good_share(group, objective) >= share_of(run)

@@ -1,19 +1,23 @@
 """Consistency checks of a point's metrics, with each other and with the server's metrics.
 
-Two checks: Little's law (requests in flight = rate x time in the system; J. D. C. Little, Operations Research 9, 1961), whose two sides
-come from different readings of the client; and the server's histograms and counters in /metrics, measured by another clock.
+Three checks: Little's law (requests in flight = rate x time in the system; J. D. C. Little, Operations Research 9, 1961), whose two
+sides come from different readings of the client; the server's histograms and counters in /metrics, measured by another clock; and the
+limits of the accelerator. A result above those counts cached prompts, names another model, or estimates tokens by characters.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from loadtest.forecast import Roofline
 from loadtest.records import RequestRecord
 from loadtest.steady import SteadyWindow, mean_in_flight
 from loadtest.traffic.points import Point
 
 MOST_DIFFERENCE: Final = 0.10
 """Relative difference allowed between two values of the same quantity."""
+TTFT_NOTE_DIFFERENCE: Final = 0.05
+"""Relative difference of the time to first token from the server's above which a point gets a note."""
 LITTLE_FLOOR_S: Final = 0.02
 """Time per request by which Little's law may be off regardless of its share: the end of the stream, and the next request of a slot."""
 SERVER_FLOOR_S: Final = 0.02
@@ -21,6 +25,9 @@ SERVER_FLOOR_S: Final = 0.02
 NETWORK_FLOOR_S: Final = 0.05
 """Allowed time between the client and the engine, in addition to the round trip."""
 TOKENS_DIFFERENCE: Final = 0.01
+MOST_OF_PEAK: Final = 0.80
+"""A result above this share of the peak FLOPS is impossible. The best published figure for serving is 76 %, for the input tokens of
+very large batches (Pope et al., Efficiently Scaling Transformer Inference, 2022)."""
 COUNT_DIFFERENCE: Final = 0.02
 """Allowed difference in request counts. Server and client must count the same requests for their means to be comparable."""
 
@@ -72,7 +79,50 @@ def server_reasons(
         reasons.append(
             f"the responses state {tokens} output tokens, but the server's counter {counted:.0f} (more than {TOKENS_DIFFERENCE:.0%} apart)"
         )
-    return [reason for reason in reasons if reason is not None], []
+    notes = [] if reasons[0] else _ttft_notes(begun, server)
+    return [reason for reason in reasons if reason is not None], notes
+
+
+def impossible_reason(figures: Mapping[str, Any], roofline: Roofline | None, *, cached_tokens: float) -> str | None:
+    """Return one sentence if a point's metrics are above the limits of the accelerator; None otherwise, or if the limits are unknown."""
+    duration_s = figures["duration"]
+    if roofline is None or not duration_s or not figures["completed"]:
+        return None
+    computed = max(0.0, figures["total_input_tokens"] - cached_tokens)
+    tokens_out = figures["total_output_tokens"]
+    # A token attends to half of the mean request on average.
+    earlier = (figures["total_input_tokens"] + tokens_out) / figures["completed"] / 2
+    attention_s = sum(min(earlier, window or earlier) / pairs_per_s for pairs_per_s, window in roofline.attention)
+    busy_s = (
+        computed / roofline.prompt_tok_per_s
+        + tokens_out / roofline.output_tok_per_s
+        + (computed + tokens_out) * attention_s
+    )
+    if busy_s > MOST_OF_PEAK * duration_s:
+        return (
+            f"{figures['total_token_throughput']:.0f} tok/s is impossible on {roofline.accelerator}: {roofline.model} would need"
+            f" {busy_s / duration_s:.0%} of its peak FLOPS, but no server reaches {MOST_OF_PEAK:.0%}; check whether cached prompts were counted"
+        )
+    # Without speculative decoding a request gets one token per step, and each step reads the active weights at least once.
+    fastest = figures["max_concurrent_requests"] * roofline.steps_per_s
+    if figures["output_throughput"] > fastest:
+        return (
+            f"{figures['output_throughput']:.0f} output tok/s is impossible on {roofline.accelerator} without speculative decoding: reading the"
+            f" weights of {roofline.model} once per step allows {fastest:.0f}"
+        )
+    return None
+
+
+def _ttft_notes(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> list[str]:
+    """Return a note if the reported time to first token differs from the server's, but by less than a network may add."""
+    if not server["mean_ttft_ms"]:
+        return []
+    ours_ms = statistics.fmean(record.first_s - record.sent_s for record in begun) * 1000
+    theirs_ms = server["mean_ttft_ms"]
+    if abs(ours_ms / theirs_ms - 1) <= TTFT_NOTE_DIFFERENCE:
+        return []
+    both = f"{ours_ms:.1f} ms here, {theirs_ms:.1f} ms in the server's histogram"
+    return [f"the mean time to first token is uncertain by {abs(ours_ms - theirs_ms):.1f} ms: {both}"]
 
 
 def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> str | None:

@@ -13,11 +13,11 @@ from loadtest.measure import (
     invalid_reasons,
     load_figures,
 )
-from loadtest.proof import little_reasons, server_reasons
+from loadtest.proof import impossible_reason, little_reasons, server_reasons
 from loadtest.records import WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings, warm_up_requests
-from loadtest.steady import saturation_figures, steady_figures, steady_window
+from loadtest.steady import saturation_figures, steady_figures, steady_notes, steady_window
 from loadtest.timeline import point_timeline
 from loadtest.traffic.figures import traffic_figures, traffic_notes
 from loadtest.traffic.points import Point
@@ -51,18 +51,18 @@ def point_result(
     unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
     window = None if unsteady else steady_window(records, point)
     saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
+    steady = steady_figures(records, window, settings.objective)
     disagreements, not_compared = server_reasons(records, figures, server)
     reasons += [*little_reasons(records, figures, point, window), *disagreements]
     notes = [
         *_notes(figures, server, client, point, prepared),
         *traffic_notes(records, results, point, prepared),
         *_saturation_notes(saturation),
+        *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
         *not_compared,
     ]
-    if settings.roofline is not None:
-        cached = server["prefix_cache_hits"] or 0.0
-        impossible = settings.roofline.impossible(figures, cached_tokens=cached)
-        reasons += [impossible] if impossible else []
+    impossible = impossible_reason(figures, settings.roofline, cached_tokens=server["prefix_cache_hits"] or 0.0)
+    reasons += [impossible] if impossible else []
     throughput = figures["output_throughput"]
     price = settings.usd_per_hour
     return {
@@ -79,7 +79,7 @@ def point_result(
         "max_concurrency": point.concurrency,
         "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
         **figures,
-        "steady": steady_figures(records, window),
+        "steady": steady,
         "saturation": saturation,
         "timeline": point_timeline(records),
         **error_figures(records),
@@ -88,7 +88,7 @@ def point_result(
         else None,
         "server": server,
         "client": client,
-        **traffic_figures(records, results, prepared),
+        **traffic_figures(results, prepared),
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +12,13 @@ from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
 from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
 from loadtest.progress import reporter_for_stderr, say
+from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
-from loadtest.store import read_results
+from loadtest.store import read_results, read_run
 from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
+from loadtest.verdict import SweepVerdict, sweep_verdict
 
 if TYPE_CHECKING:
     from loadtest.overview import QualityOf
@@ -28,6 +30,8 @@ FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 """Exit codes, shared with programs that use this package."""
+GATE_CODES: Final = {"better": DONE, "same": DONE, "worse": FAILED, "cannot tell": REFUSED}
+"""Exit codes of `compare --gate` by its verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +57,15 @@ def measure(options: LoadTestOptions) -> int:
     files = conclude(settings, outcome, OWN)
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
-    return exit_code(outcome)
+    return exit_code(outcome, allow_invalid=options.report.allow_invalid)
 
 
 def compare(options: CompareOptions, remark: str = "") -> int:
-    """Compare two sweeps point by point, as Markdown for a pull request. Exit code 1 if a metric got worse beyond the threshold.
+    """Compare two sweeps point by point, as Markdown for a pull request.
 
-    `remark`: a sentence of the caller below the Markdown; empty for none.
+    Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
+    # `remark`: a sentence of the caller below the Markdown; empty for none.
     from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
         compare_folders,
         comparison_json,
@@ -75,7 +80,9 @@ def compare(options: CompareOptions, remark: str = "") -> int:
         written = comparison_page(comparison) if options.out.suffix == ".html" else text
         options.out.write_text(written, encoding="utf-8")
     print(json.dumps(comparison_json(comparison)) if options.as_json else text)
-    return FAILED if comparison.worse else DONE
+    if options.gate:
+        return GATE_CODES[comparison.verdict]
+    return FAILED if comparison.worse or comparison.compared_nothing else DONE
 
 
 def report(options: ReportFolders, quality_of: "QualityOf" = lambda _run: "") -> int:
@@ -122,7 +129,6 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
     given = {
         "--turns": traffic.turns > 1,
         "--trace": traffic.trace is not None,
-        "--ramp": traffic.ramp is not None,
         "--duration": load.duration is not None,
         "--repeats": load.repeats > 1,
         "--stop-when-saturated": load.stop_when_saturated,
@@ -140,7 +146,7 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
         raise SweepError(
             "--find slo for a rate needs a limit of ttft or e2e, because queued requests still meet tpot. Add one to --slo, or pass --concurrency."
         )
-    return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
+    return replace(sweep, concurrency=(), request_rate=load.request_rate)
 
 
 def sweep_settings(
@@ -182,44 +188,71 @@ def conclude(settings: SweepSettings, outcome: SweepOutcome, program: Program) -
     return files
 
 
-def exit_code(outcome: SweepOutcome) -> int:
-    """Return the exit code of a program that ran a sweep."""
+def exit_code(outcome: SweepOutcome, *, allow_invalid: bool = False) -> int:
+    """Return the exit code of a program that ran a sweep. A point that was asked for and is not valid is a failure."""
     if outcome.ending == "interrupted":
         return INTERRUPTED
     if outcome.found is not None:
         return DONE if outcome.found["valid"] else FAILED
     if outcome.ending == "unreachable":
         return REFUSED
-    return FAILED if outcome.ending != "done" or outcome.empty or outcome.failing else DONE
+    if outcome.ending != "done" or outcome.empty or outcome.failing:
+        return FAILED
+    return FAILED if sweep_findings(outcome) and not allow_invalid else DONE
+
+
+def sweep_findings(outcome: SweepOutcome) -> list[str]:
+    """Return why a sweep has fewer valid points than asked for, one sentence per reason with its points; empty if it has all.
+
+    Points that were left out on purpose, above saturation or the KV cache, are not asked for.
+    """
+    if outcome.found is not None or outcome.ending != "done":
+        return []
+    none = outcome.invalid == outcome.stored
+    first = [f"No point is valid: {outcome.stored} of {outcome.planned} points were measured."] if none else []
+    return [*first, *(f"{note.line}." for note in group_notes(outcome.invalid_points, outcome.stored))]
+
+
+def folder_verdict(folder: Path) -> SweepVerdict:
+    """Return the verdict on the sweep in a folder."""
+    return sweep_verdict(read_run(folder), read_results(folder))
 
 
 def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, has_reports: bool) -> None:
-    """Print on stderr how the sweep ended and how to continue it."""
-    of_all = f"of {outcome.stored} points"
-    if outcome.failing:
-        say(
-            program.name,
-            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests failed (--max-failed). See the report.",
-        )
-    if outcome.simulated is not None:
-        say(program.name, "the server is SIMULATED. Results do not reflect real hardware.")
-    if outcome.invalid:
-        say(
-            program.name,
-            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the metrics are impossible. See the report.",
-        )
-    if outcome.found is not None:
-        say(program.name, f"{outcome.found['sentence']}.")
-    if outcome.empty:
-        say(program.name, f"{outcome.empty} {of_all} have no complete response. --resume measures them again.")
+    """Print on stderr the verdict, the findings, how the sweep ended and how to continue it."""
+    lines = [f"verdict: {folder_verdict(settings.out).sentence}"] if has_reports else []
+    lines += _problems(settings, outcome)
     if outcome.ending != "done":
         kept = f"{outcome.stored} of {outcome.planned} points are complete in {settings.out}"
-        say(program.name, f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
+        lines.append(f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
     elif has_reports:
-        say(program.name, f"{outcome.stored} points in {settings.out}, report: {settings.out / 'report.html'}")
+        lines.append(f"{outcome.stored} points in {settings.out}, report: {settings.out / 'report.html'}")
         command = read_results(settings.out)[-1]["vllm_command"]
-        if command:
-            say(program.name, f"the last point with vLLM's own tool: {command}")
+        lines += [f"the last point with vLLM's own tool: {command}"] if command else []
+    for line in lines:
+        say(program.name, line)
+
+
+def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
+    """Return the lines about points without valid metrics, and the result of a search."""
+    of_all = f"of {outcome.stored} points"
+    lines: list[str] = []
+    if outcome.failing:
+        lines.append(
+            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests failed (--max-failed). See the report."
+        )
+    if outcome.simulated is not None:
+        lines.append("the server is SIMULATED. Results do not reflect real hardware.")
+    if outcome.invalid:
+        lines.append(
+            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the metrics are impossible. See the report."
+        )
+    lines += [f"finding: {finding}" for finding in sweep_findings(outcome)]
+    if outcome.found is not None:
+        lines.append(f"{outcome.found['sentence']}.")
+    if outcome.empty:
+        lines.append(f"{outcome.empty} {of_all} have no complete response. --resume measures them again.")
+    return lines
 
 
 def _continuation(settings: SweepSettings, program: Program) -> str:
@@ -234,6 +267,7 @@ def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path
     results = read_results(settings.out) if outcome.stored else []
     return {
         "schema_version": 1,
+        "verdict": asdict(folder_verdict(settings.out)) if outcome.stored else None,
         "ending": outcome.ending,
         "out": str(settings.out),
         "simulated": outcome.simulated,
@@ -241,6 +275,8 @@ def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path
         "stored": outcome.stored,
         "invalid": outcome.invalid,
         "failing": outcome.failing,
+        "empty": outcome.empty,
+        "findings": sweep_findings(outcome),
         "found": outcome.found,
         "left_out": [dict(row) for row in outcome.left_out],
         "files": [str(file) for file in files],

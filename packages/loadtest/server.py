@@ -12,6 +12,7 @@ from typing import Any, Final
 from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import (
+    CACHE_CONFIG,
     GAPS_SUM,
     GENERATION_TOKENS,
     KV_USAGE,
@@ -54,6 +55,8 @@ class ServerInfo:
     simulated: str | None
     has_tokenizer: bool
     has_metrics: bool
+    kv_cache_tokens: int | None = None
+    """Tokens of all blocks of the KV cache; None if the server does not report them."""
     served: tuple[str, ...] = ()
     """All names that the server accepts as `model`, adapters included."""
 
@@ -74,15 +77,31 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
     version = await _ask(client, "GET", "/version")
     tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
     metrics = await _ask(client, "GET", "/metrics")
+    scrape = parse_metrics(str(metrics.body)) if metrics is not None else None
     return ServerInfo(
         model=served.id,
         max_model_len=next((one.max_model_len for one in (served, *models) if one.max_model_len is not None), None),
         version=str(as_mapping(version.body).get("version")) if version else None,
         simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
-        has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
+        has_metrics=scrape is not None and scrape.total(GENERATION_TOKENS) is not None,
+        kv_cache_tokens=_cache_tokens(scrape) if scrape is not None else None,
         served=tuple(found.id for found in models),
     )
+
+
+def _cache_tokens(scrape: Scrape) -> int | None:
+    """Return the tokens of all blocks of the KV cache, over all engines; None if the server does not report them.
+
+    It is an upper limit: a model with sliding windows needs blocks for each kind of layer.
+    """
+    sizes = [
+        int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+        for name in CACHE_CONFIG
+        for sample in scrape.samples.get(name, ())
+        if sample.labels.get("num_gpu_blocks", "").isdecimal() and sample.labels.get("block_size", "").isdecimal()
+    ]
+    return sum(sizes) or None
 
 
 async def _ask(client: OpenAIClient, method: str, path: str, body: object = None) -> ServerAnswer | None:

@@ -5,13 +5,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from loadtest.forecast import NO_FORECAST, Forecast
+from loadtest.forecast import NO_FORECAST, Forecast, Roofline
 from loadtest.measure import Objective
-from loadtest.roofline import Roofline
 from loadtest.slo_search import DEFAULT_SHARE
 from loadtest.traffic.points import Point
 
 WARM_UP_REQUESTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """Hardware and software of the server, from a caller that deployed it. None: unknown."""
+
+    accelerator: str | None = None
+    zone: str | None = None
+    """Zone, or the region of a service without one."""
+    image: str | None = None
+    """Container image, by digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +56,14 @@ class SweepSettings:
     find: bool = False
     """True to search for the highest load that meets `objective`."""
     slo_share: float = DEFAULT_SHARE
-    """Share of the requests that must meet `objective` in a search."""
+    """Share of the requests that must meet `objective`."""
     forecast: Forecast | None = None
-    """Forecast for a search, or None without prior knowledge of the server."""
+    """Forecast of loads and output rates, or None without prior knowledge of the server."""
     no_forecast: str = NO_FORECAST
     """Reason that `forecast` is missing."""
+    hosting: Hosting = Hosting()
+    kv_cache_tokens: int | None = None
+    """Tokens in the server's KV cache by the forecast, used if the server does not report them."""
     tokenizer: str | None = None
     """Name of the model on Hugging Face, or None if the server uses the same name."""
 

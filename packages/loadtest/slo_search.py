@@ -11,6 +11,7 @@ queue of random arrivals may stay short during a step. A longer step therefore c
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, Final, Literal
 
 from loadtest.forecast import NO_FORECAST, Band, forecast_text
@@ -29,6 +30,14 @@ CONFIRM_S: Final = 600.0
 FEWEST_CONFIRMING: Final = 300
 """... but at least this many, and at most MOST_REQUESTS."""
 MOST_CONFIRMATIONS: Final = 8
+PROBE_USERS: Final = 16
+"""Users of the closed loop that finds the first rate of a search without a forecast."""
+PROBE_S: Final = 5.0
+"""Seconds that the probe sends requests."""
+PROBE_SHARE: Final = 0.75
+"""The first rate, as a share of the rate that the probe completed: limits are met below the capacity."""
+INTERVAL: Final = 0.95
+"""Confidence of the interval of the share that met the limits."""
 WIDTH: Final = 1.05
 """The search ends if the lowest load that misses is at most this factor above the highest that meets the limits."""
 MOST_STEPS: Final = 16
@@ -249,6 +258,16 @@ def bisection_for(concurrency: Sequence[int], rates: Sequence[float]) -> Bisecti
     )
 
 
+def share_interval(kept: int, total: int) -> tuple[float, float]:
+    """Return the interval of a share with the confidence INTERVAL (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
+    if not total:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + INTERVAL) / 2)
+    centre = (kept + z * z / 2) / (total + z * z)
+    half = z / (total + z * z) * math.sqrt(kept * (total - kept) / total + z * z / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
 def limits_text(objective: Objective) -> str:
     """Return the limits as text."""
     pairs = (("ttft", objective.ttft_s), ("tpot", objective.tpot_s), ("e2e", objective.e2e_s))
@@ -283,6 +302,7 @@ def found_json(
         "level": best["point"]["level"] if best is not None else None,
         "unit": unit,
         "missed_at": worst["point"]["level"] if worst is not None else None,
+        "met": _met(best) if best is not None else None,
         "share": share,
         "steps": len(steps),
         "requests": sum(result["search"]["kept"] + result["search"]["missed"] for result in steps),
@@ -305,9 +325,24 @@ def _best(steps: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[Mapping[s
     return max(quick, key=lambda step: step["point"]["level"], default=None), not quick
 
 
+def _met(best: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of the requests that met the limits at the load that was found, with its interval."""
+    kept, requests = best["search"]["kept"], best["search"]["kept"] + best["search"]["missed"]
+    low, high = share_interval(kept, requests)
+    return {
+        "share": round(kept / max(1, requests), 6),
+        "low": round(low, 6),
+        "high": round(high, 6),
+        "requests": requests,
+    }
+
+
 def _wanted(objective: Objective, share: float) -> str:
-    limits = limits_text(objective)
-    return limits if share == DEFAULT_SHARE else f"{limits} for {share:.4g} of the requests"
+    return f"{limits_text(objective)} for {_percent(share)} of the requests"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}%"
 
 
 def _found(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit: str) -> str:
@@ -317,8 +352,15 @@ def _found(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit
         return f"at no tested load{lowest}"
     cost = best["usd_per_million_output_tokens"]
     price = f"{cost:.2f} USD per million output tokens" if cost is not None else "no price without --usd-per-hour"
-    end = "" if worst is not None else ", the highest tested load"
-    return f"up to {best['point']['level']:g} {unit}{end}: {price}"
+    level, met = best["point"]["level"], _met(best)
+    above = (
+        f" (between {level:g} and {worst['point']['level']:g})" if worst is not None else ", the highest tested load"
+    )
+    share = (
+        f"{_percent(met['share'])} of {met['requests']} requests met them, {INTERVAL:.0%} interval {_percent(met['low'])} to"
+        f" {_percent(met['high'])}"
+    )
+    return f"up to {level:g} {unit}{above}: {share}; {price}"
 
 
 def _doubts(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit: str) -> list[str]:

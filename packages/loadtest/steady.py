@@ -1,8 +1,8 @@
 """Steady part of a point, its metrics, and whether the server kept up with an open loop.
 
 The first responses of a point come from an idle server and the last from an emptying one. The steady window between them starts
-when the load is full and ends when the last request is sent. The metrics of the whole point keep the definitions of
-`vllm bench serve`; the metrics of the window are listed in addition.
+when the load is full and ends when the last request is sent. Percentiles, distributions, goodput and verdicts are of the requests sent
+in it (`judged`). The metrics of the whole point keep the definitions of `vllm bench serve` and serve only to compare with that tool.
 """
 
 import statistics
@@ -11,6 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from loadtest.measure import (
+    JUDGED_PERCENTILE,
+    PERCENTILES,
+    Objective,
+    latency_figures,
+    requests_for,
+    supported_percentile,
+)
 from loadtest.records import RequestRecord
 from loadtest.traffic.points import Point
 
@@ -22,6 +30,9 @@ PARTS: Final = 8
 """Parts of a window. A trend uses the medians of the parts, so single late responses do not matter."""
 SAMPLES: Final = 64
 """Times at which the requests in flight are counted."""
+LISTS: Final = ("ttfts", "e2els", "input_lens", "output_lens", "start_times")
+"""Fields of a result with one value per complete response."""
+LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
 GROWTH: Final = 0.05
 """An open loop is over-saturated if requests in flight grow by more than this share of the rate, and latency grows by more than
 this many seconds per second. At a load 5 % above the capacity both do; below it neither keeps growing."""
@@ -78,17 +89,21 @@ def tokens_in(record: RequestRecord, window: SteadyWindow) -> float:
     return (bisect_left(times, window.end_s) - bisect_left(times, window.start_s)) / len(times) * record.output_tokens
 
 
-def steady_figures(records: Sequence[RequestRecord], window: SteadyWindow | None) -> dict[str, Any] | None:
+def steady_figures(
+    records: Sequence[RequestRecord], window: SteadyWindow | None, objective: Objective | None = None
+) -> dict[str, Any] | None:
     """Return the metrics of the steady window, or None without one.
 
-    Rates count arrivals in the window. Latencies are of the requests sent in it.
+    Rates count arrivals in the window. Latencies and `good_share` are of the requests sent in it, `first_wave` of those sent before.
     """
     if window is None:
         return None
     done = [record for record in records if record.error is None]
     sent = [record for record in done if window.holds(record.intended_s)]
-    ttfts = [record.ttft_s for record in sent]
-    tpots = [tpot for record in sent if (tpot := record.tpot_s) is not None]
+    good = [record for record in done if objective is not None and objective.kept_by(record)]
+    judged_sent = [record for record in records if window.holds(record.intended_s)]
+    good_share = sum(window.holds(record.intended_s) for record in good) / max(1, len(judged_sent))
+    good_per_s = sum(window.holds(record.times_s[-1]) for record in good) / window.length_s
     return {
         "start_s": round(window.start_s, 6),
         "end_s": round(window.end_s, 6),
@@ -97,21 +112,92 @@ def steady_figures(records: Sequence[RequestRecord], window: SteadyWindow | None
         "request_throughput": round(sum(window.holds(r.times_s[-1]) for r in done) / window.length_s, 4),
         "output_throughput": round(sum(tokens_in(record, window) for record in done) / window.length_s, 4),
         "mean_in_flight": round(mean_in_flight(records, window), 4),
-        "mean_ttft_ms": _ms(statistics.fmean(ttfts)) if ttfts else None,
-        "median_ttft_ms": _ms(statistics.median(ttfts)) if ttfts else None,
-        "mean_tpot_ms": _ms(statistics.fmean(tpots)) if tpots else None,
-        "mean_e2el_ms": _ms(statistics.fmean(record.e2e_s for record in sent)) if sent else None,
+        "request_goodput": None if objective is None else round(good_per_s, 4),
+        "good_share": None if objective is None else round(good_share, 6),
+        "highest_percentile": supported_percentile(len(sent)),
+        **latency_figures(sent),
+        "first_wave": _first_wave([record for record in done if record.intended_s < window.start_s]),
     }
+
+
+def _first_wave(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Return the latencies of the requests that filled the idle server."""
+    figures = latency_figures(records)
+    ttfts = [record.ttft_s for record in records]
+    return {
+        "requests": len(records),
+        "median_ttft_ms": figures["median_ttft_ms"],
+        "max_ttft_ms": round(max(ttfts) * 1000, 4) if ttfts else None,
+        "median_tpot_ms": figures["median_tpot_ms"],
+        "median_e2el_ms": figures["median_e2el_ms"],
+    }
+
+
+def steady_notes(steady: Mapping[str, Any] | None, *, unsteady: bool, complete: int) -> list[str]:
+    """Return notes about what carries the percentiles of a point: too few requests, or the whole point instead of a steady window."""
+    if not complete:
+        return []
+    count = complete if steady is None else steady["requests"]
+    where = "the whole point" if steady is None else "the steady window"
+    notes = (
+        ["the point is too short for a steady window, so its percentiles and its goodput include the cold first wave"]
+        if steady is None and not unsteady
+        else []
+    )
+    if count < requests_for(JUDGED_PERCENTILE):
+        highest = supported_percentile(count)
+        carried = (
+            "they support no percentile above the median"
+            if highest is None
+            else f"the highest reliable is p{highest:g}"
+        )
+        wanted = f"p{JUDGED_PERCENTILE} needs {requests_for(JUDGED_PERCENTILE)}"
+        notes.append(f"{where} has {count} complete requests, but {wanted}: {carried}")
+    return notes
+
+
+def judged(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored result whose latencies, goodput and per-request lists are those of its steady window.
+
+    Without a window, or in results of earlier releases, they stay those of the whole point, without the percentiles that its number of
+    requests does not support.
+    """
+    steady = result.get("steady")
+    if not steady or "first_wave" not in steady:
+        unsupported = [share for share in PERCENTILES if result["completed"] < requests_for(share)]
+        return {**result, **{f"p{share:g}_{name}_ms": None for share in unsupported for name in LATENCIES}}
+    kept = [number for number, at_s in enumerate(result["start_times"]) if steady["start_s"] <= at_s <= steady["end_s"]]
+    own = ("start_s", "end_s", "requests", "requests_left_out", "first_wave", *_RATES)
+    return {
+        **result,
+        **{name: value for name, value in steady.items() if name not in own},
+        **{name: [result[name][number] for number in kept] for name in LISTS},
+    }
+
+
+_RATES: Final = ("request_throughput", "output_throughput", "mean_in_flight")
+"""Rates of the window that have a field of their own beside those of the whole point."""
+
+
+def tail(result: Mapping[str, Any], latency: str) -> tuple[float, float] | None:
+    """Return the highest percentile that the requests of a judged result support, and its value in ms; None if they support none."""
+    found = ((share, result.get(f"p{share:g}_{latency}_ms")) for share in PERCENTILES if share <= JUDGED_PERCENTILE)
+    return max(((share, float(value)) for share, value in found if value is not None), default=None)
+
+
+def good_share(result: Mapping[str, Any]) -> float | None:
+    """Return the share of the requests of a judged result that meet the limits of `--slo`; None without limits."""
+    share, goodput = result.get("good_share"), result.get("request_goodput")
+    if share is not None or goodput is None:
+        return share
+    # Results of earlier releases have the rate alone.
+    return round(goodput * result["duration"]) / max(1, result["completed"] + result["failed"])
 
 
 def steady_output(result: Mapping[str, Any]) -> float:
     """Return a point's output tokens per second in its steady window, or in the whole point without one."""
     steady = result.get("steady")
     return float((steady or result)["output_throughput"])
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 4)
 
 
 def saturation_figures(

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
@@ -10,13 +10,15 @@ from typing import Any, Final, Literal, TypeAlias
 from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from loadtest.client.proxy import HttpProxy, proxy_of
+from loadtest.client_machine import client_machine
 from loadtest.endpoint import Endpoint
 from loadtest.errors import NotReachedError, SweepError
 from loadtest.forecast import Band
 from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
-from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures
+from loadtest.kv_cells import beyond_cache
+from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
 from loadtest.results import point_result
@@ -26,6 +28,9 @@ from loadtest.slo_search import (
     MOST_CONFIRMATIONS,
     MOST_REQUESTS,
     MOST_STEPS,
+    PROBE_S,
+    PROBE_SHARE,
+    PROBE_USERS,
     Bisection,
     ConfirmationTest,
     Search,
@@ -38,12 +43,13 @@ from loadtest.slo_search import (
     skipped_requests,
     verdict_name,
 )
-from loadtest.steady import steady_output
+from loadtest.steady import steady_figures, steady_output, steady_window
 from loadtest.store import ResultStore, open_store, read_run
 from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
 from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
+from loadtest.traffic.spec import Traffic
 
 RECOVERY_LIMIT_S: Final = 30.0
 """Time that a server which stopped responding has to come back."""
@@ -52,6 +58,8 @@ WARM_UP_INDEX: Final = 1 << 40
 """First index of warm-up prompts, so no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
 """Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
+SEARCH_START: Final = "search_start"
+"""Entry of run.json with the load of a search's first step."""
 FILES_BESIDE: Final = 64
 """Open files of a process other than its streams: pipes, modules, the event loop."""
 
@@ -74,6 +82,8 @@ class SweepOutcome:
     """Stored points without a single complete response."""
     invalid: int
     """Stored points with invalid metrics."""
+    invalid_points: tuple[tuple[str, str], ...]
+    """Key and reason of each stored point with invalid metrics; a point with several reasons has a row for each."""
     failing: int
     """Stored points with more failures than `--max-failed` allows."""
     left_out: tuple[Mapping[str, str], ...]
@@ -136,6 +146,8 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "roofline": asdict(settings.roofline) if settings.roofline else None,
         "traffic": sweep.traffic.as_json(),
         "find": {"slo_share": settings.slo_share} if settings.find else None,
+        "slo_share": settings.slo_share,
+        "hosting": asdict(settings.hosting),
     }
 
 
@@ -188,6 +200,9 @@ class _State:
             planned=self.planned,
             empty=sum(result["completed"] == 0 for result in self.results.values()),
             invalid=sum(not result["valid"] for result in self.results.values()),
+            invalid_points=tuple(
+                (key, str(reason)) for key, result in self.results.items() for reason in result["invalid_reasons"]
+            ),
             failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
             left_out=tuple(self.left_out),
             simulated=self.simulated,
@@ -209,6 +224,8 @@ async def _sweep(
             raise SweepError(f"Cannot measure {client.base_url}: {error}") from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
+        before = read_run(settings.out).get(SEARCH_START) if settings.find and settings.resume else None
+        config |= {SEARCH_START: before} if before else {}
         with open_store(settings.out, config, resume=settings.resume) as store:
             calibration = await _calibration(client, info, chat=settings.chat)
             prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
@@ -225,7 +242,10 @@ async def _sweep(
                 )
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
-            store.write_run(config | {"server": asdict(info), "notes": notes})
+            knowledge = _knowledge(settings, points, prepared.traffic)
+            store.write_run(
+                config | {"server": asdict(info), "notes": notes, "client_machine": client_machine(), **knowledge}
+            )
             for note in notes:
                 reporter.line(note)
             todo = [point for point in points if point.key not in state.results]
@@ -244,8 +264,91 @@ async def _sweep(
                 proxy=proxy,
             )
             if settings.find:
-                return await _find(run, store, state, Search(bisection=_bisection(sweep)))
+                return await _find(run, store, state, await _search(run, store, state, _bisection(sweep)))
             return await _all_points(run, store, todo, state)
+
+
+def _knowledge(settings: SweepSettings, points: Sequence[Point], traffic: Traffic) -> dict[str, Any]:
+    """Return the forecast's highest loads within the limits for each shape, and the reason if no forecast is available."""
+    forecast, objective, first = settings.forecast, settings.objective, points[0]
+    if forecast is None:
+        return {"forecast_levels": [], "no_forecast": settings.no_forecast}
+    known = bool(forecast.figures(traffic, first))
+    why_none = None if known else forecast.why_none(traffic)
+    if objective is None or settings.find:
+        return {"forecast_levels": [], "no_forecast": why_none}
+    shapes = {
+        (point.mode, point.requested_input_tokens or point.input_tokens, point.output_tokens): point for point in points
+    }
+    levels: list[dict[str, Any]] = []
+    for (mode, asked, output), point in shapes.items():
+        band = forecast.level(traffic, point, objective, whole=mode == "closed")
+        if band is not None:
+            levels.append({"mode": mode, "input_tokens": asked, "output_tokens": output, **band.rounded(4)})
+    return {"forecast_levels": levels, "no_forecast": why_none}
+
+
+def _within_cache(run: _Run, store: ResultStore, todo: Sequence[Point], state: _State) -> list[Point]:
+    """Return the points to measure. Cells of a grid beyond the KV cache are left out before they run, with the reason."""
+    tokens = run.info.kv_cache_tokens or run.settings.kv_cache_tokens
+    reasons = beyond_cache(todo, run.prepared.traffic, tokens)
+    for point in todo:
+        if point.key in reasons:
+            run.reporter.skipped(point, reasons[point.key])
+            state.left_out.append({"key": point.key, "reason": reasons[point.key]})
+    if reasons:
+        store.write_run(store.run | {"left_out": state.left_out})
+    return [point for point in todo if point.key not in reasons]
+
+
+async def _search(run: _Run, store: ResultStore, state: _State, bisection: Bisection) -> Search:
+    """Return a search that starts at the given load, near the forecast, or near the rate of a probe. A continued one starts as before."""
+    before = as_mapping(store.run.get(SEARCH_START)).get("level")
+    if isinstance(before, int | float):
+        bisection.first = float(before)
+    elif not state.results:
+        level, origin = await _first_level(run, bisection)
+        bisection.first = bisection.rounded(min(bisection.most, max(bisection.least, level)))
+        unit = "users" if bisection.whole else "req/s"
+        run.reporter.line(f"the search starts at {bisection.first:g} {unit}, from {origin}")
+        store.write_run(store.run | {SEARCH_START: {"level": bisection.first, "from": origin}})
+    return Search(bisection=bisection)
+
+
+async def _first_level(run: _Run, bisection: Bisection) -> tuple[float, str]:
+    """Return the load of the first step, and its origin as text."""
+    sweep, objective = run.prepared.sweep, run.settings.objective
+    given = sweep.concurrency or sweep.request_rate
+    if len(given) == 1 or objective is None:
+        return bisection.first, "the given load"
+    expected, _ = _expected_level(run, objective, whole=bisection.whole)
+    if expected is not None and 0 < expected.typical < bisection.most:
+        return expected.typical, "the plan's forecast"
+    if given:
+        return bisection.first, "the middle of the given loads"
+    return PROBE_SHARE * await _probed_rate(run), f"a probe of {PROBE_USERS} users"
+
+
+async def _probed_rate(run: _Run) -> float:
+    """Return the requests per second that PROBE_USERS users complete within some seconds. No result keeps these requests."""
+    point = replace(
+        _step_point(run, Step(level=1.0)),
+        mode="closed",
+        level=PROBE_USERS,
+        requests=MOST_REQUESTS,
+        duration_s=PROBE_S,
+        seed=point_seed(run.prepared.sweep.seed, "probe"),
+    )
+    recipe, _ = await _recipe(run, point)
+    if not await _warm_up(run, point, recipe):
+        return 1.0  # the first step reports that the server does not respond
+    shares = _shares(run, point, recipe)
+    if run.prepared.dataset is not None:
+        shares = [replace(share, source=None) for share in shares]  # a row would be in the cache when it is measured
+    results = await run.pool.run(shares, limit_s=run.settings.point_timeout_s, progress=run.reporter.progress)
+    records = [record for result in results for record in result.records]
+    figures = steady_figures(records, steady_window(records, point)) or load_figures(records, None)
+    return float(figures["request_throughput"]) or 1.0
 
 
 def _bisection(sweep: Sweep) -> Bisection:
@@ -286,10 +389,8 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
             if result is None:
                 run.reporter.start(point)
                 result = await _measured(run, point)
-                result["search"] |= {
-                    "confirms": step.confirms,
-                    "forecast_output_tok_per_s": _expected_output(run, point, whole=whole),
-                }
+                rate = as_mapping(result["forecast"]).get("output_throughput")
+                result["search"] |= {"confirms": step.confirms, "forecast_output_tok_per_s": rate}
                 store.append(result)
                 state.results[point.key] = result
                 state.measured += 1
@@ -327,11 +428,11 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
     return level, forecast.why_none(traffic) if level is None else ""
 
 
-def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
-    """Return the expected output rate of a step, or None if unknown."""
+def _expected_figures(run: _Run, point: Point) -> dict[str, dict[str, float]] | None:
+    """Return the expected metrics of a point by their names in the result, or None if unknown."""
     forecast = run.settings.forecast
-    band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
-    return None if band is None else band.rounded(2)
+    bands: Mapping[str, Band] = {} if forecast is None else forecast.figures(run.prepared.traffic, point)
+    return {name: band.rounded(4) for name, band in bands.items()} or None
 
 
 def _proxy(url: str) -> HttpProxy | None:
@@ -368,7 +469,7 @@ async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _
         saturation.learn(_point_of(result), result)
     run.reporter.begin(len(todo))
     try:
-        for point in todo:
+        for point in _within_cache(run, store, todo, state):
             if saturation.over(point):
                 reason = "the server is saturated at a lower load"
                 run.reporter.skipped(point, reason)
@@ -428,6 +529,7 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
+            result["forecast"] = _expected_figures(run, point)
             if attempt:
                 result["notes"].append(
                     "the server stopped responding during the point and came back; the point was measured again from its start"
@@ -545,6 +647,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         point,
         output_tokens=min(point.output_tokens, WARM_UP_TOKENS),
         requests=count,
+        least_requests=None,
         duration_s=None,
         mode="closed",
         level=count,
@@ -556,7 +659,6 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         workers=1,
         concurrency=count,
         turns=1,
-        ramp=None,
     )
     if run.prepared.dataset is not None or run.prepared.trace is not None:
         share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
@@ -572,6 +674,10 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         run.reporter.line("the server does not support ignore_eos: responses may be shorter than requested")
         return await _warm_up(run, point, recipe)
     return result.gave_up is None
+
+
+def _sessions(requests: int | None, turns: int) -> int | None:
+    return None if requests is None else -(-requests // turns)
 
 
 def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
@@ -605,13 +711,13 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             concurrency=streams // workers + (worker < streams % workers),
             rate_per_s=point.request_rate,
             poisson=settings.poisson,
-            requests=None if point.requests is None else -(-point.requests // traffic.turns),
+            requests=_sessions(point.requests, traffic.turns),
+            least_requests=_sessions(point.least_requests, traffic.turns),
             duration_s=point.duration_s,
             request_timeout_s=settings.request_timeout_s,
             stall_timeout_s=settings.stall_timeout_s,
             source=source,
             times_s=trace.times_s if trace is not None else None,
-            ramp=traffic.ramp,
             turns=traffic.turns,
             think_time_s=traffic.think_time_s,
             max_model_len=run.info.max_model_len,

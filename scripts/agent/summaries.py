@@ -18,8 +18,12 @@ _MACHINE: Final = ("accelerator", "platform", "verdict", "enough", "memory", "st
 _WAY: Final = ("mode", "chosen", "start_s", "memory_gib", "usd_per_hour", "cold_start_usd")
 _POINT: Final = (
     *("point", "valid", "invalid_reasons", "completed", "failed", "request_throughput", "output_throughput"),
-    *("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms"),
+    *("median_ttft_ms", "median_tpot_ms", "median_e2el_ms"),
     *("usd_per_million_output_tokens", "saturation", "simulated"),
+)
+_STEADY: Final = (
+    *("requests", "highest_percentile", "good_share"),
+    *(f"{key}_{name}_ms" for name in ("ttft", "tpot", "e2el") for key in ("median", "p90", "p95", "p99")),
 )
 
 
@@ -113,7 +117,10 @@ def _smoke(document: Document, _arguments: Arguments) -> Document:
 
 
 def _benchmark(document: Document, _arguments: Arguments) -> Document:
-    points = [_only(one, *_POINT) for one in _objects(document.get("points"))]
+    points = [
+        {**_only(one, *_POINT), "steady": _only(as_mapping(one.get("steady")), *_STEADY)}
+        for one in _objects(document.get("points"))
+    ]
     return {**_without(document, "files", "out"), "points": points}
 
 

@@ -15,6 +15,10 @@ adapters in turn. Each point is stored when it finishes,
 and --resume continues a sweep. Without --out, the results are in
 results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and
 validity.
+
+The verdict comes first: saturated or not, the limit, the best load within --slo, the
+price, and the plan's forecast. The exit code is 1 if a point is invalid or has no
+complete response, with one sentence for each reason, unless --allow-invalid is given.
 """
 
 import sys
@@ -37,7 +41,10 @@ def _bench(options: BenchOptions) -> ExitCode:
 def _compare(options: CompareOptions) -> ExitCode:
     """Compare two sweeps point by point, as Markdown for a pull request.
 
-    Exit code 1 if a metric got worse beyond the threshold.
+    A metric is "same" only if its whole interval is within the threshold. The exit
+    code is 1 if a metric got worse beyond the threshold, or if nothing was compared.
+    With --gate it is 0 if every point is better or same, 1 if one is worse, and 2 if
+    the comparison cannot tell. A point of BEFORE that AFTER lacks is named.
     """
     from loadtest.run import compare
     from scripts.bench.quality import quality_remark

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from loadtest.roofline import Attended, Roofline
+from loadtest.forecast import Roofline
 from planning.machine.hardware import find_accelerator
 from planning.model.catalog import find_id, spec_of
-from planning.model.spec import LayerGroup, tensors
+from planning.model.spec import tensors
 
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
 """Bytes per quantizable weight, without the scales."""
@@ -34,22 +34,20 @@ def roofline_of(model: str, accelerator: str, quantization: str | None = None) -
         step_bytes += read * (BYTES_PER_PARAM.get(precision, 0.5) if tensor.quantizable else 2.0)
     # Layers that share another layer's keys and values skip prompt tokens (vLLM's fast prefill).
     own = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
-    gain = PEAK_GAIN.get(precision, 1.0)
+    flops_per_s = device.devices * device.bf16_tflops * 1e12 * PEAK_GAIN.get(precision, 1.0)
+    # Two operations per weight and token. Scores and their product with the values: two multiply-adds per element of each head.
     return Roofline(
         model=model_id,
         accelerator=device.name,
-        peak_flops_per_s=device.devices * device.bf16_tflops * 1e12 * gain,
-        bandwidth_bytes_per_s=device.devices * device.bandwidth_gb_per_s * 1e9,
-        flops_per_prompt_token=2 * active["matrices"] * own,
-        flops_per_output_token=2 * (active["matrices"] + active["head"]),
-        attention=tuple(_attended(group) for group in spec.groups if group.owns_kv),
-        bytes_per_step=step_bytes,
-    )
-
-
-def _attended(group: LayerGroup) -> Attended:
-    # Scores and their product with the values: two multiply-adds per element of each head.
-    attention = group.attention
-    return Attended(
-        flops_per_token_pair=4.0 * group.count * attention.heads * attention.head_dim, window=attention.window
+        prompt_tok_per_s=flops_per_s / (2 * active["matrices"] * own),
+        output_tok_per_s=flops_per_s / (2 * (active["matrices"] + active["head"])),
+        attention=tuple(
+            (
+                flops_per_s / (4.0 * group.count * group.attention.heads * group.attention.head_dim),
+                group.attention.window,
+            )
+            for group in spec.groups
+            if group.owns_kv
+        ),
+        steps_per_s=device.devices * device.bandwidth_gb_per_s * 1e9 / step_bytes,
     )

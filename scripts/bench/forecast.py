@@ -1,11 +1,11 @@
-"""Planner's forecast of the highest load within the limits, and of the output rate of each search step. Pure functions.
+"""Planner's forecast of the highest load within the limits, and of the metrics of each point. Pure functions.
 
 The planner computes mean times, but a search limits a share of the requests. So the forecast is the load at which the mean request meets
 the limits. A lower measured load is normal if times vary.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -45,10 +45,17 @@ class PlanForecast:
         shape = shape_of(traffic, point, self.image_tokens)
         return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
 
-    def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
-        """Return the output rate of a point."""
-        shape = shape_of(traffic, point, self.image_tokens)
-        return None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
+    def figures(self, traffic: Traffic, point: Point) -> Mapping[str, Band]:
+        """Return the output rate of a point and the mean times of its requests. Above saturation it has no times: the queue grows."""
+        shape, whole = shape_of(traffic, point, self.image_tokens), point.concurrency is not None
+        output = None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
+        if shape is None or output is None:
+            return {}
+        found = {"output_throughput": output}
+        plan = self.answers(at_level(shape, point.level, whole=whole))
+        if plan is not None and (whole or point.level < _saturated_per_s(plan).low):
+            found |= {"mean_ttft_ms": _band(plan.ttft_s.times(1000)), "mean_tpot_ms": _band(plan.tpot_s.times(1000))}
+        return found
 
     def why_none(self, traffic: Traffic) -> str:
         """Return why no forecast is available."""

@@ -18,7 +18,7 @@ from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import reporter_for_stderr
 from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_settings
-from loadtest.settings import SweepSettings
+from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
 from scripts.bench.forecast import WITHOUT_STACK, PlanForecast, left_out
@@ -55,7 +55,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
         keep_sweep(settings.stack, settings.out, since)
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
-    return ExitCode(exit_code(outcome))
+    return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))
 
 
 def _settings(options: BenchOptions) -> SweepSettings:
@@ -116,7 +116,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                     f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog. "
                     "Omit it, or see `python -m scripts.plan --help`."
                 )
-            yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline)
+            hosting = Hosting(accelerator=roofline.accelerator if roofline is not None else None)
+            yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline, hosting=hosting)
         return
     outputs = stack_outputs(settings.stack)
     if outputs.auth == "id-token" and settings.point_timeout_s > TOKEN_MARGIN_S:
@@ -134,7 +135,11 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
                 tokenizer=outputs.model,
                 deployment=_deployment(outputs),
-                forecast=_forecast(settings.stack, outputs) if settings.find else None,
+                hosting=Hosting(
+                    accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
+                ),
+                kv_cache_tokens=outputs.plan.memory.kv_tokens,
+                forecast=_forecast(settings.stack, outputs),
                 roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

@@ -31,7 +31,7 @@ from scripts.preview.face import SavedPlan
 GOOD_TAG: Final = f"{PRODUCT}:good-commit"
 """Stack tag for the last deployed commit that passed its checks."""
 REPEATS: Final = 3
-"""Measurements of every point. With fewer, a comparison is "unclear" at best."""
+"""Measurements of every point. With fewer, a comparison cannot tell."""
 CONFIDENCE: Final = 0.95
 
 
@@ -127,16 +127,24 @@ class EngineSteps:
         return "passed" if verdict == "passed" else "failed" if verdict == "failed" else "unknown"
 
     def bench(self, name: str) -> CheckVerdict:
-        """Run the quick benchmark, with several measurements per point. Passes if every point was measured."""
+        """Run the quick benchmark, with several measurements per point. Passes if every point was measured and no server failed."""
         folder = str(self.out / f"bench-{name}")
         done = self._script("bench", "--stack", self.stack, "--repeats", str(REPEATS), "--out", folder, "--json")
-        if done.report.get("ending") not in {"done", "server gone"}:
+        ending = done.report.get("ending")
+        if ending not in {"done", "server gone"}:
             return "unknown"
-        return "passed" if done.code == 0 else "failed"
+        if done.code == 0:
+            return "passed"
+        # A point that only the client made invalid is not a fault of the commit; the comparison leaves it out and names it.
+        return (
+            "passed"
+            if ending == "done" and all(done.report.get(name) == 0 for name in ("failing", "empty"))
+            else "failed"
+        )
 
     def compare(self) -> BenchVerdict:
         """Compare the benchmarks `before` and `after`. A metric that is worse beyond the threshold fails."""
-        from loadtest.compare import compare_folders  # noqa: PLC0415 - numpy takes 0.1 s
+        from loadtest.compare import compare_folders, comparison_sentence  # noqa: PLC0415 - numpy takes 0.1 s
         from loadtest.errors import SweepError  # noqa: PLC0415 - the same
         from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
 
@@ -146,10 +154,14 @@ class EngineSteps:
         except SweepError as error:
             return BenchVerdict(worse=False, reason=f"The benchmarks cannot be compared: {error}")
         (self.out / "compare.md").write_text(comparison_markdown(found), encoding="utf-8")
+        if found.compared_nothing:
+            return BenchVerdict(worse=False, reason=f"The benchmarks cannot be compared: {comparison_sentence(found)}")
         worse = [f"{change.metric} at {change.point}" for change in found.changes if change.verdict == "worse"]
         worse += found.failures
         if not worse:
-            return BenchVerdict(worse=False, reason="No benchmark metric got worse beyond the threshold.")
+            return BenchVerdict(
+                worse=False, reason=f"No benchmark metric got worse beyond the threshold: {comparison_sentence(found)}"
+            )
         return BenchVerdict(worse=True, reason=f"The benchmark got worse: {'; '.join(worse)}.")
 
     def remember(self, commit: str) -> None:

@@ -60,7 +60,11 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         ),
         Entry(name="connect"),
         Entry(name="smoke"),
-        Entry(name="bench"),
+        Entry(
+            name="bench",
+            summary="Measure a server under load. Exit code 1: a point is not valid. `bench compare --gate`: 0 better or same, "
+            "1 worse, 2 cannot tell.",
+        ),
         Entry(name="quality"),
         Entry(name="batch"),
     ),

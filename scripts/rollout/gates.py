@@ -12,6 +12,7 @@ from contracts.outputs import StackOutputs
 from engine.children import run_async
 from loadtest.progress import reporter_for_stderr
 from loadtest.settings import SweepSettings
+from loadtest.steady import judged
 from loadtest.store import read_results
 from loadtest.sweep import run_sweep, seed_of
 from loadtest.traffic.points import Sweep
@@ -86,7 +87,7 @@ class TagGates:
             raise AccessError(f"the benchmark of {url} failed on this machine: {outcome.detail}.")
         if not results:
             raise ScriptError(f"The benchmark of {url} has no results: {outcome.detail}.")
-        return _measured(results[-1])
+        return _measured(judged(results[-1]))
 
     def _open(self) -> AbstractContextManager[ServerAccess]:
         return open_stack_access(self.outputs)

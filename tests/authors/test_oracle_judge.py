@@ -87,6 +87,24 @@ def test_a_tool_that_reads_the_server_wrongly_differs_whatever_the_noise():
     assert any(fault.startswith("c4: tpot differs by +30.0%") for fault in faults_of(rows))
 
 
+def test_a_difference_from_the_servers_own_histogram_is_a_fault_unless_the_results_mark_it(subtests):
+    """Both tools are wrong by the same factor, so that only the server's histogram can tell."""
+    mark = ("the mean time to first token is uncertain by 3.0 ms",)
+    for name, tool, marks, said in (
+        ("within", 1.02, (), set()),
+        ("beyond 3 %", 1.05, (), {"tpot", "itl", "e2el"}),
+        ("beyond 10 %", 1.15, (), {"ttft", "tpot", "itl", "e2el"}),
+        ("marked", 1.15, mark, {"tpot", "itl", "e2el"}),
+    ):
+        with subtests.test(name):
+            rows = compare_point("c4", [(run(tool=tool, marks=marks), run(tool=tool))] * 6)
+            assert set(verdicts(rows).values()) == {"agrees"}
+            assert {fault.split()[1] for fault in faults_of(rows)} == said
+            assert all("from the server's own histogram, more than" in fault for fault in faults_of(rows))
+    half = [(run(tool=1.15, marks=marks), run(tool=1.15)) for marks in (mark, ()) * 3]
+    assert any(fault.startswith("c4: ttft differs by +15.0%") for fault in faults_of(compare_point("c4", half)))
+
+
 def test_the_definition_of_before_is_found_with_the_figures_that_were_measured_then():
     """Answers that end in special tokens: TPOT 0.94 ms and E2E 69 ms by the last text, 2.71 and 180 ms by vLLM's tool (2026-11-20)."""
     theirs = {"ttft": 12.1, "tpot": 2.71, "itl": 2.71, "e2el": 180.0, "throughput": 354.0}
@@ -146,7 +164,10 @@ def test_recorded_rounds_agree_although_the_machine_was_busy(point):
     rows = compare_point(point, recorded(point))
     assert set(verdicts(rows).values()) == {"agrees"}
     assert set(verdicts(rows, "raw").values()) == {"inconclusive"}
-    assert faults_of(rows) == []
+    assert {row.figure for row in rows if row.own and row.own.verdict == "differs"} <= {"ttft"}
+    # These rounds were recorded before results marked their time to first token.
+    marked = [(replace(ours, marks=("uncertain",)), theirs) for ours, theirs in recorded(point)]
+    assert faults_of(compare_point(point, marked)) == []
     assert count_faults(point, RECORDED[point]["asked"], recorded(point)) == []
 
 

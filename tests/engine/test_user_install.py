@@ -145,7 +145,7 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     assert said.out.strip()
     assert "simulated" in said.err
     user.run(*scripts, "scripts.smoke", "--stack", stack)
-    load = ["--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8"]
+    load = ["--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8", "--allow-invalid"]
     user.run(*scripts, "scripts.bench", "--stack", stack, *load, "--out", user.folder / stack)
     assert (user.folder / stack / "report.html").is_file()
     before = status(user, stack, "--tunnel", "--wake", "--refresh")

@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, islice, takewhile
+from itertools import accumulate, count
 from typing import Any, Final
 
 from loadtest.client.proxy import HttpProxy, open_tunnel
@@ -25,8 +25,8 @@ from loadtest.generator.verdicts import Verdicts
 from loadtest.measure import Objective
 from loadtest.records import RequestRecord, WorkerResult
 from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
+from loadtest.traffic.points import ENOUGH_S
 from loadtest.traffic.prompts import PromptMaker, Recipe
-from loadtest.traffic.ramp import Ramp
 
 WATCH_PERIOD_S: Final = 0.25
 MOST_READY: Final = 2048
@@ -75,7 +75,8 @@ class Share:
     """Source of the requests, or None for prompts of one length from the recipe."""
     times_s: "array[float] | None" = None
     """Intended send times of an open loop, or None to draw them from the rate."""
-    ramp: Ramp | None = None
+    least_requests: int | None = None
+    """Requests, or sessions, after which a closed loop ends once ENOUGH_S have passed; None to send all."""
     turns: int = 1
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
@@ -250,8 +251,11 @@ class LoadGenerator:
     def _indexes(self) -> Iterator[int]:
         share = self._share
         last = None if share.requests is None else share.first_index + share.requests
+        least = None if share.least_requests is None else share.first_index + share.least_requests
         for index in count(share.first_index + share.worker, share.workers):
             if last is not None and index >= last:
+                return
+            if least is not None and index >= least and now_s() - self._start_s >= ENOUGH_S:
                 return
             yield index
 
@@ -302,9 +306,7 @@ class LoadGenerator:
         share, indexes = self._share, self._indexes()  # one iterator: the next free slot takes the next index
         slots: list[asyncio.Task[None]] = []
         for number in range(share.concurrency):
-            user = number * share.workers + share.worker
-            starts_s = user * RAMP_S if share.ramp is None else share.ramp.user_starts_s(user)
-            delay_s = self._start_s + starts_s - now_s()
+            delay_s = self._start_s + (number * share.workers + share.worker) * RAMP_S - now_s()
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             slots.append(self._loop.create_task(self._slot(indexes)))
@@ -367,10 +369,6 @@ class LoadGenerator:
         share = self._share
         if share.times_s is not None:
             return share.times_s
-        if share.ramp is not None:
-            end_s = share.duration_s or share.ramp.over_s
-            risen = takewhile(lambda at_s: at_s < end_s, share.ramp.arrivals(share.recipe.seed, poisson=share.poisson))
-            return array("d", islice(risen, share.requests))
         total = arrival_count(rate_per_s, share.requests, share.duration_s)
         return arrivals(rate_per_s, total, share.recipe.seed, poisson=share.poisson)
 

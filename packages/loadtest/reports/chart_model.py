@@ -21,7 +21,9 @@ class Mark:
     """Tooltip."""
     valid: bool = True
     spread: tuple[float, float] | None = None
-    """Lowest and highest value of the repeats, rendered as an error bar; None without repeats."""
+    """Lowest and highest value, rendered as an error bar; None without."""
+    tag: str = ""
+    """Text next to the mark, such as its load. Omitted if it would overlap another text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +33,11 @@ class Series:
     name: str
     marks: tuple[Mark, ...]
     look: Literal["marked", "plain", "dots"] = "marked"
-    """Style: a line with marks, only a line, or only marks."""
+    """Style: a line with marks, only a line, or only marks. Each mark has its tooltip in all of them."""
     is_dashed: bool = False
-    tags: tuple[str, ...] = ()
-    """Text at each mark, such as its load. Empty for none."""
+    """True for what was not measured or is not valid. Such a line does not determine the scale."""
+    like: str = ""
+    """Name of the line whose color it has; empty for its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +50,14 @@ class LimitLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutSpan:
-    """A part of the x axis that the steady metrics exclude."""
+class Span:
+    """A shaded part of the x axis."""
 
     start: float
     end: float
     text: str
+    label: str
+    """Tooltip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +70,13 @@ class LineChart:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    log_x: bool = True
-    ticks_at_marks: bool = True
-    """True if a logarithmic x axis goes from the lowest to the highest mark, with a tick at each. For loads."""
+    x_scale: Literal["levels", "log", "linear"] = "levels"
+    """`levels`: logarithmic from the lowest to the highest mark, with ticks at marks. For loads."""
     log_y: bool = False
     x_range: tuple[float, float] | None = None
     """Ends of a linear x axis, or None for round values around the marks."""
     limits: tuple[LimitLine, ...] = ()
-    cuts: tuple[CutSpan, ...] = ()
+    spans: tuple[Span, ...] = ()
     about: str = ""
     """Explanation of the chart, in one or two sentences."""
     terms: tuple[str, ...] = ()
@@ -80,67 +84,9 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A cell of a heat map."""
-
-    column: int
-    row: int
-    value: float | None
-    """None without a complete response."""
-    label: str
-    flag: str = ""
-    """`failed` if some requests failed, `invalid` if the metrics are invalid."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
-    """A heat map of concurrency by input length."""
-
-    key: str
-    title: str
-    x_label: str
-    y_label: str
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    about: str = ""
-    terms: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalRow:
-    """A value with its interval. Bounds may be infinite."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    verdict: str
-    """`worse` and `better` have a color."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalChart:
-    """Values with intervals, one per row, around zero."""
-
-    key: str
-    title: str
-    x_label: str
-    y_label: str
-    rows: tuple[IntervalRow, ...]
-    threshold: float
-    """Distance of the two limits from zero."""
-    about: str = ""
-    terms: tuple[str, ...] = ()
-
-
-Chart = LineChart | HeatMap | IntervalChart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChartGroup:
     """Charts under one heading. A page shows a folded group on demand."""
 
     title: str
-    charts: tuple[Chart, ...]
+    charts: tuple[LineChart, ...]
     folded: bool = False

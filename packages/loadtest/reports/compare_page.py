@@ -1,52 +1,42 @@
-"""Comparison as an HTML page or as Markdown: the verdict first, then each metric's changes with their intervals."""
+"""Comparison as an HTML page or as Markdown: the verdict first, then one row per change with its interval."""
 
 import math
 from collections.abc import Sequence
+from html import escape
 from typing import Final
 
-from loadtest.compare import Comparison, FigureChange, basis_note, verdict_counts
-from loadtest.reports.chart_model import ChartGroup, IntervalChart, IntervalRow
+from loadtest.compare import Comparison, FigureChange, basis_note, missing_note, verdict_counts
 from loadtest.reports.facts import Notice
 from loadtest.reports.pages import page
+from loadtest.reports.svg_axes import DrawnAxis
 
-ORDER: Final = ("worse", "better", "unclear", "same")
+ORDER: Final = ("worse", "better", "cannot tell", "same")
+BAR_WIDTH: Final = 160
+REACH: Final = 3.0
+"""Ends of the scale of changes, as a multiple of the largest change or of the threshold. Longer intervals end there."""
 
 
-def _row(change: FigureChange) -> IntervalRow:
-    return IntervalRow(
-        name=change.point,
-        value=100 * (change.ratio - 1),
-        low=100 * (change.low - 1),
-        high=100 * (change.high - 1),
-        verdict=change.verdict,
+def interval_bar(change: FigureChange, comparison: Comparison) -> str:
+    """Return a change with its interval as an `<svg>` element, around zero and between the thresholds, on one scale for the page."""
+    largest = max((abs(each.ratio - 1) for each in comparison.changes if math.isfinite(each.ratio)), default=0.0)
+    reach = REACH * max(comparison.threshold, largest)
+    axis = DrawnAxis(low=-reach, high=reach, start=4, end=BAR_WIDTH - 4, ticks=())
+    low, value, high = (axis.at(ratio - 1) for ratio in (change.low, change.ratio, change.high))
+    lines = (("axis", 0.0), ("limit", -comparison.threshold), ("limit", comparison.threshold))
+    drawn = "".join(f'<line class="{css}" x1="{axis.at(at)}" x2="{axis.at(at)}" y1="1" y2="19"/>' for css, at in lines)
+    said = f"{change.point}: {_percent(change.ratio)} ({_percent(change.low)} to {_percent(change.high)}), {change.verdict}"
+    return (
+        f'<svg viewBox="0 0 {BAR_WIDTH} 20" role="img" aria-label="{escape(said)}" class="verdict {escape(change.verdict)}">{drawn}'
+        f'<path class="error" d="M{low},10H{high}"/><circle class="mark" cx="{value}" cy="10" r="4"><title>{escape(said)}</title></circle></svg>'
     )
-
-
-def change_charts(comparison: Comparison) -> list[IntervalChart]:
-    """Return one chart per metric, with its worst points first."""
-    charts: list[IntervalChart] = []
-    for metric in dict.fromkeys(change.metric for change in comparison.changes):
-        group = [change for change in comparison.changes if change.metric == metric]
-        charts.append(
-            IntervalChart(
-                key=f"change-{metric.lower().replace(' ', '-')}",
-                title=f"Change of {metric}",
-                x_label=f"% against {comparison.before}",
-                y_label="",
-                rows=tuple(_row(change) for change in _ordered(group)),
-                threshold=100 * comparison.threshold,
-                about=f"Dashed: the threshold of {comparison.threshold:.0%}.",
-                terms=("interval",),
-            )
-        )
-    return charts
 
 
 def _notices(comparison: Comparison) -> list[Notice]:
     """Return the notices at the top of the page: the verdict, other regressions, and limits of the metrics."""
     worse, rest = verdict_counts(comparison)
     note = basis_note(comparison)
-    notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse)]
+    notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse or comparison.compared_nothing)]
+    notices += [Notice(text=missing_note(comparison), alarming=True)] if comparison.missing else []
     notices += [Notice(text=failure, alarming=True) for failure in comparison.failures]
     notices += [Notice(text=note)] if note else []
     notices += [Notice(text=f"Not the same load: {text}.") for text in comparison.differences]
@@ -68,9 +58,9 @@ def comparison_page(comparison: Comparison) -> str:
         "comparison.html.j2",
         comparison=comparison,
         notices=_notices(comparison),
-        groups=[ChartGroup(title="Changes", charts=tuple(change_charts(comparison)))],
         changes=_ordered(comparison.changes),
         percent=_percent,
+        bar=interval_bar,
     )
 
 
@@ -82,6 +72,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         comparison=comparison,
         worse=worse,
         rest=rest,
+        missing=missing_note(comparison),
         note=basis_note(comparison),
         changes=_ordered(comparison.changes),
         percent=_percent,

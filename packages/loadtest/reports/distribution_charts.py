@@ -1,49 +1,38 @@
 """Charts of distributions: the share of requests over their latency, one line per load."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
-from loadtest.client.json_values import as_list
-from loadtest.measure import percentile
+from loadtest.client.json_values import as_list, as_mapping
+from loadtest.measure import load_name, percentile, shape_text
 from loadtest.reports.chart_model import LineChart, Mark, Result, Series
-from loadtest.reports.charts import Plotted, by_shape, is_wide_range, limit_lines, load_name, shape_name, shape_of
+from loadtest.reports.charts import grouped, is_wide, level_of, limit_lines, shape_of
 
+KEYS: Final = ("ttft", "tpot", "itl", "e2e")
 MOST_LINES: Final = 6
 SHARES: Final = (0, 1, 2.5, *range(5, 100, 5), 97.5, 99, 99.5, 99.9, 100)
 """Percentiles on a line."""
 
-Pairs = list[tuple[float, float]]
-"""Share in percent and value in ms."""
 
-
-def _pairs(values_ms: list[float]) -> Pairs:
-    ordered = sorted(values_ms)
+def _pairs(key: str, group: Sequence[Result]) -> list[tuple[float, float]]:
+    """Return shares in percent and values in ms: of the requests, or for ITL the mean of the repeats' stored percentiles."""
+    if key == "itl":
+        sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
+        return [(float(rows[0][0]), fmean(float(row[1]) for row in rows)) for rows in zip(*sketches, strict=False)]
+    ordered = sorted(1000 * row[key] for result in group for row in _requests(result) if key in row)
     return [(share, percentile(ordered, share)) for share in SHARES] if ordered else []
 
 
-def _of_list(name: str) -> Callable[[Sequence[Result]], Pairs]:
-    return lambda group: _pairs([1000 * value for result in group for value in result[name]])
-
-
-def _tpots(group: Sequence[Result]) -> Pairs:
-    rows = [row for r in group for row in zip(r["ttfts"], r["e2els"], r["output_lens"], strict=True)]
-    return _pairs([1000 * (e2e - ttft) / (tokens - 1) for ttft, e2e, tokens in rows if tokens > 1])
-
-
-def _itls(group: Sequence[Result]) -> Pairs:
-    """Return the mean of the repeats' percentiles, because the times themselves are not stored."""
-    sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
-    return [
-        (float(rows[0][0]), sum(float(row[1]) for row in rows) / len(rows)) for rows in zip(*sketches, strict=False)
-    ]
-
-
-LATENCIES: Final[Mapping[Plotted, Callable[[Sequence[Result]], Pairs]]] = {
-    Plotted(key="ttft", title="TTFT", limit="ttft_s", terms=("ttft", "cdf")): _of_list("ttfts"),
-    Plotted(key="tpot", title="TPOT", limit="tpot_s", terms=("tpot", "cdf")): _tpots,
-    Plotted(key="itl", title="ITL", terms=("itl", "cdf")): _itls,
-    Plotted(key="e2e", title="E2E", limit="e2e_s", terms=("e2e", "cdf")): _of_list("e2els"),
-}
+def _requests(result: Result) -> Iterator[Mapping[str, float]]:
+    """Return the latencies in seconds of each request of the steady window, or of all without one. A single token has no TPOT."""
+    steady = as_mapping(result.get("steady"))
+    start_s, end_s = steady.get("start_s", -math.inf), steady.get("end_s", math.inf)
+    columns = (result[name] for name in ("start_times", "ttfts", "e2els", "output_lens"))
+    for at_s, ttft, e2e, tokens in zip(*columns, strict=True):
+        if start_s <= at_s <= end_s:
+            yield {"ttft": ttft, "e2e": e2e} | ({"tpot": (e2e - ttft) / (tokens - 1)} if tokens > 1 else {})
 
 
 def chosen(levels: Sequence[float]) -> list[float]:
@@ -56,46 +45,40 @@ def chosen(levels: Sequence[float]) -> list[float]:
 
 def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
     """Return the distributions of each shape. Repeats of a load share a line."""
-    found: list[list[LineChart]] = []
-    for group in by_shape([result for result in results if result["completed"]]).values():
-        charts = (_chart(latency, group, mode, slo) for latency in LATENCIES)
-        found.append([chart for chart in charts if chart is not None])
-    return found
+    shapes = grouped([result for result in results if result["completed"]], shape_of).values()
+    charts = ([_chart(key, group, mode, slo) for key in KEYS] for group in shapes)
+    return [[chart for chart in found if chart is not None] for found in charts]
 
 
-def _chart(latency: Plotted, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
+def _chart(key: str, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
     """Return the distribution of one latency of the points of one shape, or None without values."""
-    loads = {result["point"]["level"] for result in group}
-    levels = chosen(sorted(loads))
-    lines = (_line(latency, [r for r in group if r["point"]["level"] == level], level, mode) for level in levels)
-    series = tuple(line for line in lines if line is not None)
+    loads, name = grouped(group, level_of), key.upper()
+    levels = chosen(list(loads))
+    series = tuple(line for level in levels if (line := _line(key, loads[level])).marks)
     if not series:
         return None
-    shape = shape_of(group[0])
-    limits = limit_lines(slo, latency.limit, axis="x")
+    output, tokens = shape_of(group[0])
+    limits = limit_lines(slo, f"{key}_s", axis="x")
+    steady = key != "itl" and all(result.get("steady") for result in group)
     return LineChart(
-        key=f"cdf-{latency.key}-{mode}-i{shape[1]}-o{shape[0]}",
-        title=f"{latency.title}, {shape_name(shape)}",
-        x_label=f"{latency.title}, ms",
-        y_label="% of the events" if latency.key == "itl" else "% of the requests",
+        key=f"cdf-{key}-{mode}-i{tokens}-o{output}",
+        title=f"{name}, {shape_text(group[0]['point'])}",
+        x_label=f"{name}, ms",
+        y_label="% of the events" if key == "itl" else "% of the requests",
         series=series,
-        log_x=is_wide_range([mark.x for line in series for mark in line.marks]),
-        ticks_at_marks=False,
+        x_scale="log" if is_wide([mark.x for line in series for mark in line.marks if mark.valid]) else "linear",
         limits=limits,
         about=f"{len(levels)} of {len(loads)} loads, evenly chosen." if len(levels) < len(loads) else "",
-        terms=latency.terms_with(limits),
+        terms=(key, "cdf", *(("limit",) if limits else ()), *(("steady",) if steady else ())),
     )
 
 
-def _line(latency: Plotted, group: Sequence[Result], level: float, mode: str) -> Series | None:
-    pairs = LATENCIES[latency](group)
-    if not pairs:
-        return None
+def _line(key: str, group: Sequence[Result]) -> Series:
+    """Return the line of one load; empty without values."""
     valid = all(bool(result["valid"]) for result in group)
-    load = f"{load_name(mode)} {level:g}"
-    marks = tuple(
-        Mark(x=value, y=share, label=f"{load}: {share:g} % within {value:,.4g} ms", valid=valid)
-        for share, value in pairs
+    name = load_name(group[0]["point"]) + ("" if valid else " (not valid)")
+    marks = (
+        Mark(x=value, y=share, label=f"{name}: {share:g} % within {value:,.4g} ms", valid=valid)
+        for share, value in _pairs(key, group)
     )
-    name = load if mode == "closed" else f"{level:g} requests/s"
-    return Series(name=name if valid else f"{name} (not valid)", marks=marks, look="plain", is_dashed=not valid)
+    return Series(name=name, marks=tuple(marks), look="plain", is_dashed=not valid)

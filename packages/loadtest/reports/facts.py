@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.measure import failed_share, failed_text, has_too_many_failures, load_text
 from loadtest.reports.chart_model import Result
 from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
-from loadtest.steady import steady_output
+from loadtest.verdict import BestLoad, SweepVerdict, sweep_verdict
+
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,10 @@ class Facts:
     """Text around the table and the charts."""
 
     title: str
+    verdict: SweepVerdict
     subtitle: tuple[str, ...]
+    header: tuple[str, ...]
+    """Hardware, zone, price, image, release and client machine."""
     tiles: tuple[Tile, ...]
     notices: tuple[Notice, ...]
     failures: tuple[GroupedNote, ...]
@@ -47,24 +52,55 @@ class Facts:
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     """Return the facts of a sweep from its run.json and its results."""
-    server = as_mapping(run.get("server"))
+    server, verdict = as_mapping(run.get("server")), sweep_verdict(run, results)
     subtitle = [str(run.get("url") or "")]
-    if server.get("version"):
-        subtitle.append(f"vLLM {server['version']}")
     length = server.get("max_model_len")
     if isinstance(length, int):
         subtitle.append(f"max-model-len {length:,}")
     subtitle += [str(results[-1]["point"].get("traffic") or "")] if results else []
     subtitle += [f"seed {run.get('seed')}", str(results[-1]["date"]) if results else ""]
     return Facts(
+        verdict=verdict,
+        header=tuple(_header(run)),
         title=f"Benchmark of {run.get('model') or (results[0]['model_id'] if results else 'a server')}",
         subtitle=tuple(part for part in subtitle if part),
-        tiles=tuple(_tiles(run, results)),
+        tiles=tuple(_tiles(run, results, verdict)),
         notices=tuple(_notices(run, results)),
         failures=tuple(failed_notes(results)),
         notes=tuple(_sweep_notes(run)),
         point_notes=tuple(point_notes(results)),
         vllm_command=str(results[-1]["vllm_command"]) if results else "",
+    )
+
+
+def _header(run: Mapping[str, Any]) -> list[str]:
+    """Return what the figures depend on: the server's hardware and software, its price, and this client. Unknown parts are named."""
+    hosting, server = as_mapping(run.get("hosting")), as_mapping(run.get("server"))
+    hardware = hosting.get("accelerator") or as_mapping(run.get("roofline")).get("accelerator")
+    price, version = run.get("usd_per_hour"), server.get("version")
+    return [
+        f"hardware: {hardware or UNKNOWN}",
+        f"zone: {hosting.get('zone') or UNKNOWN}",
+        f"price: {UNKNOWN if price is None else f'{price:g} USD per hour'}",
+        f"image: {_short_image(hosting.get('image'))}",
+        f"release: {f'vLLM {version}' if version else UNKNOWN}",
+        f"client: {_client(as_mapping(run.get('client_machine')))}",
+    ]
+
+
+def _short_image(image: object) -> str:
+    """Return an image reference with the first digits of its digest."""
+    name, separator, digest = str(image or UNKNOWN).partition("@sha256:")
+    return f"{name}{separator}{digest[:12]}"
+
+
+def _client(machine: Mapping[str, object]) -> str:
+    if not machine:
+        return UNKNOWN
+    processor = f" of {machine['processor']}" if machine.get("processor") else ""
+    return (
+        f"{machine.get('system')} {machine.get('architecture')}, {machine.get('cores')} cores{processor},"
+        f" load {machine.get('load_1min')}, Python {machine.get('python')}"
     )
 
 
@@ -102,7 +138,7 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
     return notices
 
 
-def _tiles(run: Mapping[str, Any], results: Sequence[Result]) -> list[Tile]:
+def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> list[Tile]:
     failed, done = (sum(result[name] for result in results) for name in ("failed", "completed"))
     most = _most_failed(run)
     worst = max(results, key=failed_share, default=None)
@@ -121,17 +157,14 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result]) -> list[Tile]:
             alarming=bool(invalid_points(results, most)),
         ),
     ]
-    bad = {result["point"]["key"] for result in invalid_points(results, most)}
-    usable = [result for result in results if result["completed"] and result["point"]["key"] not in bad]
-    best = max(usable, key=steady_output, default=None)
-    if best is not None:
-        tiles += _best_tiles(run, usable, best)
     found = as_mapping(run.get("found"))
-    if isinstance(found.get("level"), int | float):
+    has_found = isinstance(found.get("level"), int | float)
+    tiles += _limit_tiles(run, verdict, has_found=has_found) if verdict.limits else _best_tiles(run, results, verdict)
+    if has_found:
         tiles.append(
             Tile(
-                name=f"highest load in {found['unit']} that meets the limits",
-                value=f"{found['level']:g}",
+                name="highest load that meets the limits",
+                value=f"{found['level']:g} {found['unit']}",
                 terms=("kept",),
                 alarming=not found["valid"],
             )
@@ -139,13 +172,45 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result]) -> list[Tile]:
     return tiles
 
 
-def _best_tiles(run: Mapping[str, Any], usable: Sequence[Result], best: Result) -> list[Tile]:
-    """Return the tiles of the best valid point."""
-    where = "in the steady window " if best.get("steady") else ""
-    tiles = [
+def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> list[Tile]:
+    """Return the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
+    wanted = f"{verdict.limits} for {100 * verdict.slo_share:.6g} % of the requests"
+    best = verdict.best
+    if best is None:
+        return [Tile(name=f"of the valid loads meets {wanted}", value="None", terms=("goodput",), alarming=True)]
+    load = Tile(
+        name=f"highest load of which {100 * verdict.slo_share:.6g} % of the requests meet {verdict.limits} ({best.lengths})",
+        value=f"{best.level:g} {best.unit}",
+        terms=("load", "goodput"),
+    )
+    rate = Tile(
+        name=f"output rate of good requests at {best.load}",
+        value=f"{best.good_tok_per_s:,.0f} tok/s",
+        terms=("throughput", "steady"),
+    )
+    return [*([] if has_found else [load]), rate, *_cost_tiles(run, best, "good tokens")]
+
+
+def _cost_tiles(run: Mapping[str, Any], best: BestLoad, of: str) -> list[Tile]:
+    if best.usd_per_million_good_tokens is None:
+        return []
+    name = f"per million {of} at {best.load}, at {run.get('usd_per_hour'):g} USD per hour"
+    return [Tile(name=name, value=f"{best.usd_per_million_good_tokens:,.3g} USD", terms=("cost",))]
+
+
+def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerdict) -> list[Tile]:
+    """Return the tiles of the valid load with the highest output rate, of a sweep without limits."""
+    best = verdict.best
+    if best is None:
+        return []
+    bad = {result["point"]["key"] for result in invalid_points(results, _most_failed(run))}
+    usable = [result for result in results if result["completed"] and result["point"]["key"] not in bad]
+    result = next(result for result in usable if result["point"]["key"] == best.key)
+    where = "in the steady window " if result.get("steady") else ""
+    return [
         Tile(
-            name=f"highest output rate in tokens per second {where}(load {load_text(best)})",
-            value=f"{steady_output(best):,.0f}",
+            name=f"highest output rate {where}(load {load_text(result)})",
+            value=f"{best.output_tok_per_s:,.0f} tok/s",
             terms=("throughput", "steady"),
         ),
         Tile(
@@ -153,17 +218,8 @@ def _best_tiles(run: Mapping[str, Any], usable: Sequence[Result], best: Result) 
             value=f"{min(result['median_ttft_ms'] for result in usable):,.1f} ms",
             terms=("ttft",),
         ),
+        *_cost_tiles(run, best, "output tokens"),
     ]
-    cost, price = best["usd_per_million_output_tokens"], run.get("usd_per_hour")
-    if cost is not None and price is not None:
-        tiles.append(
-            Tile(
-                name=f"lowest USD per million output tokens at {price:g} USD per hour",
-                value=f"{cost:,.3g}",
-                terms=("cost",),
-            )
-        )
-    return tiles
 
 
 def _sweep_notes(run: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loadtest.measure import failure_reason, requests_for
+from loadtest.measure import failure_reason, point_text
 from loadtest.reports.chart_model import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
@@ -15,7 +15,7 @@ ALL_FROM: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedNote:
-    """A reason and the keys of its points."""
+    """A reason and the names of its points."""
 
     text: str
     points: tuple[str, ...]
@@ -32,7 +32,7 @@ class GroupedNote:
     @property
     def line(self) -> str:
         """The reason with its points, on one line."""
-        names = "" if len(self.points) == self.of >= ALL_FROM else f": {', '.join(self.points)}"
+        names = "" if len(self.points) == self.of >= ALL_FROM else f": {'; '.join(self.points)}"
         return f"{self.text} ({self.count}{names})"
 
 
@@ -69,7 +69,7 @@ def invalid_notes(results: Sequence[Result], most: float) -> list[GroupedNote]:
     """Return why points are not valid."""
     return group_notes(
         (
-            (result["point"]["key"], reason)
+            (point_text(result["point"]), reason)
             for result in invalid_points(results, most)
             for reason in dict.fromkeys([failure_reason(result, most), *result["invalid_reasons"]])
             if reason is not None
@@ -87,7 +87,7 @@ def failed_notes(results: Sequence[Result]) -> list[GroupedNote]:
     return [
         GroupedNote(
             text=f"{sum(r['errors_by_kind'][kind] for r in found):,} x {kind}{_example(found[0], kind)}",
-            points=tuple(result["point"]["key"] for result in found),
+            points=tuple(point_text(result["point"]) for result in found),
             of=len(results),
         )
         for kind, found in kinds.items()
@@ -100,16 +100,7 @@ def _example(result: Mapping[str, Any], kind: str) -> str:
 
 
 def point_notes(results: Sequence[Result]) -> list[GroupedNote]:
-    """Return all other notes about points, including percentiles not supported by the number of requests."""
-    pairs = [(result["point"]["key"], str(note)) for result in results for note in result["notes"]]
-    unsupported = [
-        (result["point"]["key"], f"too few complete responses for {name}, which needs {needed:,}")
-        for name, field, needed in (
-            ("p95", "p95_ttft_ms", requests_for(95)),
-            ("a reliable p99 (marked ~)", "", requests_for(99)),
-            ("p99.9", "p99.9_ttft_ms", requests_for(99.9)),
-        )
-        for result in results
-        if result["completed"] and result["completed"] < needed and (not field or field in result)
-    ]
-    return group_notes([*pairs, *unsupported], len(results))
+    """Return all other notes about points."""
+    return group_notes(
+        [(point_text(result["point"]), str(note)) for result in results for note in result["notes"]], len(results)
+    )

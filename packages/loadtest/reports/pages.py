@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from loadtest.reports.chart_model import ChartGroup, Result
 from loadtest.reports.facts import Facts
 from loadtest.reports.svg import STYLE as CHART_STYLE
-from loadtest.reports.svg import chart_svg, far_limits, legend_entries
-from loadtest.reports.svg_rows import WIDE_COLUMNS
+from loadtest.reports.svg import chart_svg, legend_entries, off_scale
 from loadtest.reports.table import columns_of
 from loadtest.reports.terms import terms
 
@@ -49,12 +48,11 @@ def _environment() -> "Environment":
     )
     cast("dict[str, object]", found.globals).update(
         chart_svg=chart_svg,
-        far_limits=far_limits,
         legend_entries=legend_entries,
         most_names=MOST_NAMES,
+        off_scale=off_scale,
         style="".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, FOLDER / "report.css")),
         terms=terms(),
-        wide_columns=WIDE_COLUMNS,
     )
     return found
 

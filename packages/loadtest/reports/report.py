@@ -11,6 +11,7 @@ from loadtest.reports.pages import sweep_report
 from loadtest.reports.report_charts import report_charts
 from loadtest.reports.svg import chart_file
 from loadtest.reports.table import summary_csv
+from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole
 
 SIMULATED: Final = "simulated server"
@@ -34,11 +35,12 @@ def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
     if not results:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
-    facts, groups = sweep_facts(run, results), report_charts(run, results, points)
+    shown = [judged(result) for result in results]
+    facts, groups = sweep_facts(run, shown), report_charts(run, shown, points)
     texts = {
         folder / "summary.csv": summary_csv(results),
-        folder / "report.md": sweep_report("md", facts, results, groups),
-        folder / "report.html": sweep_report("html", facts, results, groups),
+        folder / "report.md": sweep_report("md", facts, shown, groups),
+        folder / "report.html": sweep_report("html", facts, shown, groups),
     }
     for path, text in texts.items():
         write_whole(path, text)

@@ -5,9 +5,8 @@ from typing import Any
 
 from loadtest.client.json_values import as_mapping
 from loadtest.reports.chart_model import ChartGroup, Result
-from loadtest.reports.charts import charts_over_load, further_percentiles, heat_maps
+from loadtest.reports.charts import charts_over_load
 from loadtest.reports.distribution_charts import distributions
-from loadtest.reports.search_chart import search_charts
 from loadtest.reports.time_charts import points_over_time
 
 
@@ -16,23 +15,15 @@ def report_charts(run: Mapping[str, Any], results: Sequence[Result], keys: Seque
 
     Raises SweepError if such a point cannot be charted.
     """
-    slo, most = as_mapping(run.get("slo")), float(run.get("max_failed", 1.0))
+    slo = as_mapping(run.get("slo"))
     modes = {mode: [r for r in results if r["point"]["mode"] == mode] for mode in ("closed", "open")}
-    over_load = [chart for mode, group in modes.items() for chart in charts_over_load(group, mode, slo, most)]
-    by_shape = [charts for mode, group in modes.items() for charts in distributions(group, mode, slo)]
-    groups = [
-        ChartGroup(title="Charts", charts=(*search_charts(run, results), *over_load, *heat_maps(results))),
-        ChartGroup(
-            title="Time to first token of the other shapes",
-            charts=tuple(chart for mode, group in modes.items() for chart in further_percentiles(group, mode, slo)),
-            folded=True,
-        ),
-        ChartGroup(title="Distributions", charts=tuple(chart for charts in by_shape[:1] for chart in charts)),
-        ChartGroup(
-            title="Distributions of the other shapes",
-            charts=tuple(chart for charts in by_shape[1:] for chart in charts),
-            folded=True,
-        ),
-        *points_over_time(results, slo, keys),
-    ]
-    return [group for group in groups if group.charts]
+    over_load = [charts_over_load(group, mode, run) for mode, group in modes.items()]
+    shapes = [charts for mode, group in modes.items() for charts in distributions(group, mode, slo)]
+    groups = (
+        ("Charts", [chart for first, _ in over_load for chart in first], False),
+        ("Charts of the other shapes", [chart for _, further in over_load for chart in further], True),
+        ("Distributions", [chart for charts in shapes[:1] for chart in charts], False),
+        ("Distributions of the other shapes", [chart for charts in shapes[1:] for chart in charts], True),
+    )
+    found = [ChartGroup(title=title, charts=tuple(charts), folded=folded) for title, charts, folded in groups if charts]
+    return found + points_over_time(results, slo, keys)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadtest.client.json_values import as_mapping
-from loadtest.measure import failed_share, failed_text, load_text, requests_for
+from loadtest.measure import failed_share, failed_text, load_text
 from loadtest.reports.chart_model import NOTHING, Result
+from loadtest.steady import tail
 
 CSV_FIELDS: Final = (
     "completed", "failed", "failed_share", "duration", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
@@ -16,7 +17,11 @@ CSV_FIELDS: Final = (
     *(f"{key}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for key in ("mean", "median", "std", "p90", "p95", "p99", "p99.9")),
     "usd_per_million_output_tokens", "valid", "simulated", "date",
 )  # fmt: skip
-STEADY_FIELDS: Final = ("requests", "output_throughput", "mean_in_flight", "median_ttft_ms", "mean_tpot_ms")
+STEADY_FIELDS: Final = (
+    "requests", "output_throughput", "mean_in_flight", "request_goodput", "good_share", "highest_percentile",
+    *(f"{key}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for key in ("mean", "median", "p90", "p95", "p99", "p99.9")),
+)  # fmt: skip
+FIRST_WAVE_FIELDS: Final = ("requests", "median_ttft_ms", "max_ttft_ms", "median_tpot_ms", "median_e2el_ms")
 SERVER_FIELDS: Final = (
     "kv_cache_usage_max",
     "requests_running_max",
@@ -49,13 +54,23 @@ def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
     return lambda result: format(result[part][field], form) if result[part].get(field) is not None else NOTHING
 
 
-def _percentile(field: str, form: str, share: float) -> Callable[[Result], str]:
-    """Return a percentile's text, marked with ~ if the number of requests does not support it."""
+def _tail(latency: str, form: str) -> Callable[[Result], str]:
+    """Return the name and the value of the highest percentile that the requests support."""
 
     def text(result: Result) -> str:
-        if result.get(field) is None:
-            return NOTHING
-        return ("~" if result["completed"] < requests_for(share) else "") + format(result[field], form)
+        found = tail(result, latency)
+        return NOTHING if found is None else f"p{found[0]:g} {format(found[1], form)}"
+
+    return text
+
+
+def _steady_text(field: str, form: str, part: str | None = None) -> Callable[[Result], str]:
+    """Return a metric of the steady window, or of a part of it."""
+
+    def text(result: Result) -> str:
+        steady = as_mapping(result.get("steady"))
+        value = (as_mapping(steady.get(part)) if part else steady).get(field)
+        return NOTHING if value is None else format(value, form)
 
     return text
 
@@ -75,25 +90,25 @@ COLUMNS: Final = (
     Column(title="out", text=lambda r: f"{r['point']['output_tokens']:,}", term="lengths"),
     Column(title="done", text=_number("completed", ","), term="done"),
     Column(title="req/s", text=_number("request_throughput", ",.2f"), term="rate"),
-    Column(title="goodput/s", text=_number("request_goodput", ",.2f"), term="goodput", optional=True),
     Column(title="out tok/s", text=_number("output_throughput", ",.1f"), term="throughput"),
+    Column(title="all tok/s", text=_number("total_token_throughput", ",.1f"), term="throughput"),
+    Column(title="steady requests", text=_steady_text("requests", ","), term="steady", optional=True),
+    Column(title="steady tok/s", text=_steady_text("output_throughput", ",.1f"), term="steady", optional=True),
+    Column(title="goodput/s", text=_number("request_goodput", ",.2f"), term="goodput", optional=True),
+    Column(title="good", text=_number("good_share", ".1%"), term="goodput", optional=True),
+    Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f"), term="ttft"),
+    Column(title="TTFT p95 ms", text=_number("p95_ttft_ms", ",.1f"), term="percentile", optional=True),
+    Column(title="TTFT tail ms", text=_tail("ttft", ",.1f"), term="percentile"),
     Column(
-        title="steady tok/s",
-        text=lambda r: f"{r['steady']['output_throughput']:,.1f}" if r.get("steady") else NOTHING,
+        title="first wave TTFT p50 ms",
+        text=_steady_text("median_ttft_ms", ",.1f", "first_wave"),
         term="steady",
         optional=True,
     ),
-    Column(title="all tok/s", text=_number("total_token_throughput", ",.1f"), term="throughput"),
-    Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f"), term="ttft"),
-    Column(title="p95", text=_number("p95_ttft_ms", ",.1f"), term="percentile", optional=True),
-    Column(title="p99", text=_percentile("p99_ttft_ms", ",.1f", 99), term="percentile"),
-    Column(title="p99.9", text=_number("p99.9_ttft_ms", ",.1f"), term="percentile", optional=True),
     Column(title="TPOT p50 ms", text=_number("median_tpot_ms", ",.2f"), term="tpot"),
-    Column(title="p95", text=_number("p95_tpot_ms", ",.2f"), term="percentile", optional=True),
-    Column(title="ITL p99 ms", text=_number("p99_itl_ms", ",.2f"), term="itl"),
-    Column(title="E2E p95 ms", text=_number("p95_e2el_ms", ",.0f"), term="e2e", optional=True),
-    Column(title="E2E p99 ms", text=_percentile("p99_e2el_ms", ",.0f", 99), term="e2e"),
-    Column(title="E2E p99.9 ms", text=_number("p99.9_e2el_ms", ",.0f"), term="e2e", optional=True),
+    Column(title="TPOT tail ms", text=_tail("tpot", ",.2f"), term="percentile"),
+    Column(title="ITL tail ms", text=_tail("itl", ",.2f"), term="itl"),
+    Column(title="E2E tail ms", text=_tail("e2el", ",.0f"), term="e2e"),
     Column(title="KV", text=_of("server", "kv_cache_usage_max", ".0%"), term="kv", optional=True),
     Column(title="queue", text=_of("server", "requests_waiting_max", ",.0f"), term="kv", optional=True),
 )
@@ -118,6 +133,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *point_fields,
             *CSV_FIELDS,
             *(f"steady_{name}" for name in STEADY_FIELDS),
+            *(f"first_wave_{name}" for name in FIRST_WAVE_FIELDS),
             *SERVER_FIELDS,
             *CLIENT_FIELDS,
             "errors",
@@ -131,6 +147,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *(result["point"][name] for name in point_fields),
             *(round(failed_share(result), 6) if name == "failed_share" else result.get(name) for name in CSV_FIELDS),
             *(as_mapping(result.get("steady")).get(name) for name in STEADY_FIELDS),
+            *(as_mapping(as_mapping(result.get("steady")).get("first_wave")).get(name) for name in FIRST_WAVE_FIELDS),
             *(result["server"].get(name) for name in SERVER_FIELDS),
             *(result["client"].get(name) for name in CLIENT_FIELDS),
             errors,

@@ -2,14 +2,16 @@
 
 import math
 import random
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import pytest
 
 from loadtest.compare import compare_folders
 from loadtest.errors import SweepError
+from loadtest.measure import percentile
 from loadtest.student import central_share, student_t
 from loadtest.tests.test_reports import folder, result
+from loadtest.traffic.points import default_requests
 
 LEVELS = (4, 16)
 
@@ -36,13 +38,13 @@ def test_four_identical_sweeps_of_one_run_give_no_worse(tmp_path):
         for second in paths:
             comparison = compare_folders(first, second, threshold=0.05, confidence=0.95)
             assert not comparison.worse
-            assert {change.verdict for change in comparison.changes} <= {"same", "unclear"}
+            assert {change.verdict for change in comparison.changes} == {"cannot tell"}
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_fewer_than_three_repeats_are_at_most_unclear(tmp_path, repeats):
+def test_fewer_than_three_repeats_cannot_tell(tmp_path, repeats):
     comparison = compared(tmp_path, 1, 1.5, 0.01, repeats)
-    assert {change.verdict for change in comparison.changes} == {"unclear"}
+    assert {change.verdict for change in comparison.changes} == {"cannot tell"}
     assert {change.basis for change in comparison.changes} == {"requests"}
 
 
@@ -58,9 +60,41 @@ def test_identical_servers_raise_an_alarm_as_rarely_as_stated(tmp_path):
     assert sum(verdict in {"worse", "better"} for verdict in verdicts) <= 0.05 * 150
 
 
-def test_a_server_that_is_a_tenth_slower_is_found_with_repeats(tmp_path):
-    found = sum(compared(tmp_path, seed, 1.10, 0.01, 4).worse for seed in range(40))
-    assert found >= 0.9 * 40
+def sampled(seed, slower, spread, *, levels=LEVELS, repeats=3):
+    """A sweep with the default number of requests, each with a drawn latency: a long tail of TTFT, and a narrow TPOT."""
+    rng, found = random.Random(seed), []  # noqa: S311 - planted noise, no secret
+    for level in levels:
+        requests, _ = default_requests(level)
+        for repeat in range(repeats):
+            machine = slower * math.exp(rng.gauss(0, spread))
+            ttfts = [machine * 0.1 * math.exp(rng.gauss(0, 0.3)) for _ in range(requests)]
+            tpots = [machine * 0.02 * math.exp(rng.gauss(0, 0.05)) for _ in range(requests)]
+            e2els = [ttft + 31 * tpot for ttft, tpot in zip(ttfts, tpots, strict=True)]
+            figures = {
+                "median_ttft_ms": 1000 * percentile(sorted(ttfts), 50),
+                "p99_ttft_ms": 1000 * percentile(sorted(ttfts), 99),
+                "mean_tpot_ms": 1000 * fmean(tpots),
+                "output_throughput": level * 32 / fmean(e2els),
+            }
+            found.append(
+                {**result(level, 256, repeat=repeat, requests=requests), **figures, "ttfts": ttfts, "e2els": e2els}
+            )
+    return found
+
+
+def sampled_comparison(tmp_path, seed, slower, spread):
+    before = folder(tmp_path / f"a{seed}", sampled(seed, 1.0, spread))
+    after = folder(tmp_path / f"b{seed}", sampled(seed + 10_000, slower, spread))
+    return compare_folders(before, after, threshold=0.05, confidence=0.95)
+
+
+def test_the_default_requests_in_three_repeats_find_a_tenth_and_raise_no_alarm_without(tmp_path):
+    """Repeats vary by 1 %. A server that is 10 % slower is found at least 9 times of 10, an identical one is never worse in 50."""
+    slower = [sampled_comparison(tmp_path, seed, 1.10, 0.01) for seed in range(20)]
+    assert sum(comparison.worse for comparison in slower) >= 18
+    assert {change.metric for change in slower[0].changes} >= {"p99 TTFT"}  # 299 requests a side support it
+    (tmp_path / "same").mkdir()
+    assert not any(sampled_comparison(tmp_path / "same", seed, 1.0, 0.01).worse for seed in range(50))
 
 
 def test_sweeps_of_different_versions_are_not_compared(tmp_path):

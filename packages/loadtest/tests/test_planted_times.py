@@ -160,6 +160,15 @@ def test_requests_that_the_point_itself_ends_are_aborted(monkeypatch):
     assert figures["duration"] == pytest.approx(3.0, abs=1e-3)
 
 
+@pytest.mark.parametrize(("least", "sent"), [(8, 60), (80, 80)])
+def test_a_slow_server_gets_the_requests_of_a_minute_and_at_least_the_first_waves(monkeypatch, least, sent):
+    # Four at once, each for 4.1 s: 60 of the 307 requests that support p99 fit in a minute.
+    share = share_of(requests=307, least_requests=least)
+    result, log = run_load(monkeypatch, share, lambda _: Script(ttft_s=1.1, tpot_s=0.2))
+    assert (len(result.records), len(log)) == (sent, sent)
+    assert {record.error for record in result.records} == {None}
+
+
 def test_the_steady_window_leaves_out_the_first_wave_and_what_ends_after_the_last_request(monkeypatch):
     # The first answers take two seconds longer.
     result, log = run_load(

@@ -21,13 +21,12 @@ from loadtest.measure import load_figures, percentile, requests_for
 from loadtest.records import RequestRecord
 from loadtest.reports import facts, pages
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
-from loadtest.reports.charts import latency_against_throughput, offered_and_achieved
 from loadtest.reports.compare_page import comparison_page
 from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
 from loadtest.reports.notes import group_notes
 from loadtest.reports.report import write_reports
 from loadtest.reports.report_charts import report_charts
-from loadtest.reports.svg import chart_svg, far_limits
+from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
 from loadtest.reports.terms import terms
 from loadtest.tests.test_reports import folder, grid, result
@@ -84,12 +83,12 @@ def test_failures_stand_in_front(tmp_path):
     path = failing_sweep(tmp_path)
     write_reports(path)
     assert_failures_stand_in_front((path / "report.html").read_text())
-    first = (path / "report.md").read_text().splitlines()[4]
-    assert first == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
-    (charts, *_) = report_charts({"max_failed": 0.01}, [result(1, 16), result(8, 16, failed=16)])
-    assert charts.charts[0].title == "Failed requests"
-    assert [mark.y for mark in charts.charts[0].series[0].marks] == [0.0, 20.0]
-    assert charts.charts[0].limits == (LimitLine(axis="y", value=1.0, text="--max-failed 1 %"),)
+    lines = (path / "report.md").read_text().splitlines()
+    assert lines[2].startswith("**Saturation unknown: one load does not show it; highest output rate at 1 user")
+    assert (
+        next(line for line in lines if line.startswith("> "))
+        == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_a_reason_has_one_line_with_its_points_and_the_range_of_its_figures():
         4,
     )
     assert [note.line for note in notes] == [
-        "the loop was late by 71 to 1,200.5 ms at p99, more than 50 ms (http_503) (3 points: a, c, d)",
+        "the loop was late by 71 to 1,200.5 ms at p99, more than 50 ms (http_503) (3 points: a; c; d)",
         "3 prompts are not 16 tokens long (1 point: b)",
     ]
     (everywhere,) = group_notes([("a", "same"), ("b", "same")], 2)
@@ -208,8 +207,8 @@ def test_a_limit_is_drawn_at_its_value():
 
 def test_a_limit_far_above_the_figures_is_said_and_squeezes_nothing():
     near, far = line_chart([150.0]), line_chart([5000.0])
-    assert far_limits(near) == []
-    assert far_limits(far) == ["limit 5000"]
+    assert off_scale(near) == []
+    assert off_scale(far) == ["limit 5000"]
     assert 'class="limit"' not in chart_svg(far)
     assert chart_svg(far) == chart_svg(line_chart([]))
 
@@ -229,20 +228,48 @@ def test_the_limits_of_slo_are_in_every_chart_of_their_latency(tmp_path):
     assert "Not on this scale: limit E2E 2,000 ms." in html
 
 
-def test_offered_and_achieved_rates_stand_in_one_chart():
-    steady = {"request_throughput": 7.9, "output_throughput": 80.0}
+def over_load(results, **run):
+    """The charts over the load, by key."""
+    return {chart.key: chart for group in report_charts(run, results)[:2] for chart in group.charts}
+
+
+def test_good_complete_and_offered_rates_stand_in_one_chart_of_one_window():
+    steady = {"start_s": 0.5, "end_s": 3.5, "request_throughput": 7.9, "request_goodput": 5.9}
     results = [
         measured(8, planted(8), mode="open", steady=steady, request_goodput=6.0),
         measured(16, planted(16), mode="open", steady=steady | {"request_throughput": 9.0}, request_goodput=1.0),
     ]
-    chart = offered_and_achieved(results)
-    assert chart is not None
-    achieved, good, offered = chart.series
-    assert [(mark.x, mark.y) for mark in achieved.marks] == [(8.0, 7.9), (16.0, 9.0)]
-    assert [mark.y for mark in good.marks] == [6.0, 1.0]
+    charts = over_load(results, slo_share=0.9)
+    good, complete, offered = charts["goodput-open-i16-o32"].series
+    assert [(mark.x, mark.y) for mark in complete.marks] == [(8.0, 7.9), (16.0, 9.0)]
+    assert [mark.y for mark in good.marks] == [5.9, 5.9]
     assert offered.is_dashed
     assert [(mark.x, mark.y) for mark in offered.marks] == [(8.0, 8.0), (16.0, 16.0)]
-    assert not any(c.key == "offered-achieved" for c in report_charts({}, [result(1, 16), result(8, 16)])[0].charts)
+    kept = charts["kept-open"]
+    assert [mark.y for mark in kept.series[0].marks] == pytest.approx([100 * 5.9 / 7.9, 100 * 5.9 / 9.0])
+    assert kept.limits == (LimitLine(axis="y", value=90.0, text="--slo-share 90 %"),)
+    old = [r | {"steady": dict(list(steady.items())[:3]), "request_throughput": 5.0} for r in results]
+    assert [mark.y for mark in over_load(old)["goodput-open-i16-o32"].series[1].marks] == [5.0, 5.0]
+    assert not {key for key in over_load([result(1, 16), result(8, 16)]) if key.startswith(("goodput", "kept"))}
+
+
+def test_the_forecast_is_a_dashed_line_with_its_band():
+    band = {"low": 90.0, "typical": 100.0, "high": 120.0}
+    forecasts = (
+        {"output_throughput": band, "mean_tpot_ms": band},
+        None,
+        {"output_throughput": band | {"typical": 1e9}},
+    )
+    levels = (1, 8, 64)
+    results = [result(level, 16) | {"forecast": found} for level, found in zip(levels, forecasts, strict=True)]
+    charts = over_load(results)
+    measured_line, planned = charts["throughput-closed"].series
+    assert (planned.is_dashed, planned.like) == (True, measured_line.name)
+    assert [(mark.x, mark.y, mark.spread) for mark in planned.marks] == [(1, 100, (90, 120)), (64, 1e9, (90, 120))]
+    assert planned.marks[0].label == "1 user, 16 in, 32 out: planned 100 tok/s (90 to 120)"
+    assert off_scale(charts["throughput-closed"]) == [planned.marks[1].label]
+    assert "planned mean 100 ms" in charts["tpot-closed"].series[1].marks[0].label
+    assert [line.name for line in charts["cost-closed"].series] == ["16 in, 32 out"]
 
 
 def test_a_distribution_is_that_of_the_requests():
@@ -262,10 +289,21 @@ def test_a_distribution_is_that_of_the_requests():
         assert (line.marks[0].y, line.marks[-1].y) == (0, 100)
 
 
+def test_a_distribution_of_a_point_with_a_steady_window_has_only_its_requests():
+    steady = {"start_s": 1.0, "end_s": 1.99}
+    ((ttft, *_),) = distributions([measured(4, planted(4, 400), steady=steady)], "closed", {})
+    ordered = sorted(1000 * r.ttft_s for r in planted(4, 400) if 1.0 <= r.intended_s <= 1.99)
+    assert len(ordered) == 100
+    assert [m.x for m in ttft.series[0].marks] == pytest.approx(
+        [percentile(ordered, m.y) for m in ttft.series[0].marks]
+    )
+    assert "steady" in ttft.terms
+
+
 def test_repeats_are_one_distribution_and_a_point_that_is_not_valid_is_dashed():
     first, second = [result(4, 16, slower=s, repeat=n) for n, s in enumerate((1.0, 3.0))]
     ((ttft, *_),) = distributions([first, second, result(8, 16, valid=False)], "closed", {})
-    assert [line.name for line in ttft.series] == ["concurrency 4", "concurrency 8 (not valid)"]
+    assert [line.name for line in ttft.series] == ["4 users", "8 users (not valid)"]
     assert [line.is_dashed for line in ttft.series] == [False, True]
     both = sorted(1000 * value for r in (first, second) for value in r["ttfts"])
     assert {mark.y: mark.x for mark in ttft.series[0].marks}[50] == pytest.approx(percentile(both, 50))
@@ -312,7 +350,7 @@ def test_warm_up_and_drain_are_marked_as_cut():
     (over_time,) = [group for group in report_charts({}, [point]) if group.title.startswith("Over time")]
     for chart in over_time.charts:
         assert isinstance(chart, LineChart)
-        filling, drain = chart.cuts
+        filling, drain = chart.spans
         assert (filling.start, filling.end, filling.text) == (0.0, 0.5, "warm-up")
         assert (drain.start, drain.end, drain.text) == (3.5, pytest.approx(chart.x_range[1]), "drain")
         assert chart_svg(chart).count('class="cut"') == 2
@@ -327,11 +365,15 @@ def test_warm_up_and_drain_are_marked_as_cut():
 def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
     path = folder(tmp_path / "r", [measured(level, planted(level)) for level in (1, 2, 4)])
     assert main(["report", str(path)]) == 0
-    assert "Over time: concurrency 4" in (path / "report.html").read_text()
+    assert "Over time: 4 users" in (path / "report.html").read_text()
     assert main(["report", str(path), "--points", "closed-c1-i16-o32-n0"]) == 0
     html = (path / "report.html").read_text()
-    assert "Over time: concurrency 1" in html
-    assert "Over time: concurrency 4" not in html
+    assert "Over time: 1 user, 16 in, 32 out" in html
+    bad = [measured(level, planted(level), valid=level == 2) for level in (1, 2, 4)]
+    names = [group.title for group in report_charts({}, bad) if group.title.startswith("Over time")]
+    assert names[0] == "Over time: 2 users, 16 in, 32 out"
+    assert names[1:] == [f"Over time: {load}, 16 in, 32 out, not valid" for load in ("1 user", "4 users")]
+    assert "Over time: 4 users" not in html
     assert not list((path / "charts").glob("time-*-closed-c4-*"))
     assert main(["report", str(path), "--points", "closed-c3"]) == 2
     assert "point closed-c3 not found. Available: closed-c1-i16-o32-n0" in capsys.readouterr().err
@@ -344,13 +386,11 @@ def test_repeats_have_error_bars_and_single_points_have_none():
     single = [result(level, 16) for level in (1, 8)]
     repeated = [result(level, 16, slower=s, repeat=n) for level in (1, 8) for n, s in enumerate((0.9, 1.0, 1.1))]
     for results, bars in ((single, 0), (repeated, 2)):
-        chart = latency_against_throughput(results, "closed", {})
-        assert chart is not None
+        chart = over_load(results)["latency-throughput-closed"]
         assert chart_svg(chart).count('class="error"') == bars
-    assert chart is not None
     mark = chart.series[0].marks[0]
     assert mark.spread is not None
-    values = [r["p99_e2el_ms"] for r in repeated if r["point"]["level"] == 1]
+    values = [r["median_e2el_ms"] for r in repeated if r["point"]["level"] == 1]
     assert mark.spread == (min(values), max(values))
     assert mark.y == pytest.approx(sum(values) / 3)
     assert "mean of 3 repeats" in mark.label
@@ -370,15 +410,11 @@ def test_the_report_says_which_percentiles_the_requests_do_not_support(tmp_path)
     path = folder(tmp_path / "r", [measured(1, planted(1, 40)), measured(8, planted(8, 3000))])
     write_reports(path)
     text = (path / "report.md").read_text()
-    assert "too few complete responses for p95, which needs 59 (1 point: closed-c1-i16-o32-n0)" in text
-    assert "too few complete responses for a reliable p99 (marked ~), which needs 299 (1 point" in text
-    assert "too few complete responses for p99.9, which needs 2,995 (1 point" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    column = rows[0].index("p99.9")
-    assert rows[1][column] == "\N{EN DASH}"
-    assert float(rows[2][column]) > 100
-    assert rows[1][column - 1].startswith("~")
-    assert not rows[2][column - 1].startswith("~")
+    rows = rows[next(number for number, row in enumerate(rows) if row[0] == "| load") :]
+    column = rows[0].index("TTFT tail ms")
+    assert rows[1][column].startswith("p90 ")
+    assert rows[2][column].startswith("p99 ")
 
 
 class Terms(HTMLParser):
@@ -491,11 +527,11 @@ def test_the_page_of_a_comparison_says_the_verdict_first_and_draws_intervals(tmp
     html = comparison_page(compare_folders(before, after, threshold=0.05, confidence=0.95))
     body = html[html.index("</h1>") :]
     assert body[body.index("<div") :].startswith('<div class="notice alarm"><p>8 worse, 0 better')
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 8
     assert html.count('class="verdict worse"') == 8
     assert "<b>/" not in html
-    same = comparison_page(compare_folders(before, before, threshold=0.05, confidence=0.95))
-    assert 'class="notice alarm"' not in same
+    better = comparison_page(compare_folders(after, before, threshold=0.05, confidence=0.95))
+    assert 'class="notice alarm"' not in better
     assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.html")]) == 1
     assert (tmp_path / "c.html").read_text() == html
     assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.md")]) == 1
@@ -505,9 +541,9 @@ def test_the_page_of_a_comparison_says_the_verdict_first_and_draws_intervals(tmp
 def test_points_without_repeats_have_intervals_without_end_that_stay_in_the_chart(tmp_path):
     before = folder(tmp_path / "a", [result(1, 16, requests=4)])
     html = comparison_page(compare_folders(before, before, threshold=0.05, confidence=0.95))
-    places = [float(x) for pair in re.findall(r'class="error" d="M([\d.]+),[\d.]+H([\d.]+)"', html) for x in pair]
-    assert len(places) == 8
-    assert all(0 <= x <= 440 for x in places)
+    places = [float(x) for pair in re.findall(r'class="error" d="M([\d.]+),\d+H([\d.]+)"', html) for x in pair]
+    assert len(places) == 2 * 3
+    assert all(0 <= x <= 160 for x in places)
 
 
 def test_results_of_the_former_version_are_still_reported(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from hypothesis import settings
 from loadtest.__main__ import main
 from loadtest.forecast import Band
 from loadtest.generator.load import arrivals
-from loadtest.measure import Objective
+from loadtest.measure import Objective, point_text
 from loadtest.records import EndLoad, StopLoad
 from loadtest.reports.report import write_reports
 from loadtest.slo_search import (
@@ -126,8 +127,10 @@ def found_of(steps, **more):
 def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_its_band():
     found = found_of(STEPS, forecast=Band(low=1.214, typical=2.8, high=3.4))
     assert found["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 up to 2.3 req/s: 0.41 USD per million output tokens; the plan expects 2.8 req/s (1.21 to 3.4)"
+        "l4-qat meets ttft<=1, tpot<=0.05 for 99% of the requests up to 2.3 req/s (between 2.3 and 2.4): 100% of 194 requests met them,"
+        " 95% interval 98.06% to 100%; 0.41 USD per million output tokens; the plan expects 2.8 req/s (1.21 to 3.4)"
     )
+    assert found["met"] == {"share": 1.0, "low": 0.980583, "high": 1.0, "requests": 194}
     assert (found["forecast"], found["no_forecast"]) == ({"low": 1.214, "typical": 2.8, "high": 3.4}, None)
     assert found["valid"] is True
     assert found["doubts"] == []
@@ -136,7 +139,8 @@ def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_i
 def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sentence_says_so():
     found = found_of([step(2.0, "keeps", confirms=True), step(2.1, "misses")])
     assert found["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 up to 2 req/s: no price without --usd-per-hour; no forecast"
+        "l4-qat meets ttft<=1, tpot<=0.05 for 99% of the requests up to 2 req/s (between 2 and 2.1): 100% of 194 requests met them,"
+        " 95% interval 98.06% to 100%; no price without --usd-per-hour; no forecast"
     )
     assert (found["forecast"], found["no_forecast"]) == (None, "no forecast")
 
@@ -144,7 +148,7 @@ def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sente
 def test_no_load_that_keeps_is_said_so():
     nothing = found_of([step(0.01, "misses")], share=0.9, forecast=Band(low=0.0, typical=0.0, high=0.5))
     assert nothing["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 for 0.9 of the requests at no tested load, not even 0.01 req/s;"
+        "l4-qat meets ttft<=1, tpot<=0.05 for 90% of the requests at no tested load, not even 0.01 req/s;"
         " the plan expects that no load meets them (0 to 0.5)"
     )
     assert nothing["valid"] is False
@@ -229,9 +233,9 @@ ANSWERS = {"slots": 4, "ttft_s": 0.02, "tpot_s": 0.008}
 
 @pytest.mark.law
 @pytest.mark.parametrize("seed", range(examples(1, 6)))
-@pytest.mark.parametrize("ends", [(), (20.0, 80.0), (0.5, 900.0)])
+@pytest.mark.parametrize("ends", [(1.0,), (20.0, 80.0), (0.5, 900.0)])
 def test_a_limited_capacity_is_found_within_ten_percent(modelled, seed, ends):
-    sweep = replace(SWEEP, request_rate=ends or (1.0,), seed=seed)
+    sweep = replace(SWEEP, request_rate=ends, seed=seed)
     found, results = modelled(ModelServer(**ANSWERS), sweep, objective=Objective(ttft_s=0.5), poisson=False)
     assert found["level"] == pytest.approx(40.0, rel=0.10)
     assert found["level"] < found["missed_at"] <= found["level"] * 1.06
@@ -239,6 +243,55 @@ def test_a_limited_capacity_is_found_within_ten_percent(modelled, seed, ends):
     searches = [(result["point"]["level"], result["search"]) for result in results.values()]
     assert [(level, s["verdict"]) for level, s in searches if s["confirms"]][-1] == (found["level"], "keeps")
     assert all(level > found["level"] for level, s in searches if s["verdict"] == "misses")
+
+
+class Expected:
+    """A forecast of 30 requests per second, and of the tokens that are asked for."""
+
+    def level(self, traffic, point, objective, *, whole):
+        return Band(low=20.0, typical=30.0, high=40.0)
+
+    def figures(self, traffic, point):
+        asked = point.level * point.output_tokens
+        return {"output_throughput": Band(low=min(asked, 220.0), typical=min(asked, 330.0), high=min(asked, 440.0))}
+
+
+class Far(Expected):
+    """A forecast of half and of five times the rate that the server sustains."""
+
+    def __init__(self, typical):
+        self.typical = typical
+
+    def level(self, traffic, point, objective, *, whole):
+        return Band(low=self.typical / 2, typical=self.typical, high=2 * self.typical)
+
+
+def test_a_search_starts_near_the_forecast_or_a_probe_and_is_continued_from_there(modelled, tmp_path, subtests):
+    """The server answers 40 requests per second. A probe of 16 users completes them all, and the search starts at three quarters."""
+    model, none = ModelServer(**ANSWERS), replace(SWEEP, request_rate=())
+    limits = {"objective": Objective(ttft_s=0.5), "poisson": False}
+    one_by_one, _ = modelled(model, replace(SWEEP, request_rate=(1.0,)), **limits)
+    shutil.rmtree(tmp_path / "out")
+    for name, options, first, origin in (
+        ("probe", {}, 30.0, "a probe of 16 users"),
+        ("forecast", {"forecast": Expected()}, 30.0, "the plan's forecast"),
+        ("a low forecast", {"forecast": Far(20.0)}, 20.0, "the plan's forecast"),
+        ("a high forecast", {"forecast": Far(200.0)}, 200.0, "the plan's forecast"),
+    ):
+        with subtests.test(name):
+            found, results = modelled(model, none, **limits, **options)
+            assert read_run(tmp_path / "out")["search_start"] == {
+                "level": pytest.approx(first, rel=0.03),
+                "from": origin,
+            }
+            assert next(iter(results.values()))["point"]["level"] == pytest.approx(first, rel=0.03)
+            assert found["level"] == pytest.approx(40.0, rel=0.10)
+            assert found["valid"], found["doubts"]
+            assert found["steps"] < one_by_one["steps"]
+            # A forecast that changed later starts no other search.
+            again, _ = modelled(model, none, resume=True, **limits, **options | {"forecast": Far(3.0)})
+            assert (again["level"], again["steps"]) == (found["level"], found["steps"])
+        shutil.rmtree(tmp_path / "out")
 
 
 @pytest.fixture(scope="module")
@@ -299,17 +352,6 @@ def test_users_are_found_exactly(modelled, limit_s, users):
     assert len(results) == found["steps"] <= 16
 
 
-class Expected:
-    """A forecast of 30 requests per second, and of the tokens that are asked for."""
-
-    def level(self, traffic, point, objective, *, whole):
-        return Band(low=20.0, typical=30.0, high=40.0)
-
-    def output_tok_per_s(self, traffic, point, *, whole):
-        asked = point.level * point.output_tokens
-        return Band(low=min(asked, 220.0), typical=min(asked, 330.0), high=min(asked, 440.0))
-
-
 def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_search_measures_nothing(
     modelled, tmp_path
 ):
@@ -325,14 +367,14 @@ def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_s
     write_reports(tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert found["sentence"].replace("<", "&lt;") in page
-    assert "Throughput, measured and forecast" in page
-    for end in ("low", "typical", "high"):
-        assert f"the plan expects {band[end]:,.4g} req/s ({end})" in page
+    low, typical, high = (f"{band[end]:,.4g}" for end in ("low", "typical", "high"))
+    assert f"the plan expects {typical} req/s ({low} to {high})" in page
     for result in results.values():
-        planned = result["search"]["forecast_output_tok_per_s"]
-        for name, end in (("forecast", "typical"), ("forecast, low end", "low"), ("forecast, high end", "high")):
-            assert f"{name}, requests/s offered {result['point']['level']:g}: {planned[end]:,.4g} tok/s" in page
-    assert "highest load in req/s that meets the limits" in page
+        planned = result["forecast"]["output_throughput"]
+        assert result["search"]["forecast_output_tok_per_s"] == planned
+        said = f"planned {planned['typical']:,.4g} tok/s ({planned['low']:,.4g} to {planned['high']:,.4g})"
+        assert f"{point_text(result['point'] | {'repeat': 0})}: {said}" in page
+    assert " req/s</b><span>highest load that meets the limits" in page
     again, _ = modelled(model, sweep, resume=True, **options)
     assert again == found
     assert len(read_results(tmp_path / "out")) == found["steps"]
@@ -349,7 +391,7 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
     found = json.loads(captured.out)["found"]
     assert code == (0 if found["valid"] else 1)
     assert found["sentence"] in captured.err
-    assert found["sentence"].startswith("timed meets ttft<=0.1 for 0.9 of the requests ")
+    assert found["sentence"].startswith("timed meets ttft<=0.1 for 90% of the requests ")
     assert found["sentence"].endswith("no forecast") or not found["valid"]
     # No machine makes the server faster than 40 requests per second.
     assert found["level"] is None or found["level"] <= 40 * 1.1

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from loadtest.generator.load import arrivals
-from loadtest.measure import load_figures
+from loadtest.measure import Objective, load_figures
 from loadtest.proof import little_reasons, server_reasons
 from loadtest.records import RequestRecord
-from loadtest.steady import saturation_figures, steady_figures, steady_window
+from loadtest.steady import judged, saturation_figures, steady_figures, steady_notes, steady_window, tail
 from loadtest.traffic.points import Point
 
 TOKENS = 11
@@ -61,7 +61,7 @@ def open_loop(rate, duration_s, seed, *, slots=None, e2e_s=1.0, noise_s=0.0):
     return found
 
 
-def judged(records, rate):
+def saturation(records, rate):
     return saturation_figures(records, steady_window(records, point(rate=rate)), rate)
 
 
@@ -70,12 +70,12 @@ def judged(records, rate):
 def test_unlimited_capacity_is_never_called_saturated(rate, e2e_s):
     for seed in range(25):
         records = open_loop(rate, 30.0, seed, e2e_s=e2e_s, noise_s=0.2)
-        assert not judged(records, rate)["over"], (rate, e2e_s, seed)
+        assert not saturation(records, rate)["over"], (rate, e2e_s, seed)
 
 
 def test_limited_capacity_is_found_within_a_tenth():
     # Eight at once for half a second each: 16 requests a second.
-    over = {rate: [judged(open_loop(rate, 60.0, seed, slots=8, e2e_s=0.5), rate) for seed in range(10)] for rate in
+    over = {rate: [saturation(open_loop(rate, 60.0, seed, slots=8, e2e_s=0.5), rate) for seed in range(10)] for rate in
             (12.0, 14.4, 17.6, 20.0)}  # fmt: skip
     for rate in (12.0, 14.4):
         assert [found["over"] for found in over[rate]] == [False] * 10
@@ -85,10 +85,10 @@ def test_limited_capacity_is_found_within_a_tenth():
 
 
 def test_a_point_that_is_shorter_than_its_answers_is_not_judged():
-    found = judged(open_loop(4.0, 5.0, 1, e2e_s=30.0), 4.0)
+    found = saturation(open_loop(4.0, 5.0, 1, e2e_s=30.0), 4.0)
     assert found["over"] is None
     assert "too short" in found["reason"]
-    few = judged(open_loop(1.0, 10.0, 1), 1.0)
+    few = saturation(open_loop(1.0, 10.0, 1), 1.0)
     assert few["over"] is None
     assert "too few for a trend" in few["reason"]
 
@@ -119,6 +119,53 @@ def test_the_first_wave_and_the_last_answers_are_not_in_the_steady_window():
     whole = load_figures(records, None)
     assert whole["mean_ttft_ms"] == pytest.approx(350)
     assert steady_figures(records[:3], steady_window(records[:3], point(concurrency=4))) is None
+
+
+def test_what_a_point_is_judged_by_comes_from_the_steady_window(subtests):
+    """The first wave is 90 ms, a tenth of the requests in the window 40 ms, the others 10 ms."""
+    limits = Objective(ttft_s=0.02)
+    for count, highest in ((8, None), (40, 90), (80, 95), (400, 99)):
+        with subtests.test(f"{count} requests in the window"):
+            ttfts_s = [0.09] * 4 + [0.04 if n % 10 == 9 else 0.01 for n in range(count)]
+            records = [record(n, n // 4 * 1.0, ttft_s, 1.0) for n, ttft_s in enumerate(ttfts_s)]
+            failed = replace(records[-1], index=len(records), error="http_503")
+            window = steady_window([*records, failed], point(concurrency=4))
+            steady = steady_figures([*records, failed], window, limits)
+            assert (steady["requests"], steady["first_wave"]["requests"]) == (count, 4)
+            assert (steady["median_ttft_ms"], steady["first_wave"]["median_ttft_ms"]) == pytest.approx((10, 90))
+            assert steady["highest_percentile"] == highest
+            assert (steady["p99_ttft_ms"] is None) == (highest != 99)
+            good = count - count // 10
+            assert steady["good_share"] == pytest.approx(
+                good / (count + 1), abs=1e-6
+            )  # the failed request was sent too
+            whole = load_figures([*records, failed], limits)
+            assert whole["p99_ttft_ms"] is not None  # as vllm bench serve has it
+            shown = judged({**whole, "steady": steady})
+            assert judged(shown) == shown
+            assert max(shown["ttfts"]) <= 0.04 < max(whole["ttfts"])
+            assert len(shown["ttfts"]) == len(shown["e2els"]) == len(shown["start_times"]) == count
+            assert (shown["good_share"], shown["output_throughput"]) == (
+                steady["good_share"],
+                whole["output_throughput"],
+            )
+            assert tail(shown, "ttft") == (None if highest is None else (highest, pytest.approx(40, abs=31)))
+            former = judged({**whole, "steady": None})
+            assert (former["ttfts"], former["p99_ttft_ms"] is None) == (whole["ttfts"], count + 4 < 299)
+
+
+def test_a_note_says_what_carries_the_percentiles():
+    few, enough = {"requests": 86}, {"requests": 299}
+    assert steady_notes(enough, unsteady=False, complete=400) == []
+    assert steady_notes(few, unsteady=False, complete=100) == [
+        "the steady window has 86 complete requests, but p99 needs 299: the highest reliable is p95"
+    ]
+    short, count = steady_notes(None, unsteady=False, complete=8)
+    assert short.startswith("the point is too short for a steady window")
+    assert count.endswith(
+        "the whole point has 8 complete requests, but p99 needs 299: they support no percentile above the median"
+    )
+    assert len(steady_notes(None, unsteady=True, complete=8)) == 1
 
 
 def test_a_clock_that_stops_too_early_contradicts_littles_law():

@@ -47,15 +47,16 @@ def test_the_grid_preset_is_the_twelve_by_twelve_of_the_field():
 def test_a_point_ends_by_requests_by_waves_or_by_time_as_asked():
     def ends(**changes):
         return {
-            (p.requests, p.duration_s)
+            (p.requests, p.least_requests, p.duration_s) if p.least_requests else (p.requests, p.duration_s)
             for p in plan_points(replace(SWEEP, **{"concurrency": (8,), "input_tokens": (16,), **changes}), None)[0]
         }
 
-    assert ends() == {(32, None)}
+    assert ends() == {(315, 32, None)}  # 299 requests support p99, and the first wave takes up to 16
+    assert ends(concurrency=(1, 64)) == {(301, 8, None), (512, 256, None)}
     assert ends(duration_s=9.0, by_waves=False) == {(None, 9.0)}
-    assert ends(duration_s=120.0) == {(32, 120.0)}
+    assert ends(duration_s=120.0) == {(315, 32, 120.0)}
     assert ends(requests=5, duration_s=9.0, by_waves=False) == {(5, 9.0)}
-    assert ends(concurrency=(), request_rate=(2.0,)) == {(None, 30.0)}
+    assert ends(concurrency=(), request_rate=(2.0,)) == {(None, 60.0)}
     assert ends(concurrency=(), request_rate=(2.0,), requests=7) == {(7, None)}
 
 

@@ -67,6 +67,17 @@ def only(results):
     return result
 
 
+def other_notes(result):
+    """The notes of a point without those that every short point on a busy machine has."""
+    usual = (
+        "the steady window has",
+        "the whole point has",
+        "the point is too short",
+        "the mean time to first token is uncertain",
+    )
+    return [note for note in result["notes"] if not note.startswith(usual)]
+
+
 @pytest.fixture
 def calm(server):
     server.control({})
@@ -102,7 +113,7 @@ def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
         assert set(result["output_lens"]) == {8}
         assert result["server"]["prefix_cache_hits"] == 0
         assert result["server"]["generation_tokens"] == result["total_output_tokens"]
-        assert result["notes"] == []
+        assert other_notes(result) == []
         assert result["simulated"] == "timed"
 
 

@@ -1,4 +1,4 @@
-"""What loads consist of: lengths, ramps, images, and the rows of files, without a server."""
+"""What loads consist of: lengths, images, and the rows of files, without a server."""
 
 import base64
 import io
@@ -6,7 +6,6 @@ import json
 import random
 import statistics
 import tracemalloc
-from itertools import islice
 
 import pytest
 from PIL import Image
@@ -19,7 +18,6 @@ from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.makers import PromptWording, SyntheticSource, TraceSource, image_parts
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
-from loadtest.traffic.ramp import parse_ramp
 from loadtest.traffic.rows import RowReader, spans
 from loadtest.traffic.spec import Traffic
 from loadtest.traffic.trace import scan_trace
@@ -75,25 +73,6 @@ def test_drawn_lengths_have_the_stated_mean_and_deviation(text, mean, std):
 def test_wrong_distributions_are_refused_with_the_forms(text):
     with pytest.raises(ValueError, match="uniform:min=100,max=2000"):
         parse_lengths(text)
-
-
-def test_a_rate_that_rises_sends_its_integral():
-    ramp = parse_ramp("rate 1..3 over 10s")
-    even = list(islice(ramp.arrivals(1, poisson=False), 30))
-    assert sum(at_s < 10 for at_s in even) == 20  # (1 + 3) / 2 x 10 s
-    assert sum(at_s < 5 for at_s in even) == pytest.approx(7.5, abs=1)
-    assert even[-1] - even[-2] == pytest.approx(1 / 3)
-    counts = [sum(at_s < 10 for at_s in islice(ramp.arrivals(seed, poisson=True), 80)) for seed in range(400)]
-    assert statistics.fmean(counts) == pytest.approx(21, rel=0.05)  # the first is sent at once
-    assert [parse_ramp("1..4 over 6s").user_starts_s(user) for user in range(4)] == [0.0, 2.0, 4.0, 6.0]
-
-
-@pytest.mark.parametrize(
-    "text", ["32..1 over 60s", "1..32", "users 0..4 over 5s", "rate 1..2 over 0s", "users 1.5..4 over 5s"]
-)
-def test_wrong_ramps_are_refused(text):
-    with pytest.raises(ValueError, match=r"users 1\.\.32 over 60s"):
-        parse_ramp(text)
 
 
 def test_images_are_whole_pngs_of_the_stated_size_and_all_different():
@@ -259,7 +238,6 @@ def test_presets_have_the_lengths_of_their_names():
         (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency cannot be combined"),
         (["--dataset", "d", "--images", "1"], "--dataset and --images cannot be combined"),
         (["--turns", "3", "--trace", "t"], "--trace and --turns cannot be combined"),
-        (["--turns", "3", "--ramp", "rate 1..2 over 5s"], "--turns 3 requires a --ramp of users"),
         (["--time-scale", "2"], "--time-scale 2 requires --trace FILE"),
         (["--think-time", "2"], "--think-time 2 requires --turns N"),
         (["--image-size", "64x64"], "--image-size requires --images N"),

@@ -15,11 +15,10 @@ from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
-from loadtest.tests.test_sweep_runs import Quiet, bench, only
+from loadtest.tests.test_sweep_runs import Quiet, bench, only, other_notes
 from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.points import Sweep
-from loadtest.traffic.ramp import parse_ramp
 from loadtest.traffic.spec import Traffic
 
 SWEEP = Sweep(
@@ -55,7 +54,7 @@ def test_a_dataset_is_sent_row_by_row_in_its_order(keeping, tmp_path):
     assert [message["role"] for message in received[5]["body"]["messages"]] == ["system", "user"]
     result = only(results)
     assert result["output_lens"] == [3, 4, 5, 6, 7, 6]
-    assert result["notes"] == []
+    assert other_notes(result) == []
     run = read_run(tmp_path / "out")
     assert run["traffic"]["dataset"] == str(path)
     assert f"6 of 6 rows of {path} are used, in the file's order" in run["notes"]
@@ -219,7 +218,7 @@ def test_lengths_of_a_distribution_are_what_the_server_counts(keeping, tmp_path)
     assert sorted(result["input_lens"]) == sorted(len(text.split()) + 4 for text in contents(keeping))
     assert 20 <= min(result["input_lens"]) < max(result["input_lens"]) <= 60
     assert result["output_lens"] == [length for length in result["output_lens"] if 2 <= length <= 9]
-    assert result["notes"] == []
+    assert other_notes(result) == []
 
 
 def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
@@ -233,7 +232,7 @@ def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
     result = only(results)
     assert result["image_tokens"] == 100
     assert set(result["input_lens"]) == {140}
-    assert result["notes"] == []
+    assert other_notes(result) == []
 
 
 def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_path):
@@ -248,7 +247,7 @@ def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_pat
     assert len({tuple(text.split()[:15]) for text in texts}) == 1
     result = only(results)
     assert (result["audio_tokens"], result["image_tokens"], set(result["input_lens"])) == (30, 50, {120})
-    assert result["notes"] == []
+    assert other_notes(result) == []
     assert read_run(tmp_path / "out")["traffic"]["audio_s"] == 0.5
     assert result["point"]["traffic"] == "shared prefix 50%; 1 x image 64x48; 0.5 s of audio"
 
@@ -293,28 +292,6 @@ def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path
     sweep = replace(SWEEP, traffic=Traffic(images=1))
     with pytest.raises(SweepError, match=r"timed rejects such an image: .* 400, timed is not a multimodal model"):
         bench(server.url, tmp_path / "out", sweep)
-
-
-def test_a_ramp_of_users_begins_one_after_the_other(keeping, tmp_path):
-    traffic = Traffic(ramp=parse_ramp("users 1..4 over 1s"))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic))
-    result = only(results)
-    windows = result["ramp"]
-    assert sum(window["sent"] for window in windows) == result["completed"] == len(keeping.received())
-    assert [windows[0]["level"], windows[-1]["level"]] == [1, 3]
-    assert keeping.control()["max_open"] <= 4
-    # One user until a third of a second, by the load's own clock: one request after the other.
-    begun = sorted(zip(result["start_times"], result["e2els"], strict=True))
-    alone = [(at_s, took_s) for at_s, took_s in begun if at_s < 0.333]
-    assert alone
-    for (before_s, took_s), (after_s, _) in itertools.pairwise(alone):
-        assert after_s >= before_s + took_s - 1e-5
-
-
-def test_a_ramp_of_a_rate_sends_more_and_more(keeping, tmp_path):
-    traffic = Traffic(ramp=parse_ramp("rate 5..45 over 1s"))
-    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic), poisson=False)
-    assert only(results)["completed"] == len(keeping.received()) == 25  # (5 + 45) / 2 x 1 s
 
 
 def test_a_load_is_continued_only_as_it_was(keeping, tmp_path):

@@ -1,1 +1,1 @@
-"""Loads beyond fixed lengths: datasets, traces, sessions, length distributions, shared prefixes, images and ramps."""
+"""Loads beyond fixed lengths: datasets, traces, sessions, length distributions, shared prefixes and images."""

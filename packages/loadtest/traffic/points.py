@@ -5,15 +5,20 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from loadtest.errors import SweepError
+from loadtest.measure import JUDGED_PERCENTILE, requests_for
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 
 Mode = Literal["closed", "open"]
 
 LEAST_REQUESTS: Final = 8
-WAVES: Final = 4
-"""Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it, and the waves
-in between must outweigh both."""
-OPEN_DURATION_S: Final = 30.0
+LEAST_WAVES: Final = 4
+"""Requests that a closed loop sends in any case, as a multiple of the concurrency ..."""
+WAVES: Final = 8
+"""... and at most by default, but enough for the percentile that a point is judged by. The first wave fills the server and the last one
+drains it, and the waves in between must outweigh both."""
+ENOUGH_S: Final = 60.0
+"""Seconds after which a closed loop sends no more than LEAST_WAVES, and the default duration of an open loop. On a slow server the
+steady window then supports a lower percentile, which is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,8 @@ class Point:
     """Seconds after which no further request is sent, or None to send all `requests`."""
     seed: int
     repeat: int = 0
+    least_requests: int | None = None
+    """Requests after which a closed loop ends once ENOUGH_S have passed; None to send all `requests`."""
     requested_input_tokens: int | None = None
     """Requested length, if it was clamped."""
     traffic: str = ""
@@ -67,7 +74,7 @@ class Sweep:
     seed: int
     repeats: int = 1
     by_waves: bool = True
-    """True if a closed loop without `requests` ends after WAVES times its concurrency; otherwise only `duration_s` ends it."""
+    """True if a closed loop without `requests` ends after `default_requests`; otherwise only `duration_s` ends it."""
     traffic: Traffic = FIXED_LENGTHS
 
 
@@ -143,6 +150,13 @@ def _clamped(asked: int, output: int, max_model_len: int | None, notes: list[str
     return room
 
 
+def default_requests(level: int) -> tuple[int, int]:
+    """Return the requests of a closed loop, and how many of them it sends even if they take longer than ENOUGH_S."""
+    # The requests before the end of the first wave are up to two per user and carry no percentile.
+    enough = 2 * level + requests_for(JUDGED_PERCENTILE)
+    return max(WAVES * level, enough), max(LEAST_WAVES * level, LEAST_REQUESTS)
+
+
 def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
     points: list[Point] = []
     for repeat in range(sweep.repeats):
@@ -158,9 +172,10 @@ def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
             traffic=sweep.traffic.name,
         )
         for level in sorted(set(sweep.concurrency)):
-            waves = max(LEAST_REQUESTS, WAVES * level) * sweep.traffic.turns if sweep.by_waves else None
-            points.append(replace(shape, level=level, requests=waves if sweep.requests is None else sweep.requests))
+            most, least = (count * sweep.traffic.turns for count in default_requests(level))
+            by_waves = {"requests": most, "least_requests": least} if sweep.by_waves and sweep.requests is None else {}
+            points.append(replace(shape, level=level, **by_waves))
         has_end = sweep.duration_s is not None or sweep.requests is not None
-        open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else OPEN_DURATION_S)
+        open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else ENOUGH_S)
         points += [replace(open_loop, level=rate) for rate in sorted(set(sweep.request_rate))]
     return points

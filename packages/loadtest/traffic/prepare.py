@@ -102,7 +102,7 @@ async def prepare_traffic(
         )
     prepared = PreparedTraffic(
         traffic=traffic,
-        sweep=_with_ramp(sweep),
+        sweep=sweep,
         max_model_len=limit,
         limit=limit,
         image_tokens=image_tokens,
@@ -136,16 +136,6 @@ def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
     if traffic.turns > 1 and traffic.turns * (max(sweep.input_tokens) + max(sweep.output_tokens)) > limit:
         notes.append(f"LEN01: sessions end early when the conversation would exceed max-model-len {limit}.")
     return notes
-
-
-def _with_ramp(sweep: Sweep) -> Sweep:
-    ramp = sweep.traffic.ramp
-    if ramp is None:
-        return sweep
-    duration_s = ramp.over_s if sweep.duration_s is None else sweep.duration_s
-    if ramp.of == "rate":
-        return replace(sweep, concurrency=(), request_rate=(ramp.last,), duration_s=duration_s)
-    return replace(sweep, concurrency=(int(ramp.last),), request_rate=(), duration_s=duration_s, by_waves=False)
 
 
 async def _with_dataset(

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.ramp import Ramp
 
 DEFAULT_IMAGE: Final = ImageSize(width=896, height=896)
 
@@ -36,7 +35,6 @@ class Traffic:
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
     """Seconds between a response and the user's next message."""
-    ramp: Ramp | None = None
 
     @property
     def shares_prompts(self) -> bool:
@@ -62,8 +60,6 @@ class Traffic:
         parts += self._media()
         if self.turns > 1:
             parts.append(f"sessions of {self.turns} turns, {self.think_time_s:g} s think time")
-        if self.ramp is not None:
-            parts.append(f"ramp {self.ramp.text}")
         return "; ".join(parts)
 
     def _media(self) -> list[str]:
@@ -78,7 +74,7 @@ class Traffic:
     @property
     def unsteady(self) -> bool:
         """True if the load changes over time, so a point has no steady part to judge."""
-        return self.ramp is not None or self.trace is not None or self.think_time_s > 0
+        return self.trace is not None or self.think_time_s > 0
 
     @property
     def varied(self) -> bool:
@@ -89,7 +85,6 @@ class Traffic:
             or self.images
             or self.audio_s
             or self.adapters
-            or self.ramp
             or self.input_lengths
             or self.output_lengths
         )
@@ -110,7 +105,7 @@ class Traffic:
             "time_scale": self.time_scale,
             "turns": self.turns,
             "think_time_s": self.think_time_s,
-            "ramp": self.ramp.text if self.ramp else None,
+            "ramp": None,
             **{name: value for name, value in later.items() if value},
         }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from contracts.outputs import StackOutputs
+from loadtest.steady import judged, steady_output
 from planning.errors import PlanningError
 from planning.numbers import as_number
 from planning.question.workload import Workload
@@ -79,7 +80,9 @@ def _new(measured: Measured) -> DeploymentRecord:
 def bench_points(rows: Iterable[Mapping[str, Any]], plan: DeployedPlan) -> tuple[BenchPoint, ...]:
     """Return the valid points with prompts of one length; the planner's workloads cover no others."""
     return tuple(
-        _point(row, plan) for row in rows if row["valid"] and row["completed"] and not row["point"].get("traffic")
+        _point(judged(row), plan)
+        for row in rows
+        if row["valid"] and row["completed"] and not row["point"].get("traffic")
     )
 
 
@@ -93,7 +96,7 @@ def _point(row: Mapping[str, Any], plan: DeployedPlan) -> BenchPoint:
         output_tokens=load["output_tokens"],
         users=users,
         rate_per_s=rate,
-        output_tok_per_s=float(row["output_throughput"]),
+        output_tok_per_s=steady_output(row),
         ttft_s=_seconds(row["median_ttft_ms"]),
         tpot_s=_seconds(row["median_tpot_ms"]),
     )

@@ -1,6 +1,6 @@
 """The limits of an accelerator with a model, on claims that are false and measurements that are true."""
 
-from loadtest.roofline import MOST_OF_PEAK
+from loadtest.proof import MOST_OF_PEAK, impossible_reason
 from scripts.bench.catalog import roofline_of
 
 # Document 001: 467,825 tokens a second of the 26B MoE on a v6e-4, at 1,024 users and a context of 2,048 tokens.
@@ -13,8 +13,8 @@ CLAIMED = {
 def test_the_throughput_of_document_001_is_called_impossible_unless_prompts_came_from_the_cache():
     roofline = roofline_of("google/gemma-4-26B-A4B-it", "v6e-4")
     assert roofline is not None
-    assert "is impossible on v6e-4" in (roofline.impossible(CLAIMED, cached_tokens=0) or "")
-    assert roofline.impossible(CLAIMED, cached_tokens=0.9 * CLAIMED["total_input_tokens"]) is None
+    assert "is impossible on v6e-4" in (impossible_reason(CLAIMED, roofline, cached_tokens=0) or "")
+    assert impossible_reason(CLAIMED, roofline, cached_tokens=0.9 * CLAIMED["total_input_tokens"]) is None
 
 
 def test_seed_measurements_that_are_real_are_not_called_impossible():
@@ -30,7 +30,9 @@ def test_seed_measurements_that_are_real_are_not_called_impossible():
         "total_token_throughput": 2088.0,
     }
     assert (
-        tpu.impossible({**figures, "output_throughput": 232.0, "max_concurrent_requests": 1024}, cached_tokens=0)
+        impossible_reason(
+            {**figures, "output_throughput": 232.0, "max_concurrent_requests": 1024}, tpu, cached_tokens=0
+        )
         is None
     )
     figures = {
@@ -40,7 +42,10 @@ def test_seed_measurements_that_are_real_are_not_called_impossible():
         "total_output_tokens": 689,
         "total_token_throughput": 63.3,
     }
-    assert l4.impossible({**figures, "output_throughput": 61.67, "max_concurrent_requests": 1}, cached_tokens=0) is None
+    assert (
+        impossible_reason({**figures, "output_throughput": 61.67, "max_concurrent_requests": 1}, l4, cached_tokens=0)
+        is None
+    )
 
 
 def test_a_single_stream_faster_than_memory_is_impossible_without_speculation():
@@ -53,7 +58,7 @@ def test_a_single_stream_faster_than_memory_is_impossible_without_speculation():
         "total_output_tokens": 900,
         "total_token_throughput": 920.0,
     }
-    said = l4.impossible({**figures, "output_throughput": 900.0, "max_concurrent_requests": 1}, cached_tokens=0)
+    said = impossible_reason({**figures, "output_throughput": 900.0, "max_concurrent_requests": 1}, l4, cached_tokens=0)
     assert "without speculative decoding" in (said or "")
 
 

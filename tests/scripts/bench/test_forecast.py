@@ -1,5 +1,6 @@
 """What the plan of a stack expects of a search for limits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,10 +81,16 @@ def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
     assert forecast.level(Traffic(), point, limits, whole=False) == level_forecast(
         forecast.answers, shape, limits, whole=False
     )
-    assert forecast.output_tok_per_s(Traffic(), point, whole=False) == Band(low=64.0, typical=64.0, high=64.0)
+    figures = forecast.figures(Traffic(), point)
+    assert figures["output_throughput"] == Band(low=64.0, typical=64.0, high=64.0)
+    planned = forecast.answers(at_level(shape, 0.5, whole=False))
+    assert figures["mean_ttft_ms"].typical == pytest.approx(1000 * planned.ttft_s.typical)
+    assert figures["mean_tpot_ms"].high == pytest.approx(1000 * planned.tpot_s.high)
+    assert set(forecast.figures(Traffic(), replace(point, level=1000.0))) == {"output_throughput"}  # the queue grows
     rows, unknown = Traffic(dataset=Path("d.jsonl")), PlanForecast(lambda _workload: None)
     assert (forecast.level(rows, point, limits, whole=False), forecast.why_none(rows)) == (None, OF_FILE)
     assert unknown.level(Traffic(), point, limits, whole=False) is None
+    assert unknown.figures(Traffic(), point) == forecast.figures(rows, point) == {}
     assert unknown.why_none(Traffic()) == NOT_DEPLOYED
 
 
@@ -101,8 +108,8 @@ def test_the_forecast_is_for_the_mix_that_is_sent_or_says_what_it_leaves_out():
     assert shape_of(mix, point, 300).image_tokens == 280
     plain = output_forecast(planner(), shape_of(Traffic(), point), 4, whole=True)
     assert output_forecast(planner(), shape, 4, whole=True).typical < plain.typical
-    seen = PlanForecast(planner(), 1120).output_tok_per_s(mix, point, whole=True)
-    assert seen.typical < PlanForecast(planner(), 70).output_tok_per_s(mix, point, whole=True).typical
+    many, few = (PlanForecast(planner(), tokens).figures(mix, point)["output_throughput"] for tokens in (1120, 70))
+    assert many.typical < few.typical
     assert left_out(Traffic(prefix_share=0.5, audio_s=2.0)) == ""
     assert "adapters count with rank 16" in left_out(mix)
     assert "distributions of lengths count as their means" in left_out(

@@ -170,6 +170,9 @@ def test_without_a_good_commit_an_unverified_one_names_the_logs():
         ("smoke", (-9, '{"verd'), "unknown"),
         ("bench", (0, '{"ending": "done"}'), "passed"),
         ("bench", (1, '{"ending": "done"}'), "failed"),
+        ("bench", (1, '{"ending": "done", "failing": 1, "empty": 0, "invalid": 1}'), "failed"),
+        # The machine of the client was busy: no fault of the commit.
+        ("bench", (1, '{"ending": "done", "failing": 0, "empty": 0, "invalid": 1}'), "passed"),
         ("bench", (1, '{"ending": "server gone"}'), "failed"),
         ("bench", (2, '{"ending": "unreachable"}'), "unknown"),
         ("bench", (1, '{"ending": "client failed"}'), "unknown"),

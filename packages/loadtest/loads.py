@@ -1,0 +1,247 @@
+"""Judgement of each load of a sweep against the limits of `--slo`: share of good requests, distance from each limit, cost. Pure functions.
+
+Latencies are of the steady window if the point has one, because the first requests meet an idle server.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from loadtest.client.json_values import as_list, as_mapping
+from loadtest.measure import Objective, has_too_many_failures, percentile, requests_for
+from loadtest.slo_search import DEFAULT_SHARE
+from loadtest.steady import steady_output
+
+TAIL_SHARES: Final = (99, 95, 90)
+NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+"""Names of the latencies as users read them, by their names in `--slo`."""
+_Result: TypeAlias = Mapping[str, Any]
+Latencies: TypeAlias = Mapping[str, Sequence[float]]
+"""Seconds by name of the latency, sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Loads that differ only in their level."""
+
+    mode: str
+    input_tokens: int
+    output_tokens: int
+
+    @property
+    def unit(self) -> str:
+        """Unit of the level."""
+        return "users" if self.mode == "closed" else "req/s"
+
+    @property
+    def text(self) -> str:
+        """Lengths as text."""
+        return f"{self.input_tokens:,} in, {self.output_tokens:,} out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The highest percentile that the requests of a load support."""
+
+    share: int | None
+    """Percent; None if even the lowest has too few requests, so that the values are the largest ones."""
+    requests: int
+    values_s: Mapping[str, float]
+    """Seconds by name of the latency."""
+
+    @property
+    def name(self) -> str:
+        """Name of the percentile."""
+        return f"p{self.share}" if self.share else "largest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One load with all its repeats."""
+
+    shape: Shape
+    level: float
+    results: tuple[_Result, ...]
+    is_valid: bool
+
+    @property
+    def unit(self) -> str:
+        """Unit of the level."""
+        return self.shape.unit
+
+    @property
+    def text(self) -> str:
+        """The load with its unit."""
+        return f"{self.level:g} {'user' if self.unit == 'users' and self.level == 1 else self.unit}"
+
+    @property
+    def key(self) -> str:
+        """Key of the first repeat's point."""
+        return str(self.results[0]["point"]["key"])
+
+    @property
+    def output_tok_per_s(self) -> float:
+        """Output tokens per second in the steady window, as the mean of the repeats."""
+        return statistics.fmean(map(steady_output, self.results))
+
+    def server(self, name: str) -> float | None:
+        """Return the largest value of a metric of the server over the repeats; None if unknown."""
+        values = [result["server"].get(name) for result in self.results]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        return max(known, default=None)
+
+
+def objective_of(run: _Result) -> Objective | None:
+    """Return the limits of a sweep; None without."""
+    slo = as_mapping(run.get("slo"))
+    limits = {name: float(value) for name, value in slo.items() if isinstance(value, int | float)}
+    return Objective(**limits) if limits else None
+
+
+def share_of(run: _Result) -> float:
+    """Return the share of the requests that must meet the limits."""
+    for found in (run.get("slo_share"), as_mapping(run.get("find")).get("slo_share")):
+        if isinstance(found, int | float):
+            return float(found)
+    return DEFAULT_SHARE
+
+
+def loads_of(run: _Result, results: Sequence[_Result]) -> list[Load]:
+    """Return the loads of a sweep, by shape and rising level. A load is valid if all its repeats are."""
+    most = float(run.get("max_failed", 1.0))
+    groups: dict[tuple[Shape, float], list[_Result]] = {}
+    for result in results:
+        point = result["point"]
+        asked = point.get("requested_input_tokens") or point["input_tokens"]
+        shape = Shape(mode=point["mode"], input_tokens=asked, output_tokens=point["output_tokens"])
+        groups.setdefault((shape, float(point["level"])), []).append(result)
+    found = [
+        Load(shape=shape, level=level, results=tuple(group), is_valid=all(_is_usable(each, most) for each in group))
+        for (shape, level), group in groups.items()
+    ]
+    return sorted(
+        found, key=lambda load: (load.shape.input_tokens + load.shape.output_tokens, load.shape.mode, load.level)
+    )
+
+
+def _is_usable(result: _Result, most: float) -> bool:
+    return bool(result["valid"] and result["completed"]) and not has_too_many_failures(result, most)
+
+
+def good_share(results: Sequence[_Result], objective: Objective) -> float:
+    """Return the share of the requests of a load that met every limit. Failed requests met none."""
+    sent = sum(result["completed"] + result["failed"] for result in results)
+    good = sum(_good_in(result, objective) * result["completed"] for result in results)
+    return min(1.0, good / sent) if sent else 0.0
+
+
+def _good_in(result: _Result, objective: Objective) -> float:
+    """Return the share of the complete responses that met every limit: of the steady window, or else of the whole point."""
+    if not result["completed"]:
+        return 0.0
+    goodput = result.get("request_goodput")
+    rows = _rows(result)
+    if rows and (result.get("steady") or goodput is None):
+        return sum(_is_good(row, objective) for row in rows) / len(rows)
+    # A stored rate is rounded, so the number of requests is the nearest whole one.
+    return round(float(goodput or 0.0) * float(result["duration"])) / float(result["completed"])
+
+
+def _is_good(row: Mapping[str, float], objective: Objective) -> bool:
+    return all(row[name] <= limit for name, limit in limits_of(objective).items())
+
+
+def limits_of(objective: Objective) -> Mapping[str, float]:
+    """Return the limits that are set, in seconds by name of the latency."""
+    limits = {"ttft": objective.ttft_s, "tpot": objective.tpot_s, "e2e": objective.e2e_s}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _rows(result: _Result) -> list[dict[str, float]]:
+    """Return the latencies of each complete response that was sent in the steady window, in seconds; of all without one."""
+    columns = [_numbers(result.get(name)) for name in ("ttfts", "e2els", "output_lens", "start_times")]
+    if len({len(column) for column in columns}) != 1:
+        return []
+    start_s, end_s = _window(result)
+    return [
+        {"ttft": ttft, "tpot": (e2e - ttft) / (tokens - 1) if tokens > 1 else 0.0, "e2e": e2e}
+        for ttft, e2e, tokens, at_s in zip(*columns, strict=True)
+        if start_s <= at_s <= end_s
+    ]
+
+
+def _numbers(value: object) -> list[float]:
+    return [float(number) for number in as_list(value) if isinstance(number, int | float)]
+
+
+def _window(result: _Result) -> tuple[float, float]:
+    """Return the start and the end of the steady window; no bounds without one."""
+    steady = as_mapping(result.get("steady"))
+    start_s, end_s = steady.get("start_s"), steady.get("end_s")
+    if isinstance(start_s, int | float) and isinstance(end_s, int | float):
+        return float(start_s), float(end_s)
+    return -math.inf, math.inf
+
+
+def latencies_of(load: Load) -> Latencies:
+    """Return the latencies of a load's requests, over all repeats."""
+    rows = [row for result in load.results for row in _rows(result)]
+    return {name: sorted(row[name] for row in rows) for name in NAMES}
+
+
+def tail_of(load: Load) -> Tail | None:
+    """Return the highest percentile of a load that its requests support; None if no value per request is stored."""
+    found = latencies_of(load)
+    requests = len(found["ttft"])
+    if not requests:
+        return None
+    share = next((share for share in TAIL_SHARES if requests >= requests_for(share)), None)
+    values = {name: percentile(values, share or 100) for name, values in found.items()}
+    return Tail(share=share, requests=requests, values_s=values)
+
+
+def distances(load: Load, objective: Objective, share: float) -> dict[str, float]:
+    """Return how far the latency that `share` of the requests reach is above each limit, relative to the limit; negative below it."""
+    found = latencies_of(load)
+    return {
+        name: percentile(found[name], 100 * share) / limit - 1
+        for name, limit in limits_of(objective).items()
+        if found[name]
+    }
+
+
+def good_output_tok_per_s(load: Load, objective: Objective | None) -> float:
+    """Return the output tokens per second of the requests that met the limits; of all complete responses without limits."""
+    if objective is None:
+        return load.output_tok_per_s
+    # Failed requests have no tokens, so they are not in the output rate.
+    done = sum(result["completed"] for result in load.results)
+    good = sum(_good_in(result, objective) * result["completed"] for result in load.results)
+    return load.output_tok_per_s * good / done if done else 0.0
+
+
+def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective | None) -> float | None:
+    """Return the price of a million output tokens of good requests, in USD; None without a price or without such tokens."""
+    price, rate = run.get("usd_per_hour"), good_output_tok_per_s(load, objective)
+    if not isinstance(price, int | float) or rate <= 0:
+        return None
+    return price / 3600 / rate * 1e6
+
+
+def best_load(loads: Sequence[Load], objective: Objective | None, share: float) -> Load | None:
+    """Return the best valid load: the highest one within the limits of the longest shape; without limits that of the highest output rate."""
+    usable = [load for load in loads if load.is_valid]
+    if not usable:
+        return None
+    if objective is None:
+        return max(usable, key=lambda load: load.output_tok_per_s)
+    longest = usable[-1].shape
+    kept = [load for load in usable if load.shape == longest and good_share(load.results, objective) >= share]
+    return max(kept, key=lambda load: load.level, default=None)
+
+
+def load_name(load: Load) -> str:
+    """Return the load and its lengths as text."""
+    return f"{load.text} ({load.shape.text})"

@@ -1,0 +1,354 @@
+"""The verdict on planted sweeps: each of the ten questions is answered as planted, in the terminal, the reports and JSON."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from loadtest.__main__ import main
+from loadtest.compare import change_verdict, requests_needed
+from loadtest.forecast import Band
+from loadtest.kv_cells import beyond_cache
+from loadtest.loads import best_load, good_share, loads_of, objective_of
+from loadtest.measure import Objective
+from loadtest.reports.facts import sweep_facts
+from loadtest.reports.report import write_reports
+from loadtest.store import read_run
+from loadtest.tests.model_pool import ModelPool, ModelServer
+from loadtest.tests.test_reports import folder, result
+from loadtest.tests.test_sweep_runs import bench
+from loadtest.traffic.points import PRESETS, Sweep, plan_points
+from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
+from loadtest.verdict import sweep_verdict
+from loadtest.verdict_answers import QUESTIONS
+
+LEVELS = (1, 8, 64, 128)
+SLO = {"ttft_s": 0.12, "tpot_s": 0.05, "e2e_s": None}
+"""Met by the loads up to 64 users of `planted`, whose TTFT is 0.063, 0.067, 0.095 and 0.127 s without noise."""
+RUN = {"usd_per_hour": 3.6, "slo": SLO, "slo_share": 0.99}
+SATURATED, LIMIT, COST, MEETS, UP_TO, BY_HOW_MUCH, PLANNED, CERTAIN, TAIL, NEXT = QUESTIONS
+
+
+GRID = Sweep(
+    concurrency=(2, 16), request_rate=(), input_tokens=(32, 2000), output_tokens=(8,), requests=32, duration_s=None, seed=1
+)  # fmt: skip
+
+
+def planted(*levels, repeats=1, rate=100.0, full_from=None, server=None, **more):
+    """Loads whose output rate grows with the load up to `full_from` users; the top load has these metrics of the server."""
+    found = []
+    for level in levels or LEVELS:
+        speed = rate * min(level, full_from or level)
+        for repeat in range(repeats):
+            one = result(level, 256, requests=320, repeat=repeat, wobble=0.01) | {"output_throughput": speed, **more}
+            calm = {"kv_cache_usage_max": 0.3, "requests_waiting_mean": 0.0, "preemptions": 0}
+            calm |= {"requests_running_mean": level, "requests_running_max": level}
+            one["server"] |= calm | ((server or {}) if level == max(levels or LEVELS) else {})
+            found.append(one)
+    return found
+
+
+def late(level):
+    """A load at which the client was late."""
+    reason = "the client's event loop was late by 900 ms at the 99th percentile, more than 50 ms; use more --workers"
+    return result(level, 256, requests=320) | {"valid": False, "invalid_reasons": [reason]}
+
+
+def answers(run, results):
+    return {each.question: each for each in sweep_verdict(run, results).answers}
+
+
+QUEUE = {"requests_waiting_mean": 60.0, "requests_running_mean": 64.0, "requests_running_max": 64.0}
+BAND = {"forecast": {"output_throughput": {"low": 5000.0, "typical": 6000.0, "high": 7000.0}}}
+CASES = [
+    ("it grows", SATURATED, RUN, planted(), "No, not up to 128 users.", True),
+    ("it stops growing", SATURATED, RUN, planted(full_from=8), "Yes, at 8 users.", True),
+    ("one load", SATURATED, RUN, planted(8), "Unknown: one load without a queue does not show it.", False),
+    ("the client", LIMIT, RUN, [*planted(1, 8), late(64)], "This client: at 64 users this client was the limit: the client's event loop", True),
+    ("only the client", LIMIT, RUN, [late(64)], "This client: this client was the limit", True),
+    ("the KV cache", LIMIT, RUN, planted(full_from=8, server=QUEUE | {"kv_cache_usage_max": 0.99, "preemptions": 7}),
+     "The KV cache: at 128 users, 99% of the KV cache was in use, and the server preempted 7 requests.", True),
+    ("the batch", LIMIT, RUN, planted(full_from=8, server=QUEUE),
+     "The batch (max-num-seqs): at 128 users, 60 requests waited on average, at most 64 ran", True),
+    ("the queue", LIMIT, RUN, planted(full_from=8, server=QUEUE | {"requests_running_max": 128.0}), "The queue: at 128 users", True),
+    ("the server", LIMIT, RUN, planted(full_from=8), "The server's speed: at 128 users, no request waited long and at most 30% of the KV cache", True),
+    ("nothing", LIMIT, RUN, planted(), "Nothing yet: the output rate still grew up to 128 users", True),
+    ("cells beyond the cache", LIMIT, RUN | {"left_out": [{"key": "closed-c512-i256-o32-n0",
+     "reason": "it needs 9 tokens of the KV cache, which has 8"}]}, planted(),
+     "The KV cache: the next load was left out because it needs 9 tokens", True),
+    # 64 users have 6,400 tok/s, all good: 3.6 / 3600 / 6400 x 1e6.
+    ("the price", COST, RUN, planted(), "0.156 USD per million good tokens, 5 USD per million requests, at 3.6 USD per hour and 64 users", True),
+    ("no price", COST, RUN | {"usd_per_hour": None}, planted(), "Unknown: no price. Pass --usd-per-hour.", False),
+    ("it meets the limits", MEETS, RUN, planted(), "Yes: ttft<=0.12, tpot<=0.05 for 99 % of the requests, with 100.00% good at 64 users", True),
+    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: ttft<=0.01 for 99 % of the requests at no measured load.", True),
+    ("no limits", MEETS, {}, planted(), "Unknown: no limits. Pass --slo.", False),
+    ("the highest load within", UP_TO, RUN, planted(), "64 users (256 in, 32 out).", True),
+    ("all loads within", UP_TO, RUN | {"slo": {"ttft_s": 9.0}}, planted(), "128 users (256 in, 32 out) (highest valid load).", True),
+    ("by how much", BY_HOW_MUCH, RUN, planted(),
+     "At 64 users TTFT 20% below its limit, TPOT 77% below its limit; 128 users miss TTFT by 7% (at the 99th percentile).", True),
+    ("as planned", PLANNED, RUN, planted(**BAND), "Within the band, so the plan is right: 7% above the plan's 6,000 tok/s (5,000 to 7,000).", True),
+    ("slower than planned", PLANNED, RUN, planted(rate=50.0, **BAND),
+     "Below the band: the plan is too optimistic, or the server is slower than it should be: 47% below", True),
+    ("faster than planned", PLANNED, RUN, planted(rate=200.0, **BAND), "Above the band, so the plan is too pessimistic", True),
+    ("fewer users than planned", PLANNED, RUN | {"forecast_levels": [{"mode": "closed", "input_tokens": 256, "output_tokens": 32, "low": 90.0,
+     "typical": 100.0, "high": 120.0}]}, planted(**BAND),
+     "Below the band: the plan is too optimistic, or the server is slower than it should be: 36% below the plan's 100 users (90 to 120), 7% above", True),
+    ("no plan", PLANNED, RUN | {"no_forecast": "no forecast without --stack"}, planted(), "Unknown: no forecast without --stack.", False),
+    ("one measurement", CERTAIN, RUN, planted(),
+     "4 of 4 loads are valid; 100.0% good (98.8% to 100.0%, 320 requests); the variation between runs is unknown from one measurement (--repeats 3).", False),
+    ("three measurements", CERTAIN, RUN, planted(repeats=3), "output rate +-0.0% over 3 repeats (95 %).", True),
+    ("p99", TAIL, RUN, planted(), "p99 TTFT 95.7", True),
+    ("too few requests for a percentile", TAIL, {}, [result(8, 256, requests=20)], "largest TTFT", False),
+    ("more load", NEXT, {}, planted(), "Measure higher loads, such as --concurrency 256.", True),
+    ("a larger cache", NEXT, {}, planted(full_from=8, server=QUEUE | {"kv_cache_usage_max": 0.99}), "Enlarge the KV cache", True),
+    ("a larger batch", NEXT, {}, planted(full_from=8, server=QUEUE), "Raise max-num-seqs", True),
+    ("another client", NEXT, {}, [*planted(1, 8), late(64)], "Run the client on a faster or less busy machine", True),
+    ("the exact load", NEXT, RUN, planted(), "Find the exact load between 64 and 128 users with --find slo.", True),
+    ("a faster prefill", NEXT, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "TTFT misses its limit: shorten or share prompts", True),
+]  # fmt: skip
+"""Name, question, run.json, results, start of the answer or a part of it, and whether the answer is known."""
+
+
+def test_each_question_is_answered_as_planted(subtests):
+    assert {question for _, question, *_ in CASES} == set(QUESTIONS)
+    for name, question, run, results, words, known in CASES:
+        with subtests.test(name):
+            answer = answers(run, results)[question]
+            assert words in answer.answer
+            assert answer.known is known
+
+
+def test_a_search_keeps_its_own_load():
+    found = {"level": 8, "forecast": {"low": 4.0, "typical": 5.0, "high": 10.0}}
+    run = RUN | {"find": {"slo_share": 0.99}, "found": found}
+    verdict = sweep_verdict(run, planted(full_from=8))
+    assert (verdict.best.level, verdict.plan_level.measured, verdict.plan_level.is_within) == (8, 8, True)
+    assert verdict.answers[-1].answer.startswith("Use more or faster devices")
+    assert sweep_verdict(run | {"found": {"level": None}}, planted()).best is None
+
+
+class Plan:
+    """A forecast of 100 tokens per second and user, and of 6 users within the limits."""
+
+    def level(self, _traffic, _point, _objective, *, whole):
+        return Band(low=5.0, typical=6.0, high=7.0) if whole else None
+
+    def figures(self, _traffic, point):
+        rate = Band(low=80.0 * point.level, typical=100.0 * point.level, high=120.0 * point.level)
+        return {"output_throughput": rate} if point.concurrency else {}
+
+    def why_none(self, _traffic):
+        return "no forecast of rates"
+
+
+def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, monkeypatch):
+    server.control({})
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.0097)))
+    sweep = replace(GRID, input_tokens=(32,), concurrency=(2, 6), requests=60)
+    limits = Objective(ttft_s=1.0)
+    _, results = bench(server.url, tmp_path / "a", sweep, forecast=Plan(), objective=limits)
+    run = read_run(tmp_path / "a")
+    band = {"low": 5.0, "typical": 6.0, "high": 7.0}
+    assert run["forecast_levels"] == [{"mode": "closed", "input_tokens": 32, "output_tokens": 8, **band}]
+    assert (run["no_forecast"], run["slo_share"]) == (None, 0.99)
+    assert [each["forecast"]["output_throughput"]["typical"] for each in results.values()] == [200.0, 600.0]
+    verdict = sweep_verdict(run, list(results.values()))
+    assert (verdict.plan_level.measured, verdict.plan_level.is_within) == (6, True)
+    assert verdict.plan.typical == 600.0
+    assert run["client_machine"]["cores"] >= 1
+    assert run["client_machine"].keys() == {"system", "architecture", "processor", "cores", "python", "load_1min"}
+    bench(
+        server.url,
+        tmp_path / "b",
+        replace(sweep, concurrency=(), request_rate=(5.0,)),
+        forecast=Plan(),
+        objective=limits,
+    )
+    assert (read_run(tmp_path / "b")["no_forecast"], read_run(tmp_path / "b")["forecast_levels"]) == (
+        "no forecast of rates",
+        [],
+    )
+
+
+def test_the_sentence_has_saturation_limit_load_price_and_plan():
+    found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
+    assert found.sentence == (
+        "Saturated at 64 users, limited by the batch (max-num-seqs); meets ttft<=0.12, tpot<=0.05 for 99 % of the requests up to 64 users"
+        " (256 in, 32 out), 6,400 tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
+        " (5,000 to 7,000)."
+    )
+    assert (found.saturated, found.limit, found.best.level, found.missed.metric) == (True, "batch", 64, "ttft")
+    none = sweep_verdict(RUN, [late(8)])
+    assert none.sentence.startswith("Saturation unknown, because this client was the limit")
+    assert "unknown whether it meets" in none.sentence
+    assert (none.saturated, none.best, none.limit) == (None, None, "client")
+    assert sweep_verdict({}, []).sentence == "Saturation unknown: no point was measured; no load is valid."
+
+
+def test_the_first_screen_has_the_verdict_the_header_and_all_answers(tmp_path):
+    run = RUN | {
+        "hosting": {"accelerator": "v6e-4", "zone": "us-east5-b", "image": "vllm/vllm-tpu@sha256:" + "a" * 64},
+        "server": {"version": "0.32.0"},
+        "client_machine": {"system": "Linux", "architecture": "x86_64", "processor": "EPYC", "cores": 2, "python": "3.12", "load_1min": 1.5},
+    }  # fmt: skip
+    path = folder(tmp_path / "r", planted(), run=run)
+    write_reports(path)
+    sentence = sweep_verdict(read_run(path), planted()).sentence
+    header = (
+        "hardware: v6e-4 · zone: us-east5-b · price: 3.6 USD per hour · image: vllm/vllm-tpu@sha256:aaaaaaaaaaaa"
+        " · release: vLLM 0.32.0 · client: Linux x86_64, 2 cores of EPYC, load 1.5, Python 3.12"
+    )
+    markdown, html = ((path / f"report.{form}").read_text() for form in ("md", "html"))
+    assert markdown.splitlines()[2] == f"**{sentence}**"
+    assert markdown.splitlines()[4] == header
+    first_screen = html[html.index("</h1>") : html.index("<svg")]
+    assert first_screen.index('<p class="verdict">') < first_screen.index(header) < first_screen.index('class="facts"')
+    for question in QUESTIONS:
+        assert f"| {question} | " in markdown
+        assert f"<dt>{question}</dt>" in first_screen
+    assert sweep_facts({}, planted()).header[0] == "hardware: unknown"
+
+
+def test_tiles_are_judged_by_the_limits():
+    def tiles(run):
+        return {tile.value: tile.name for tile in sweep_facts(run, planted()).tiles[2:]}
+
+    assert tiles(RUN | {"slo": None}).keys() == {"12,800 tok/s", "63.3 ms", "0.0781 USD"}
+    within = tiles(RUN)
+    assert "highest load of which 99 % of the requests meet ttft<=0.12, tpot<=0.05" in within["64 users"]
+    assert within["0.156 USD"].startswith("per million good tokens at 64 users")
+    assert tiles(RUN | {"slo": {"ttft_s": 0.01}}).keys() == {"None"}
+
+
+def test_limits_are_judged_in_the_steady_window():
+    run = {"slo": {"ttft_s": 0.1}}
+    cold = result(8, 16, requests=8) | {
+        "ttfts": [0.5] * 4 + [0.05] * 4,
+        "start_times": [0.0] * 4 + [2.0] * 4,
+        "request_goodput": 4.0,
+        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0},
+    }
+    objective = objective_of(run)
+    assert good_share([cold], objective) == 1.0
+    assert good_share([cold | {"steady": None}], objective) == 0.5
+    assert good_share([cold | {"failed": 8}], objective) == 0.5
+    assert best_load(loads_of(run, [cold]), objective, 0.99).level == 8
+    assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
+
+
+def test_cells_of_a_grid_beyond_the_kv_cache_are_left_out_before_they_run(server, tmp_path, monkeypatch):
+    # The server has 16,000 tokens. 16 users need 16 x (2,000 + 4).
+    server.control({})
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008)))
+    before = server.control()["requests"]
+    outcome, results = bench(server.url, tmp_path, GRID)
+    row = {
+        "key": "closed-c16-i2000-o8-n0",
+        "reason": "it needs 32,064 tokens of the KV cache, which has 16,000",
+    }
+    assert [dict(each) for each in outcome.left_out] == [row] == read_run(tmp_path)["left_out"]
+    assert len(results) == 3
+    assert server.control()["requests"] == before
+    points, _ = plan_points(GRID, None)
+    assert not beyond_cache(points, FIXED_LENGTHS, None)
+    assert not beyond_cache(points, FIXED_LENGTHS, 32_064)
+    assert len(beyond_cache(points, FIXED_LENGTHS, 32_063)) == 1
+    assert not beyond_cache(points, Traffic(prefix_share=0.9), 6_000)
+    line = [point for point in points if point.input_tokens == 2000]
+    assert not beyond_cache(line, FIXED_LENGTHS, 1)  # a list of loads is measured as it is
+    grid, _ = plan_points(PRESETS["grid"], None)
+    assert 0 < len(beyond_cache(grid, FIXED_LENGTHS, 500_000)) < len(grid)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 3.0])
+def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch, capsys, late_s):
+    server.control({})
+    monkeypatch.setattr(
+        "loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008), lambda _: late_s)
+    )
+    words = ["--url", server.url, "--concurrency", "2,4", "--input-tokens", "32", "--output-tokens", "8", "--requests", "32", "--warm-up", "0"]  # fmt: skip
+    code = main([*words, "--out", str(tmp_path / "a"), "--json"])
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert list(found)[:2] == ["schema_version", "verdict"]
+    assert f"verdict: {found['verdict']['sentence']}\n" in printed.err
+    assert [answer["question"] for answer in found["verdict"]["answers"]] == list(QUESTIONS)
+    if not late_s:
+        assert (code, found["findings"], found["invalid"]) == (0, [], 0)
+        return
+    assert (code, found["invalid"]) == (1, 2)
+    assert found["findings"][0] == "No point is valid: 2 of 2 points were measured."
+    assert any(
+        "the client's event loop was late by" in finding and "all 2 points" in finding for finding in found["findings"]
+    )
+    for finding in found["findings"]:
+        assert f"finding: {finding}\n" in printed.err
+    assert found["verdict"]["limit"] == "client"
+    assert main([*words, "--out", str(tmp_path / "b"), "--allow-invalid"]) == 0
+
+
+def repeated(path, slower=1.0, levels=(8,), *, valid=True, spread=0.002):
+    rows = [
+        result(level, 256, slower=slower * (1 + spread * (n - 1)), repeat=n, requests=320, wobble=0.01, valid=valid)
+        for level in levels
+        for n in range(3)
+    ]
+    return folder(path, rows)
+
+
+def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
+    """Exit codes without and with --gate, and the start of the Markdown after its title."""
+    base = repeated(tmp_path / "base", levels=(8, 64))
+    cases = {
+        "same": (repeated(tmp_path / "same", 1.001, (8, 64)), 0, 0, "**0 worse**, 0 better, 8 compared"),
+        "better": (repeated(tmp_path / "better", 0.8, (8, 64)), 0, 0, "**0 worse**, 8 better, 8 compared"),
+        "worse": (repeated(tmp_path / "worse", 1.2, (8, 64)), 1, 1, "**8 worse**, 0 better, 8 compared"),
+        "noisy": (repeated(tmp_path / "noisy", 1.0, (8, 64), spread=0.3), 0, 2, "**0 worse, 8 cannot tell**"),
+        "a point less": (repeated(tmp_path / "less", 1.001), 0, 2, "> **Missing in "),
+        "another load": (repeated(tmp_path / "other", 1.0, (4,)), 1, 2, "**NOT COMPARED**, because the sweeps have no common point"),
+        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because no common point is valid"),
+    }  # fmt: skip
+    for name, (after, code, gate, words) in cases.items():
+        with subtests.test(name):
+            assert main(["compare", str(base), str(after)]) == code
+            text = capsys.readouterr().out
+            assert words in text.splitlines()[2] or text.split("\n\n")[2].startswith(words)
+            assert main(["compare", str(base), str(after), "--gate", "--json"]) == gate
+            found = json.loads(capsys.readouterr().out)
+            assert found["verdict"] == {0: name, 1: "worse", 2: "cannot tell"}[gate]
+            assert found["worse"] is (gate == 1)
+            assert found["compared"] == len(found["changes"])
+    with subtests.test("the points of both are listed"):
+        main(["compare", str(base), str(tmp_path / "other")])
+        first = capsys.readouterr().out.splitlines()[2]
+        assert f"{base} has concurrency 8, 256 in, 32 out | concurrency 64, 256 in, 32 out" in first
+        assert f"{tmp_path / 'other'} has concurrency 4, 256 in, 32 out" in first
+    with subtests.test("a point of BEFORE that AFTER lacks is named"):
+        main(["compare", str(base), str(tmp_path / "less")])
+        assert f"> **Missing in {tmp_path / 'less'}: concurrency 64, 256 in, 32 out.**" in capsys.readouterr().out
+
+
+def test_the_same_needs_evidence_and_the_requests_that_give_it_are_named(subtests):
+    cases = {
+        "a narrow interval": (1.01, 0.97, 1.04, "same"),
+        "the finding of -23 to +32 %": (1.01, 0.77, 1.32, "cannot tell"),
+        "the interval crosses the threshold": (0.97, 0.94, 1.0, "cannot tell"),
+        "beyond it but not certain": (0.9, 0.8, 1.01, "cannot tell"),
+        "worse": (0.9, 0.85, 0.95, "worse"),
+        "better": (1.2, 1.1, 1.3, "better"),
+        "no interval": (1.0, 0.0, math.inf, "cannot tell"),
+    }
+    for name, (gain, low, high, verdict) in cases.items():
+        with subtests.test(name):
+            assert change_verdict(gain, low, high, threshold=0.05) == verdict
+    for gain in (0.8, 0.93, 0.97, 1.0, 1.02, 1.07, 1.5):
+        with subtests.test(f"gain {gain}"):
+            needed = requests_needed(gain, 0.3, 100, threshold=0.05)
+            half = 0.3 * math.sqrt(100 / needed) * 0.999
+            assert change_verdict(gain, gain * math.exp(-half), gain * math.exp(half), threshold=0.05) != "cannot tell"
+            less = 0.3 * math.sqrt(100 / (needed - 2)) if needed > 102 else 0.0
+            told = change_verdict(gain, gain * math.exp(-less), gain * math.exp(less), threshold=0.05)
+            assert (told == "cannot tell") is (needed > 102)
+    assert requests_needed(0.95, 0.3, 100, threshold=0.05) is None  # at the threshold no number decides
+    assert requests_needed(1.0, math.inf, 4, threshold=0.05) is None

@@ -1,0 +1,58 @@
+"""docs/bench-results.schema.json is generated from the load tester's types, and real results validate against it."""
+
+import json
+from pathlib import Path
+
+from jsonschema import Draft7Validator
+
+from loadtest.__main__ import main
+from loadtest.tests.model_pool import ModelPool, ModelServer
+from scripts.bench.result_schema import results_schema, schema_text
+
+PAGE = Path(__file__).parents[3] / "docs" / "bench-results.schema.json"
+
+
+def strict(name):
+    """The schema of one kind of record, with no other fields than the described ones."""
+    schema = results_schema()
+    for record in schema["definitions"].values():
+        record |= {"additionalProperties": False} if "properties" in record else {}
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator({**schema, "anyOf": [{"$ref": f"#/definitions/{name}"}]})
+
+
+def faults(validator, value):
+    return [error.message[:300] for found in validator.iter_errors(value) for error in found.context or [found]]
+
+
+def test_the_published_schema_is_up_to_date():
+    assert PAGE.read_text() == schema_text(), "run: python -m authors.docs"
+
+
+def test_results_validate_and_have_no_field_that_the_schema_lacks(server, tmp_path, monkeypatch, capsys, subtests):
+    server.control({})
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(ModelServer(ttft_s=0.02, tpot_s=0.008, slots=8)))
+    words = ["--url", server.url, "--input-tokens", "32", "--output-tokens", "8", "--slo", "ttft=1", "--warm-up", "0", "--json"]  # fmt: skip
+    loads = {
+        "closed and open": ["--concurrency", "2,8", "--request-rate", "4", "--requests", "64", "--usd-per-hour", "2"],
+        "search": ["--find", "slo", "--concurrency", "1,4", "--requests", "16"],
+    }
+    lines = []
+    for name, load in loads.items():
+        with subtests.test(name):
+            assert main([*words, *load, "--out", str(tmp_path / name)]) in {0, 1}
+            assert faults(strict("SweepOutput"), json.loads(capsys.readouterr().out)) == []
+            rows = [json.loads(line) for line in (tmp_path / name / "results.jsonl").read_text().splitlines()]
+            assert rows
+            for row in rows:
+                assert faults(strict("ResultLine"), row) == []
+            lines += rows
+    with subtests.test("a wrong result is found"):
+        row = lines[0]
+        for wrong in (
+            {**row, "duration": "1 s"},
+            {**row, "unknown_field": 1},
+            {**row, "point": {**row["point"], "mode": "both"}},
+            {key: value for key, value in row.items() if key != "p99_ttft_ms"},
+        ):
+            assert faults(strict("ResultLine"), wrong)
