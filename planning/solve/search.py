@@ -404,7 +404,7 @@ class _Search:
         if rate is None:
             return None
         server = server_of(resolved, memory, self.workload)
-        most = server.load(float(server.slots), wave=0.0).requests_per_s
+        most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
         certain = band_of("rate", kind_of(resolved, server.prompt), most).low
         return (
             None
