@@ -264,8 +264,8 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
 def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
     """Yield settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
 
-    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost precision or memory,
-    and replicas last, because their speed was not measured.
+    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost memory, then replicas, whose
+    speed was not measured, then settings that cost precision.
     """
     resolved = resolve(deployment)
     limit = resolved.spec.max_positions
@@ -274,18 +274,20 @@ def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
     utilizations = (None, bold) if bold > resolved.utilization else (None,)
-    for replicas in (None, *replica_counts(resolved.spec, resolved.accelerator)):
-        for kv_cache_dtype in (None, "fp8") if replicas is None else (None,):
-            for utilization in utilizations if replicas is None else (None,):
-                for max_num_seqs in _sequences(resolved.accelerator, ceil_div(users, replicas or 1)):
-                    for length in lengths:
-                        yield Knobs(
-                            max_model_len=length,
-                            utilization=utilization,
-                            kv_cache_dtype=kv_cache_dtype,
-                            max_num_seqs=max_num_seqs,
-                            data_parallel_size=replicas,
-                        )
+    counts = replica_counts(resolved.spec, resolved.accelerator)
+    memories = [(None, utilization, None) for utilization in utilizations]
+    memories += [(None, None, count) for count in counts]
+    memories += [("fp8", utilization, None) for utilization in utilizations]
+    for kv_cache_dtype, utilization, replicas in memories:
+        for max_num_seqs in _sequences(resolved.accelerator, ceil_div(users, replicas or 1)):
+            for length in lengths:
+                yield Knobs(
+                    max_model_len=length,
+                    utilization=utilization,
+                    kv_cache_dtype=kv_cache_dtype,
+                    max_num_seqs=max_num_seqs,
+                    data_parallel_size=replicas,
+                )
 
 
 def throughput_knobs(deployment: Deployment, need: int) -> Iterator[Knobs]:

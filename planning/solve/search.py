@@ -352,7 +352,8 @@ class _Search:
             else:
                 reasons = outcome.reasons
                 misses.append(outcome)
-            if reasons in refused and (isinstance(outcome, Solution) or outcome.stage == Stage.FINDING):
+            is_found = isinstance(outcome, Solution) or outcome.stage == Stage.FINDING
+            if reasons in refused and is_found and knobs.data_parallel_size is None:
                 break  # more aggressive settings do not remove such a finding
             refused.add(reasons)
         return warned or tuple(misses)
