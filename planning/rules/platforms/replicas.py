@@ -53,7 +53,8 @@ def each_of(resolved: Resolved) -> str:
 def experts(subject: Subject) -> RuleResult | None:
     """Find replicas of a mixture of experts."""
     resolved = subject.resolved
-    if resolved.dp == 1 or not resolved.spec.is_moe:
+    has_no_device = not resolved.is_tpu and resolved.tp * resolved.dp > resolved.accelerator.devices  # FIT08
+    if resolved.dp == 1 or not resolved.spec.is_moe or has_no_device:
         return None
     reason = (
         "vLLM on TPU has failed to start so, and no public log shows that it works"
