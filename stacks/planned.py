@@ -105,8 +105,7 @@ def headline(plan: Plan) -> str:
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
     most = "up to " if plan.platform == "cloud-run" else ""
-    copies = plan.vllm.data_parallel_size or 1
-    replicas = f" of each of {copies} replicas" if copies > 1 else ""
+    replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
         f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
         f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "

@@ -52,8 +52,7 @@ def show(plan: Plan, wording: Wording) -> None:
 def _memory(console: Console, plan: Plan) -> None:
     m = plan.memory
     on_tpu = plan.platform == "tpu-vm"
-    copies = plan.vllm.data_parallel_size or 1
-    replicas = f" of each of {copies} replicas" if copies > 1 else ""
+    replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     inside = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
     if not on_tpu:
         inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
