@@ -125,6 +125,8 @@ def _burn(window: str, factor: str) -> str:
 
 _WAS_UP: Final = "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
 """Without it, the window of a server that has just started counts as five minutes."""
+_ENGINE: Final = "(namespace, engine)"
+"""With data parallelism, each replica is an engine with series of its own: the tokens of the others would hide one that hangs."""
 _LOGS: Final = "python -m scripts.logs --stack $stack"
 _PLAN: Final = "python -m scripts.plan --stack $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
@@ -147,8 +149,8 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         title="Queue stuck",
         meaning="Requests have waited for five minutes and the server produces no tokens.",
         expression=(
-            f"min by (namespace) (min_over_time({_WAITING}[5m])) > 0 and on (namespace) "
-            f"sum by (namespace) (rate(vllm:generation_tokens_total{{$server}}[5m])) == 0 and {_WAS_UP}"
+            f"min by {_ENGINE} (min_over_time({_WAITING}[5m])) > 0 and on {_ENGINE} "
+            f"sum by {_ENGINE} (rate(vllm:generation_tokens_total{{$server}}[5m])) == 0 and {_WAS_UP}"
         ),
         severity="page",
         command=_LOGS,
@@ -158,8 +160,9 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         title="Up but not serving",
         meaning="The server answers /health and has running requests, but has produced no tokens for five minutes.",
         expression=(
-            "max by (namespace) (up{$server}) == 1 and on (namespace) max by (namespace) (vllm:num_requests_running{$server}) > 0 and "
-            f"on (namespace) sum by (namespace) (increase(vllm:generation_tokens_total{{$server}}[5m])) == 0 and {_WAS_UP}"
+            f"max by {_ENGINE} (vllm:num_requests_running{{$server}}) > 0 and on {_ENGINE} "
+            f"sum by {_ENGINE} (increase(vllm:generation_tokens_total{{$server}}[5m])) == 0 and "
+            f"on (namespace) max by (namespace) (up{{$server}}) == 1 and {_WAS_UP}"
         ),
         hold_s=60,
         severity="page",
@@ -233,7 +236,11 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         name="RestartLoop",
         title="Restart loop",
         meaning="The server has restarted at least three times in 30 minutes.",
-        expression="changes(max by (namespace) (process_start_time_seconds{$server})[30m:30s]) >= 3",
+        # With data parallelism vLLM has several API servers, which export no start time; the agent of a TPU machine counts restarts.
+        expression=(
+            "changes(max by (namespace) (process_start_time_seconds{$server})[30m:30s]) >= 3 or on (namespace) "
+            "sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3"
+        ),
         severity="page",
         command=_LOGS,
     ),

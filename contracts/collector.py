@@ -66,7 +66,8 @@ SHORTEST_INTERVAL_S: Final = 30
 LONGEST_INTERVAL_S: Final = 120
 """Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not ring."""
 MOST_SAMPLES: Final = 120
-"""Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's."""
+"""Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's. With data
+parallelism, at most this many for each engine."""
 
 
 def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":

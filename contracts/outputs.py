@@ -72,9 +72,11 @@ class MemorySummary:
     activations_gib: Annotated[float, Doc("Activations, or compiled programs on a TPU.")]
     graphs_gib: Annotated[float, Doc("CUDA graphs.")]
     kv_gib: Annotated[float, Doc("KV cache.")]
-    kv_tokens: Annotated[int, Doc("Tokens that fit in the KV cache.")]
+    kv_tokens: Annotated[int, Doc("Tokens that fit in the KV cache of one engine.")]
     kv_blocks: Annotated[int, Doc("`num_gpu_blocks` as vLLM reports it.")]
-    max_concurrency: Annotated[float, Doc("Concurrent requests of the maximum length that fit in the KV cache.")]
+    max_concurrency: Annotated[
+        float, Doc("Concurrent requests of the maximum length that fit in the KV cache of one engine.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,10 +105,11 @@ def headline(plan: Plan) -> str:
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
     most = "up to " if plan.platform == "cloud-run" else ""
+    replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     fit = (
         f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
         f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
-        f"KV cache: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
+        f"KV cache{replicas}: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
     )
     if plan.verdict == "out-of-memory":
         return fit

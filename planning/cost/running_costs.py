@@ -221,7 +221,7 @@ def watched(subject: Subject) -> Iterator[BillPart]:
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
     if resolved.collects:
-        per_hour = MOST_SAMPLES * HOUR_S / SHORTEST_INTERVAL_S / _MILLION
+        per_hour = MOST_SAMPLES * resolved.dp * HOUR_S / SHORTEST_INTERVAL_S / _MILLION
         price = book.price("metric_usd_per_million_samples")
         yield _part("metric samples", per_hour, "million samples", "hour", price)
 

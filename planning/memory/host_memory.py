@@ -23,7 +23,8 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
     # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
     through_gib = max(checkpoint_gib, 1.25 * to_gib(offloaded_bytes) * resolved.tp) + overheads.HOST_PROCESS_GIB
     if resolved.platform != "cloud-run":
-        return through_gib
+        # Each replica loads by itself. Whether they share pages of the files is unknown, so none are counted as shared.
+        return through_gib * resolved.dp
     offloaded_gib = 1.25 * to_gib(offloaded_bytes) * resolved.tp
     graphs_gib = overheads.GRAPH_CACHE_GIB if keeps_graphs(resolved) else 0.0
     if resolved.weights_mode == "streamer":

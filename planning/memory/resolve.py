@@ -58,6 +58,8 @@ def resolve(deployment: Deployment) -> Resolved:
         quantize_on_load=quantize_on_load and not accelerator.is_tpu,
         offloads=bool(deployment.vllm.cpu_offload_gib),
     )
+    dp = deployment.vllm.data_parallel_size or 1
+    base = replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1))
     options = deployment.vllm.merged_over(base)
     host = host_of(accelerator, platform)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
@@ -101,6 +103,7 @@ def resolve(deployment: Deployment) -> Resolved:
         runtime=runtime,
         vllm=replace(options, max_model_len=max_model_len),
         tp=options.tensor_parallel_size or accelerator.devices,
+        dp=dp,
         utilization=options.gpu_memory_utilization or UTILIZATION,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,

@@ -22,6 +22,8 @@ MAX_NUM_SEQS: Final = 256
 SMALL_DEVICE_GIB: Final = 40.0
 SMALL_DEVICE_MAX_NUM_SEQS: Final = 16
 """On a 24 GB card, more sequences reserve memory for logits and graphs that the KV cache needs."""
+FEW_KV_HEADS: Final = 2
+"""KV heads of a layer up to which replicas are proposed instead of tensor parallelism over all chips."""
 TPU_MOE_BLOCK_SIZE: Final = 32
 FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
 
@@ -45,6 +47,18 @@ def recommended(model: str, platform: str, *, accelerator: str | None = None) ->
     if found is None:
         raise PlanningError(f'The accelerator "{accelerator}" is unknown. Allowed: {", ".join(ACCELERATORS)}.')
     return recommended_options(spec_of(model_id), found, weights_mode="fuse" if platform == "cloud-run" else "hub")
+
+
+def replica_counts(spec: ModelSpec, accelerator: Accelerator) -> tuple[int, ...]:
+    """Return the data-parallel sizes that can serve more than tensor parallelism over all chips of a slice, largest first; empty if none can.
+
+    A KV head is not divided: if there are fewer heads than chips, tensor parallelism stores the same KV cache several times. Experts are
+    excluded (DPL01).
+    """
+    heads = min((group.attention.kv_heads for group in spec.groups if group.owns_kv), default=0)
+    if not accelerator.is_tpu or spec.is_moe or not 0 < heads <= FEW_KV_HEADS:
+        return ()
+    return tuple(count for count in (accelerator.devices, accelerator.devices // 2) if count > 1)
 
 
 def recommended_options(

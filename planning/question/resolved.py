@@ -30,6 +30,8 @@ class Resolved:
     runtime: Runtime
     vllm: VllmOptions
     tp: int
+    dp: int
+    """Copies of the model, each with its own engine, weights and KV cache on `tp` devices."""
     utilization: float
     max_model_len: int
     max_num_seqs: int

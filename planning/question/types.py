@@ -585,6 +585,11 @@ class Plan:
     """Results for the deployment's workload; None if it has none."""
 
     @property
+    def replicas(self) -> int:
+        """Copies of the model. `memory` has the KV cache of one."""
+        return self.vllm.data_parallel_size or 1
+
+    @property
     def stopping(self) -> tuple[Finding, ...]:
         """Findings that stop preview and up: blocking and not accepted."""
         return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)

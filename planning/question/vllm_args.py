@@ -133,7 +133,18 @@ class VllmOptions:
     """Options of the vLLM server that the planner models. Every other option goes into `extraArgs`."""
 
     tensor_parallel_size: Annotated[
-        _Count, Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice.")
+        _Count,
+        Doc(
+            "Devices that share one copy of the model. On a TPU, it times `dataParallelSize` must equal the chips of the slice. "
+            "Default: all devices, divided by `dataParallelSize`."
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        _Count,
+        Doc(
+            "Copies of the model behind one port. vLLM sends each request to the least loaded one. `maxNumSeqs`, `maxNumBatchedTokens` and the KV "
+            "cache are those of each copy."
+        ),
     ] = None
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16"] | None,

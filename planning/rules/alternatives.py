@@ -40,6 +40,7 @@ _DEPLOYABLE = ("cloud-run", "tpu-vm")
 """Platforms that this project can deploy to."""
 _HARDWARE_OPTIONS = (
     "vllm.tensor_parallel_size",
+    "vllm.data_parallel_size",
     "vllm.gpu_memory_utilization",
     "vllm.max_num_seqs",
     "vllm.max_num_batched_tokens",

@@ -35,8 +35,19 @@ _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-model": "speculativeConfig",
     "--spec-tokens": "speculativeConfig",
     "--language-model-only": "limitMmPerPrompt",
+    **dict.fromkeys(
+        (
+            "--data-parallel-size-local",
+            "--data-parallel-rank",
+            "--data-parallel-start-rank",
+            "--data-parallel-external-lb",
+            "--data-parallel-hybrid-lb",
+            "--data-parallel-multi-port-external-lb",
+        ),
+        "dataParallelSize",
+    ),
 }
-"""Flags that change the value of an option with another flag (vLLM's config/vllm.py and config/multimodal.py)."""
+"""Flags that change the value of an option with another flag (vLLM's config/vllm.py, config/multimodal.py and entrypoints/cli/serve.py)."""
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")

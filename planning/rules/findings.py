@@ -17,6 +17,7 @@ from planning.rules.platforms import host as rules_host  # importing them regist
 from planning.rules.platforms import loading as rules_loading
 from planning.rules.platforms import places as rules_platform
 from planning.rules.platforms import quota as rules_quota
+from planning.rules.platforms import replicas as rules_replicas
 from planning.rules.registry import REGISTRY, Rule, RuleResult, id_of
 from planning.rules.security import exposure as rules_exposure  # importing them registers their rules
 from planning.rules.security import pinned as rules_pinned
@@ -37,6 +38,7 @@ __all__ = [
     "rules_pinned",
     "rules_platform",
     "rules_quota",
+    "rules_replicas",
     "rules_watching",
     "rules_workload",
 ]
@@ -47,6 +49,7 @@ _FIRST = (
     "planning.rules.platforms.host",
     "planning.rules.platforms.loading",
     "planning.rules.platforms.places",
+    "planning.rules.platforms.replicas",
     "planning.rules.platforms.quota",
 )
 """Modules whose findings come first, in this order: a deployment that does not fit before misspelled arguments."""

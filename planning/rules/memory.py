@@ -25,6 +25,7 @@ from planning.rules.alternatives import (
     smaller_models,
     to_bf16,
 )
+from planning.rules.platforms.replicas import fewer_replicas, more_replicas, sized
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
@@ -72,6 +73,7 @@ def out_of_memory(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield from _more_utilization(subject)
+        yield from fewer_replicas(resolved)
         yield from alternatives_for(subject)
 
     return RuleResult(message=message, remedies=remedies())
@@ -141,6 +143,7 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     resolved = subject.resolved
     host, need = resolved.host, subject.memory.load_peak_host_gib
     if resolved.platform != "cloud-run":
+        yield from fewer_replicas(resolved)
         yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
     usual = host.memory_gib if need <= host.memory_gib else 0
@@ -176,6 +179,7 @@ def one_request(subject: Subject) -> RuleResult | None:
         if longest > 0:
             yield change("vllm.max_model_len", longest)
         yield from _more_utilization(subject)
+        yield from fewer_replicas(resolved)
         yield from other_accelerators(subject)
 
     return RuleResult(
@@ -331,7 +335,7 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
             f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
             "A chip with one KV head pads fp8 to the width of bf16."
         ),
-        remedies=(change("vllm.kv_cache_dtype", None),),
+        remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
         advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
     )
 
@@ -346,7 +350,7 @@ def parallelism(subject: Subject) -> RuleResult | None:
     """Find tensor parallelism that does not match the GPUs or the attention heads."""
     resolved = subject.resolved
     heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
-    if not resolved.is_tpu and resolved.tp > devices:
+    if not resolved.is_tpu and resolved.tp * resolved.dp > devices:
         fact = f"{resolved.accelerator.name} on {resolved.platform} has {devices} GPU(s)"
     elif heads % resolved.tp:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
@@ -355,11 +359,14 @@ def parallelism(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield change("vllm.tensor_parallel_size", None)
+        if resolved.dp > 1:
+            yield sized(None)
         divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
         yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
 
+    replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
-        message=f"`vllm.tensor_parallel_size` is {resolved.tp}, but {fact}.",
+        message=f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
     )

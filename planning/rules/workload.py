@@ -14,12 +14,13 @@ from planning.question.types import Remedy
 from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
 from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.platforms.replicas import each_of, more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
 from planning.speed.multimodal import media_tokens, prompt_tokens
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import server_of
-from planning.units import HOUR_S, duration, to_gib
+from planning.units import HOUR_S, ceil_div, duration, to_gib
 
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
 _MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
@@ -75,7 +76,7 @@ def users(subject: Subject) -> RuleResult | None:
     limit = (
         f"the KV cache holds {answer.most_users:,} requests of {round(server.held_tokens):,} tokens"
         if server.kv_slots < subject.resolved.max_num_seqs
-        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}"
+        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{each_of(subject.resolved)}"
     )
     return RuleResult(
         message=(
@@ -92,7 +93,9 @@ def _more_capacity(subject: Subject, less: Remedy) -> Iterator[Remedy]:
     if workload is not None:
         server = server_of(subject.resolved, subject.memory, workload)
         if server.kv_slots > subject.resolved.max_num_seqs:
-            yield change("vllm.max_num_seqs", min(server.kv_slots, max(workload.users or 0, 256)))
+            users = ceil_div(workload.users or 0, subject.resolved.dp)
+            yield change("vllm.max_num_seqs", min(server.kv_slots, max(users, 256)))
+        yield from more_replicas(subject.resolved)
     yield less
 
 

@@ -27,12 +27,18 @@ from planning.memory.budget import comfortable_utilization
 from planning.memory.resolve import resolve
 from planning.model.catalog import refuse_absent, spec_of, unknown_model
 from planning.model.support import loading_image
-from planning.question.recommendation import MAX_MODEL_LEN, MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
+from planning.question.recommendation import (
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    SMALL_DEVICE_GIB,
+    SMALL_DEVICE_MAX_NUM_SEQS,
+    replica_counts,
+)
 from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
 from planning.question.vllm_args import Modality, VllmOptions
 from planning.question.workload import Workload
 from planning.speed.multimodal import prompt_tokens
-from planning.units import align_to, next_power_of_two
+from planning.units import align_to, ceil_div, next_power_of_two
 
 RUN_S: Final = 4 * 3_600
 """Run duration of a slice, as in the shipped stacks."""
@@ -97,6 +103,7 @@ class Knobs:
     utilization: float | None
     kv_cache_dtype: str | None
     max_num_seqs: int | None
+    data_parallel_size: int | None = None
 
 
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
@@ -257,7 +264,8 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
 def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
     """Yield settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
 
-    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost precision or memory.
+    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost memory, then replicas, whose
+    speed was not measured, then settings that cost precision.
     """
     resolved = resolve(deployment)
     limit = resolved.spec.max_positions
@@ -266,16 +274,20 @@ def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
     utilizations = (None, bold) if bold > resolved.utilization else (None,)
-    for kv_cache_dtype in (None, "fp8"):
-        for utilization in utilizations:
-            for max_num_seqs in _sequences(resolved.accelerator, users):
-                for length in lengths:
-                    yield Knobs(
-                        max_model_len=length,
-                        utilization=utilization,
-                        kv_cache_dtype=kv_cache_dtype,
-                        max_num_seqs=max_num_seqs,
-                    )
+    counts = replica_counts(resolved.spec, resolved.accelerator)
+    memories = [(None, utilization, None) for utilization in utilizations]
+    memories += [(None, None, count) for count in counts]
+    memories += [("fp8", utilization, None) for utilization in utilizations]
+    for kv_cache_dtype, utilization, replicas in memories:
+        for max_num_seqs in _sequences(resolved.accelerator, ceil_div(users, replicas or 1)):
+            for length in lengths:
+                yield Knobs(
+                    max_model_len=length,
+                    utilization=utilization,
+                    kv_cache_dtype=kv_cache_dtype,
+                    max_num_seqs=max_num_seqs,
+                    data_parallel_size=replicas,
+                )
 
 
 def throughput_knobs(deployment: Deployment, need: int) -> Iterator[Knobs]:
@@ -343,5 +355,6 @@ def tuned(deployment: Deployment, knobs: Knobs) -> Deployment:
             gpu_memory_utilization=knobs.utilization,
             kv_cache_dtype=knobs.kv_cache_dtype,
             max_num_seqs=knobs.max_num_seqs,
+            data_parallel_size=knobs.data_parallel_size,
         ),
     )

@@ -9,6 +9,7 @@ from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
 from planning.question.types import StartupPlan
+from planning.rules.platforms.replicas import each_of
 from planning.speed import bands
 from planning.speed.serving import server_of
 from planning.speed.startup import xla_programs
@@ -52,7 +53,7 @@ def _model(subject: Subject) -> tuple[str, ...]:
 
 def _memory(subject: Subject) -> tuple[str, ...]:
     memory, resolved, weights = subject.memory, subject.resolved, subject.weights
-    devices = _counted(resolved.tp, "device")
+    devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
     lines = [
         f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB",
         f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB",
@@ -204,7 +205,7 @@ def _workload(subject: Subject) -> tuple[str, ...]:
     if answer is None or workload is None:
         return ()
     server = server_of(subject.resolved, subject.memory, workload)
-    prompt, running = server.prompt, max(answer.running_requests.typical, 1.0)
+    prompt, running = server.prompt, max(answer.running_requests.typical / subject.resolved.dp, 1.0)
     step, alone = server.step(running), server.alone
     kind = bands.kind_of(subject.resolved, prompt)
     rate = bands.BANDS["rate", kind]
@@ -219,8 +220,8 @@ def _workload(subject: Subject) -> tuple[str, ...]:
             f"{server.held_tokens:,.0f} tokens takes {step.total_s * 1e3:.2f} ms"
         ),
         (
-            f"slots: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; {answer.queued_requests.typical:,.1f} "
-            f"requests wait {answer.queue_s.typical:,.2f} s"
+            f"slots{each_of(subject.resolved)}: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; "
+            f"{answer.queued_requests.typical:,.1f} requests wait {answer.queue_s.typical:,.2f} s"
         ),
         (
             f"{answer.requests_per_s.typical:.3g} requests/s, {answer.output_tok_per_s.typical:,.0f} tokens/s, bound by {answer.bound}; saturated at "

@@ -352,7 +352,8 @@ class _Search:
             else:
                 reasons = outcome.reasons
                 misses.append(outcome)
-            if reasons in refused and (isinstance(outcome, Solution) or outcome.stage == Stage.FINDING):
+            is_found = isinstance(outcome, Solution) or outcome.stage == Stage.FINDING
+            if reasons in refused and is_found and knobs.data_parallel_size is None:
                 break  # more aggressive settings do not remove such a finding
             refused.add(reasons)
         return warned or tuple(misses)
@@ -404,7 +405,7 @@ class _Search:
         if rate is None:
             return None
         server = server_of(resolved, memory, self.workload)
-        most = server.load(float(server.slots), wave=0.0).requests_per_s
+        most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
         certain = band_of("rate", kind_of(resolved, server.prompt), most).low
         return (
             None

@@ -3,6 +3,8 @@
 Concurrent requests share each step. A response takes `steps` decoding steps, and prompts lengthen the steps that process their chunks.
 With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
 chunk per step. Requests above max-num-seqs or the KV cache are queued.
+
+With data parallelism each replica is such a server: it serves an equal share of the requests, and the rates of all are added.
 """
 
 import math
@@ -45,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedServer:
-    """A deployment under one workload; `load` computes any number of concurrent requests."""
+    """One replica of a deployment under its share of a workload; `load` computes any number of concurrent requests of this replica."""
 
     resolved: Resolved
     weights: WeightSizes
@@ -58,8 +60,13 @@ class LoadedServer:
 
     @property
     def slots(self) -> int:
-        """Maximum concurrent requests."""
+        """Maximum concurrent requests of one replica."""
         return min(self.resolved.max_num_seqs, self.kv_slots)
+
+    @property
+    def all_slots(self) -> int:
+        """Maximum concurrent requests of all replicas."""
+        return self.slots * self.resolved.dp
 
     @cached_property
     def held_tokens(self) -> float:
@@ -201,8 +208,8 @@ def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
 
 
 def saturation_batch(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> int:
-    """Return the concurrent requests of a workload: as many as max-num-seqs and the KV cache allow."""
-    return server_of(resolved, memory, workload).slots
+    """Return the concurrent requests of a workload: as many as max-num-seqs and the KV cache of all replicas allow."""
+    return server_of(resolved, memory, workload).all_slots
 
 
 def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, workload: Workload) -> WorkloadPlan:
@@ -222,10 +229,13 @@ def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The server under its workload, with its queue."""
+    """One replica under its share of the workload, with its queue."""
 
     load: Load
     users: int
+    """Users of all replicas; 0 in an open loop."""
+    replicas: int
+    """Replicas that serve such a share. With fewer users than replicas, the others are idle."""
     running: float
     requests_per_s: float
     queued: float
@@ -234,13 +244,15 @@ class _State:
 
 
 def _closed(server: LoadedServer) -> _State:
-    users = server.workload.users or server.slots
-    running = min(users, server.slots)
+    users = server.workload.users or server.all_slots
+    replicas = min(users, server.resolved.dp)
+    running = min(users / replicas, server.slots)
     load = server.load(float(running), wave=overheads.WAVE_SHARE)
-    queued = users - running
+    queued = users / replicas - running
     return _State(
         load=load,
         users=users,
+        replicas=replicas,
         running=running,
         requests_per_s=load.requests_per_s,
         queued=queued,
@@ -251,7 +263,7 @@ def _closed(server: LoadedServer) -> _State:
 
 def _open(server: LoadedServer, full: Load) -> _State:
     """Return the stationary state of random arrivals; above saturation, the state after one hour of arrivals."""
-    rate = server.workload.rate_per_s or 0.0
+    rate = (server.workload.rate_per_s or 0.0) / server.resolved.dp
     share = min(rate / full.requests_per_s, _FULLEST)
     load = _at_rate(server, share * full.requests_per_s)
     service_s = server.prompt.service_s(server.alone)
@@ -267,6 +279,7 @@ def _open(server: LoadedServer, full: Load) -> _State:
     return _State(
         load=replace(load, ttft_s=load.ttft_s + prompts_s),
         users=0,
+        replicas=server.resolved.dp,
         running=load.requests,
         requests_per_s=served,
         queued=queue_s * served,
@@ -305,7 +318,7 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
 def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) -> WorkloadPlan:
     workload, prompt, load = server.workload, server.prompt, state.load
     kind = bands.kind_of(server.resolved, prompt)
-    rate = state.requests_per_s
+    replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, own = _blocks(server.resolved, workload, prompt)
     held = min((shared + state.running * own) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
     tpot = bands.band("tpot", kind, load.tpot_s)
@@ -334,23 +347,24 @@ def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) 
         usd_per_million_input_tokens=price(load.prefill_share, prompt.tokens),
         usd_per_million_output_tokens=price(1 - load.prefill_share, workload.output_tokens),
         running_requests=_running(server, state, kind),
-        queued_requests=bands.band("ttft", kind, state.queued) if state.queued else _certain(0.0),
+        queued_requests=bands.band("ttft", kind, state.queued * replicas) if state.queued else _certain(0.0),
         queue_s=bands.band("ttft", kind, state.queue_s),
         kv_share=_certain(held),
         prefix_hit_share=_certain(prompt.cached / prompt.tokens),
         bound=state.bound,
         prompt_tokens=prompt.tokens,
-        most_requests_per_s=full.requests_per_s,
-        most_users=server.slots,
+        most_requests_per_s=full.requests_per_s * server.resolved.dp,
+        most_users=server.all_slots,
     )
 
 
 def _running(server: LoadedServer, state: _State, kind: bands.Kind) -> Band:
     """Return the running requests: exact in a closed loop, as uncertain as the time per token in an open one."""
+    running = state.running * state.replicas
     if state.users:
-        return _certain(state.running)
-    band = bands.band("tpot", kind, state.running)
-    return Band(low=band.low, typical=band.typical, high=max(min(band.high, float(server.slots)), band.typical))
+        return _certain(running)
+    band = bands.band("tpot", kind, running)
+    return Band(low=band.low, typical=band.typical, high=max(min(band.high, float(server.all_slots)), band.typical))
 
 
 def _certain(value: float) -> Band:

@@ -41,6 +41,9 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     low_s, high_s = compile_band_of(resolved)
     total_s = pull_s + load_s + compile_s
     load_low_s, load_high_s = (load_s * share for share in overheads.LOAD_BAND)
+    # Replicas start at the same time. Whether they then slow each other down is unknown: at worst one reads and compiles after the other.
+    load_high_s += (resolved.dp - 1) * _reload_s(resolved)
+    high_s *= resolved.dp
     cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
     process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache

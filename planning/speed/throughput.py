@@ -28,14 +28,14 @@ def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
     full = server.load(float(server.slots), wave=0.0)
     decode = 1 / alone.total_s
     # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
-    saturated = max(full.requests_per_s * server.workload.output_tokens, decode)
+    saturated = max(full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
     band = bands.band("rate", bands.kind_of(resolved, server.prompt), saturated)
     return ThroughputPlan(
         decode_tok_per_s=decode,
         saturated_tok_per_s=saturated,
         saturated_low_tok_per_s=band.low,
         saturated_high_tok_per_s=band.high,
-        saturated_batch=server.slots,
+        saturated_batch=server.all_slots,
         bound=_bound(alone),
         ttft_s=prompt.total_s + alone.total_s,
     )

@@ -17,7 +17,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from contracts.staged_weights import MANIFEST, object_name
 from engine.stack import stack_outputs
-from loadtest.client.metrics import Scrape
+from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.context import AgentContext, sentences
 from scripts.agent.hints import ASKS, WAKES
 from scripts.agent.read_tools import Stack
@@ -182,7 +182,10 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
 
 
 def _figures(scrape: Scrape) -> dict[str, float]:
-    found = {name: scrape.total((metric,)) for metric, name in _FIGURES.items()}
+    found = {
+        name: scrape.highest((metric,)) if metric in KV_USAGE else scrape.total((metric,))
+        for metric, name in _FIGURES.items()
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

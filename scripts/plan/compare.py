@@ -90,7 +90,7 @@ def is_enough(one: Plan, limits: Comparison) -> bool:
     return (
         one.fits
         and (limits.min_context is None or one.memory.largest_max_model_len >= limits.min_context)
-        and (limits.min_concurrency is None or one.memory.max_concurrency >= limits.min_concurrency)
+        and (limits.min_concurrency is None or one.memory.max_concurrency * one.replicas >= limits.min_concurrency)
         and (
             limits.max_usd_per_hour is None or (one.cost.is_known and one.cost.usd_per_hour <= limits.max_usd_per_hour)
         )
@@ -117,8 +117,8 @@ def _table(rows: list[Row], chosen: Plan | None, limits: Comparison) -> None:
             one.quantization,
             "may fail" if one.fits and one.margin else one.verdict,
             ", ".join(f.id for f in one.stopping),
-            f"{one.memory.kv_tokens:,}",
-            f"{one.memory.max_concurrency:.1f}",
+            f"{one.memory.kv_tokens * one.replicas:,}",
+            f"{one.memory.max_concurrency * one.replicas:.1f}",
             f"{one.throughput.decode_tok_per_s:.0f}",
             f"{one.throughput.saturated_tok_per_s:,.0f}",
             f"{one.startup.total_s / 60:.0f} min",

@@ -225,7 +225,8 @@ def _settings(one: Solution) -> str:
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     image = f",\n  image {one.image}" if one.image else ""
-    return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
+    replicas = f" x DP {resolved.dp}" if resolved.dp > 1 else ""
+    return f"TP {resolved.tp}{replicas}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 
 
 def _json(found: Found, *, written: str | None) -> dict[str, Any]:
@@ -269,6 +270,7 @@ def _row(one: Solution) -> dict[str, Any]:
         "host_memory_gib": resolved.host_memory_gib,
         "weights_mode": resolved.weights_mode,
         "tensor_parallel_size": resolved.tp,
+        "data_parallel_size": resolved.dp,
         "max_model_len": resolved.max_model_len,
         "max_num_seqs": resolved.max_num_seqs,
         "gpu_memory_utilization": resolved.utilization,

@@ -52,6 +52,7 @@ def show(plan: Plan, wording: Wording) -> None:
 def _memory(console: Console, plan: Plan) -> None:
     m = plan.memory
     on_tpu = plan.platform == "tpu-vm"
+    replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
     inside = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
     if not on_tpu:
         inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
@@ -66,7 +67,8 @@ def _memory(console: Console, plan: Plan) -> None:
     _legend(console, [*legend, Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")])
     paragraph(
         console,
-        f"KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens",
+        f"KV cache{replicas}: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; "
+        f"{m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens",
         prefix=_INDENT,
     )
     console.print()

@@ -71,19 +71,34 @@ async def options(context: CheckContext) -> Outcome:
     memory, planned = context.target.memory, context.target.cache_options
     blocks, block_size = _whole(found.get("num_gpu_blocks")), _whole(found.get("block_size"))
     wanted = [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
+    engines, replicas = scrape.series(CACHE_CONFIG) if scrape is not None else 0, context.target.replicas
     verdict, detail = _judged(found, blocks, planned, memory)
+    if engines != replicas:
+        verdict, detail = (
+            "failed",
+            f"the plan has {replicas} engine(s) (`vllm.dataParallelSize`), but {engines} export metrics. {detail}".rstrip(),
+        )
     values: dict[str, float | int | str | bool | None] = {
         "num_gpu_blocks": blocks,
         "block_size": block_size,
         "gpu_memory_utilization": _fraction(found.get("gpu_memory_utilization")),
         "cache_dtype": found.get("cache_dtype"),
+        "engines": engines,
     }
     if memory is not None and blocks is not None:
         values["planned_blocks"] = memory.kv_blocks
+    each = f"{engines} engines, each " if engines > 1 else ""
+    used = f"utilization {found.get('gpu_memory_utilization', '?')}"
     return Outcome(
         verdict=verdict,
-        measured=f"{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, utilization {found.get('gpu_memory_utilization', '?')}",
-        wanted=", ".join([*wanted, *(f"{name} {value}" for name, value in planned.items())]),
+        measured=f"{each}{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, {used}",
+        wanted=", ".join(
+            [
+                *([f"{replicas} engines"] if replicas > 1 else ()),
+                *wanted,
+                *(f"{name} {value}" for name, value in planned.items()),
+            ]
+        ),
         detail=detail,
         values=values,
     )

@@ -39,6 +39,7 @@ VALUES = AlertValues(
 )
 FUNCTIONS = {
     "and", "by", "changes", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
+    "engine",
     "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
 }  # fmt: skip
 SYNTHETIC = {"up"}

@@ -104,6 +104,15 @@ def test_the_changed_flag_of_the_tasks_page_has_no_warning(tmp_path: Path, monke
     assert bad(smoke(served("tpu-v6e1", 8192), "tpu-v6e1", tmp_path, monkeypatch)) == {}
 
 
+def test_four_replicas_serve_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one = served("tpu-v6e4-e4b", tensor_parallel_size=None, data_parallel_size=4)
+    report = smoke(one, "tpu-v6e4-e4b", tmp_path, monkeypatch)
+    assert bad(report) == {}
+    found = {check.name: check.outcome for check in report.checks}
+    assert found["options in effect"].values["engines"] == 4
+    assert found["options in effect"].measured.startswith("4 engines, each ")
+
+
 def test_a_server_with_other_blocks_than_planned_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one = served("tpu-v6e1", 8192)
     memory = replace(one.subject.memory, kv_blocks=one.subject.memory.kv_blocks // 8)

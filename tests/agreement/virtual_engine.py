@@ -10,6 +10,7 @@ import pytest
 
 from localcloud.vllm import engine
 from localcloud.vllm.engine import Sequence, SimulatedEngine
+from localcloud.vllm.engines import EngineGroup
 from localcloud.vllm.metrics import Metrics
 from tests.agreement.simulated_stacks import Served
 
@@ -61,7 +62,7 @@ class User:
     number: int
     load: "ClosedLoop"
     clock: VirtualClock
-    server: SimulatedEngine
+    server: EngineGroup
     done: int = 0
     arrived_s: float = 0.0
     firsts_s: list[float] = field(default_factory=list[float])
@@ -109,11 +110,16 @@ class ClosedLoop:
         clock, room = VirtualClock(), one.capacity()
         assert room is not None
         monkeypatch.setattr(engine.asyncio, "get_running_loop", lambda: clock)
-        server = SimulatedEngine(
-            capacity=room,
-            timing=one.pace(),
-            metrics=Metrics("m", {}, max_model_len=room.max_model_len),
-            prefix_caching=False,
+        server = EngineGroup(
+            [
+                SimulatedEngine(
+                    capacity=room,
+                    timing=one.pace(),
+                    metrics=Metrics("m", {}, max_model_len=room.max_model_len),
+                    prefix_caching=False,
+                )
+                for _ in range(one.arguments.data_parallel_size)
+            ]
         )
         users = [User(number=number, load=self, clock=clock, server=server) for number in range(self.users)]
         for user in users:

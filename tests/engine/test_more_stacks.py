@@ -14,6 +14,8 @@ DRIVEN_ELSEWHERE = {"tpu-v6e4", "l4-qat"}
 FAR = "tpu-v6e1-e4b"
 WHOLE_LIFE = {"tpu-v6e1-31b-w4a16", "tpu-v6e1-26b-w4a16", "tpu-v6e4-31b"}
 """Stacks that are also previewed again, changed in place and measured: what they serve stands in no other test."""
+REPLICAS = "tpu-v6e4-e4b"
+"""Stack that is changed in place to four replicas."""
 STACKS = sorted(
     {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")} - DRIVEN_ELSEWHERE
 )
@@ -66,6 +68,20 @@ def assert_changed_in_place(workspace, stack):
     assert workspace.served_length(stack) == 2_048
 
 
+def assert_replicated_in_place(workspace, stack):
+    """Four replicas are a new document for the same machine; the server has an engine for each."""
+    before = machines(workspace, stack)
+    workspace.pulumi("config", "rm", "--path", "gemma-serving:vllm.tensorParallelSize", "--stack", stack)
+    workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.dataParallelSize", "4", "--stack", stack)
+    shown = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    assert "KV cache of each of 4 replicas" in " ".join(shown.text.split())
+    assert machines(workspace, stack) == before
+    report = workspace.script("smoke", "--stack", stack, "--json").json
+    assert report["passed"] is True
+    (options,) = [check for check in report["checks"] if check["name"] == "options in effect"]
+    assert options["measured"].startswith("4 engines, each "), options
+
+
 def machines(workspace, stack):
     """The TPU machines that there are, with the moment in which each was created."""
     zones = settings(stack)["tpu"]["zones"]
@@ -94,5 +110,7 @@ def test_a_stack_lives_with_secrets_in_no_sink_and_leaves_nothing(workspace, sta
         assert_built_and_pulled(workspace, stack, built_images("tpu")[wanted["image"]])
     if stack in WHOLE_LIFE:
         assert_changed_in_place(workspace, stack)
+    if stack == REPLICAS:
+        assert_replicated_in_place(workspace, stack)
     assert_nowhere_in_clear(workspace, HF_CANARY, KEY_CANARY)
     assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True

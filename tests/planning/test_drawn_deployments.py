@@ -40,6 +40,7 @@ ODD_WORDS = ("", " ", "none", "a/b/c", "{", "ünïcode", "-1")
 USUAL: Mapping[str, tuple[Any, ...]] = {
     "quantization": ("bf16", "fp8", "w4a16", "nvfp4"),
     "vllm.tensor_parallel_size": (1, 2, 4, 8),
+    "vllm.data_parallel_size": (1, 2, 3, 4),
     "vllm.gpu_memory_utilization": (0.05, 0.5, 0.85, 0.9, 0.95, 0.97, 1.0),
     "vllm.max_model_len": (1, 512, 2_048, 4_096, 16_384, 32_768, 131_072, 262_144),
     "vllm.max_num_seqs": (1, 8, 16, 64, 256, 1_024),

@@ -118,6 +118,7 @@ OPTIONS = st.builds(
     max_num_batched_tokens=often_none(st.sampled_from([16, 512, 2_048, 4_096, 16_384])),
     block_size=often_none(st.sampled_from([16, 32, 128])),
     tensor_parallel_size=often_none(st.sampled_from([1, 2, 3, 4, 8])),
+    data_parallel_size=often_none(st.sampled_from([1, 2, 3, 4, 8])),
     gpu_memory_utilization=often_none(st.floats(0.05, 1).map(lambda value: round(value, 2))),
     cpu_offload_gib=often_none(st.sampled_from([1.0, 5.0, 14.0, 50.0])),
     kv_cache_dtype=often_none(st.sampled_from(["auto", "fp8"])),

@@ -201,6 +201,8 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     "SCL02": (on_cloud_run(max_instances=2, gpu_quota=1), "block", on_cloud_run(max_instances=2, gpu_quota=2)),
     "SCL03": (on_cloud_run(region="southamerica-east1"), "block", on_cloud_run(region="us-east4")),
     "TPU01": (deployment(tensor_parallel_size=1), "block", deployment(tensor_parallel_size=4)),
+    "DPL01": (deployment("26B-A4B-it", data_parallel_size=4), "block", deployment("26B-A4B-it", data_parallel_size=1)),
+    "DPL02": (deployment(data_parallel_size=4), "warn", deployment(data_parallel_size=1)),
     "TPU02": (on_tpu(max_run_duration_s=8 * 86_400), "block", on_tpu(max_run_duration_s=7 * 86_400)),
     "TPU04": (on_tpu(zones=("us-east5-b", "us-west1-a")), "block", on_tpu(zones=("us-east5-b",))),
     "TPU06": (on_tpu(compile_cache="off"), "warn", on_tpu()),

@@ -38,6 +38,7 @@ def servers(draw: st.DrawFn) -> Resolved:
         max_model_len=draw(st.sampled_from([4_096, 16_384, 131_072])),
         max_num_seqs=draw(st.sampled_from([1, 8, 64, 256])),
         max_num_batched_tokens=draw(st.sampled_from([512, 4_096, 8_192])),
+        data_parallel_size=draw(st.sampled_from([None, 2, 4])),
         enforce_eager=draw(st.booleans()),
         enable_prefix_caching=draw(st.sampled_from([None, True, False])),
         speculative_config=draw(
@@ -185,6 +186,44 @@ def test_input_and_output_together_cost_what_the_hour_costs(server: Resolved, wo
         + found.usd_per_million_output_tokens.typical * workload.output_tokens
     ) / 1e6
     assert math.isclose(usd_per_request * found.requests_per_s.typical * 3_600, USD_PER_HOUR, rel_tol=1e-9)
+
+
+def test_four_replicas_of_one_chip_serve_four_times_as_much(subtests):
+    for model in ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it"):
+        one, four = (
+            plan(Deployment(model=model, accelerator=name, vllm=VllmOptions(data_parallel_size=copies)))
+            for name, copies in (("v6e-1", None), ("v6e-4", 4))
+        )
+        assert (four.vllm.tensor_parallel_size, four.memory.kv_blocks) == (1, one.memory.kv_blocks)
+        assert four.throughput.decode_tok_per_s == one.throughput.decode_tok_per_s
+        assert four.throughput.saturated_tok_per_s == pytest.approx(4 * one.throughput.saturated_tok_per_s)
+        assert four.memory.load_peak_host_gib == pytest.approx(4 * one.memory.load_peak_host_gib)
+        assert four.startup.total_s == one.startup.total_s
+        assert four.startup.compile_high_s == pytest.approx(4 * one.startup.compile_high_s)
+        for users, each, busy in ((None, None, 4), (400, 100, 4), (4, 1, 4), (3, 1, 3), (1, 1, 1)):
+            with subtests.test(model=model, users=users):
+                alone, all_four = (
+                    workload_plan(found, memory_plan(found), usd, Workload(users=count))
+                    for found, usd, count in (
+                        (resolve(Deployment(model=model, accelerator="v6e-1")), 1.0, each),
+                        (
+                            resolve(
+                                Deployment(model=model, accelerator="v6e-4", vllm=VllmOptions(data_parallel_size=4))
+                            ),
+                            4.0,
+                            users,
+                        ),
+                    )
+                )
+                assert all_four.tpot_s == alone.tpot_s
+                assert all_four.ttft_s == alone.ttft_s
+                assert all_four.requests_per_s.typical == pytest.approx(busy * alone.requests_per_s.typical)
+                assert all_four.running_requests.typical == pytest.approx(busy * alone.running_requests.typical)
+                assert (all_four.most_users, all_four.users) == (4 * alone.most_users, users or 4 * alone.users)
+                if busy == 4:
+                    assert all_four.usd_per_million_output_tokens.typical == pytest.approx(
+                        alone.usd_per_million_output_tokens.typical
+                    )
 
 
 def test_a_plan_has_the_answers_only_where_it_was_asked():

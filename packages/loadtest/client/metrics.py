@@ -57,6 +57,10 @@ class Scrape:
         """Return the largest value over all label sets of the first existing name, or None. For ratios such as KV cache usage."""
         return max((sample.value for sample in self._first(names)), default=None)
 
+    def series(self, names: tuple[str, ...]) -> int:
+        """Return the number of label sets of the first existing name. For `..._info` metrics, the engines that export one."""
+        return len(self._first(names))
+
     def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
         """Return the labels of the first sample, or None. For `..._info` metrics, whose labels contain the information."""
         found = self._first(names)

@@ -18,7 +18,8 @@ from localcloud.vllm import VERSION, cors, tokens
 from localcloud.vllm.adapters import adapters_of
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.broken import broken_body, broken_completion, broken_request
-from localcloud.vllm.engine import Sequence, SimulatedEngine
+from localcloud.vllm.engine import Sequence
+from localcloud.vllm.engines import EngineGroup
 from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
 from localcloud.vllm.generation import Abilities, Completion, answer
 from localcloud.vllm.media import MediaRules, check_items, read_media
@@ -46,7 +47,7 @@ class Parts:
 
     arguments: Arguments
     capacity: KvCacheSize
-    engine: SimulatedEngine
+    engines: EngineGroup
     faults: InjectedFaults
     api_keys: tuple[str, ...]
     created: int
@@ -154,7 +155,7 @@ class _Server:
         route = request.match_info.route.resource
         handler = None if route is None else route.canonical
         duration_s = asyncio.get_running_loop().time() - started_s
-        self._parts.engine.http.count(handler, request.method, status, duration_s)
+        self._parts.engines.http.count(handler, request.method, status, duration_s)
 
     def _has_key(self, request: web.Request) -> bool:
         keys = self._parts.api_keys
@@ -176,7 +177,7 @@ class _Server:
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(
-            text=self._parts.engine.metrics_text(),
+            text=self._parts.engines.metrics_text(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
@@ -296,8 +297,7 @@ class _Server:
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
-        engine = self._parts.engine
-        if limit is not None and engine.running + engine.waiting >= limit:
+        if limit is not None and self._parts.engines.requests >= limit:
             raise RequestError(
                 "The server is overloaded: too many requests are in flight. Please retry later.",
                 status=503,
@@ -337,8 +337,7 @@ class _Server:
 
     async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
         """Run a sequence until it is complete. If the client disconnects, the request is canceled and the sequence aborted."""
-        engine = self._parts.engine
-        engine.submit(sequence)
+        engine = self._parts.engines.submit(sequence)
         try:
             await finished.wait()
         finally:

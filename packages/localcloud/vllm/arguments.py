@@ -38,6 +38,7 @@ class Arguments:
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
     gpu_memory_utilization: float
     cpu_offload_gib: float
     kv_cache_dtype: str = "auto"
@@ -206,7 +207,7 @@ def _arguments(found: argparse.Namespace) -> Arguments:
             "1 validation error for CacheConfig\ngpu_memory_utilization\n  "
             f"Input should be greater than 0 and less than or equal to 1 [input_value={utilisation}]"
         )
-    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size"):
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size", "data_parallel_size"):
         _check_positive(name, getattr(found, name))
     _check_lora(found)
     size: object = as_object(found.mm_processor_kwargs).get("max_soft_tokens", DEFAULT_SOFT_TOKENS)

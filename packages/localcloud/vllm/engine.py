@@ -205,8 +205,12 @@ class SimulatedEngine:
         return self._metrics.http
 
     def metrics_text(self) -> str:
-        """Return the metrics in Prometheus text."""
+        """Return the metrics of a server with this engine alone, in Prometheus text."""
         return self._metrics.render(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)
+
+    def metrics_lines(self) -> list[str]:
+        """Return the lines of this engine's metrics."""
+        return self._metrics.lines(running=self.running, waiting=self.waiting, kv_usage=self.kv_usage)
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence; its sink is called from the event loop."""

@@ -36,11 +36,18 @@ class HttpMetrics:
             self._durations[name, method] = Histogram("http_request_duration_seconds", "", _DURATION_S)
         self._durations[name, method].observe(duration_s)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the exposition lines."""
+    def lines(self, *, api_servers: int = 1) -> Iterator[str]:
+        """Yield the exposition lines. Several API servers share a registry without figures of a process (prometheus_client, multiprocess mode)."""
+        if api_servers == 1:
+            yield from self._process_lines()
+        yield from self._request_lines()
+
+    def _process_lines(self) -> Iterator[str]:
         yield "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds."
         yield "# TYPE process_start_time_seconds gauge"
         yield f"process_start_time_seconds {self._started_at:.2f}"
+
+    def _request_lines(self) -> Iterator[str]:
         yield "# HELP http_requests_total Total number of requests by method, status and handler."
         yield "# TYPE http_requests_total counter"
         for (handler, method, status), number in self._requests.items():

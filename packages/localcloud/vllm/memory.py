@@ -81,13 +81,7 @@ def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str) -> Mo
 
 def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:
     """Return the KV cache. Raise EngineStartError with vLLM's message if it does not fit."""
-    tp = arguments.tensor_parallel_size
-    if tp > accelerator.devices:
-        raise EngineStartError(
-            f"ValueError: World size ({tp}) is larger than the number of available devices ({accelerator.devices}) "
-            f"on {accelerator.name}. If this is intentional and you are using: ray, set "
-            "'--distributed-executor-backend ray'."
-        )
+    _check_devices(arguments, model, accelerator)
     batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
     sequences = arguments.max_num_seqs or accelerator.default_max_num_seqs
@@ -121,6 +115,29 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
         weights_gib=weights_gib,
         available_gib=available / GIB,
     )
+
+
+def _check_devices(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> None:
+    """Reject more devices than the machine has, replicas that leave some idle, and replicas of a mixture of experts on a TPU."""
+    tp, dp = arguments.tensor_parallel_size, arguments.data_parallel_size
+    if tp * dp > accelerator.devices:
+        raise EngineStartError(
+            f"ValueError: World size ({tp * dp}) is larger than the number of available devices ({accelerator.devices}) "
+            f"on {accelerator.name}. If this is intentional and you are using: ray, set "
+            "'--distributed-executor-backend ray'."
+        )
+    if dp == 1 or accelerator.kind != "tpu":
+        return
+    if tp * dp < accelerator.devices:
+        raise EngineStartError(
+            f"ValueError: data_parallel_size ({dp}) x tensor_parallel_size ({tp}) is not the number of chips ({accelerator.devices}) "
+            f"of {accelerator.name}."
+        )
+    if model.expert_b:
+        # vllm-project/tpu-inference#3015
+        raise EngineStartError(
+            "    assert num_tokens is not None\nAssertionError\nRuntimeError: Engine core initialization failed."
+        )
 
 
 IMAGE_TOKENS: Final = 2496

@@ -1,6 +1,6 @@
 """Counters and histograms in Prometheus text, under vLLM's names and labels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -23,8 +23,23 @@ _MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 
 
+def merged(expositions: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of several engines, with the samples of all of them below one header for each metric."""
+    families: dict[str, list[str]] = {}
+    for exposition in expositions:
+        family: list[str] = []
+        for line in exposition:
+            if line.startswith("# HELP"):
+                family = families.setdefault(line, [])
+            elif not line.startswith("#") or line not in family:
+                family.append(line)
+    for header, lines in families.items():
+        yield header
+        yield from lines
+
+
 class Metrics:
-    """The server's counters. The engine increments the attributes."""
+    """The counters of one engine, and of the server's HTTP requests. The engine increments the attributes."""
 
     def __init__(
         self,
@@ -33,8 +48,10 @@ class Metrics:
         *,
         max_model_len: int,
         speculation: Speculation | None = None,
+        engine: int = 0,
     ) -> None:
         self._model_name = model_name
+        self._engine = engine
         self._cache_config = cache_config
         self.http = HttpMetrics()
         self.speculation = speculation
@@ -74,9 +91,13 @@ class Metrics:
         return self._histograms[-1]
 
     def render(self, *, running: int, waiting: int, kv_usage: float) -> str:
-        """Return the whole exposition. `kv_usage` is a fraction (1 is full), despite the metric's name."""
+        """Return the whole exposition of a server with one engine."""
+        return text_of([*self.lines(running=running, waiting=waiting, kv_usage=kv_usage), *self.http.lines()])
+
+    def lines(self, *, running: int, waiting: int, kv_usage: float) -> list[str]:
+        """Return the lines of this engine. `kv_usage` is a fraction (1 is full), despite the metric's name."""
         model = _escaped(self._model_name)
-        labels = f'engine="0",model_name="{model}"'
+        labels = f'engine="{self._engine}",model_name="{model}"'
         out: list[str] = []
         for name, description, value in (
             ("num_requests_running", "Number of requests in model execution batches.", running),
@@ -110,13 +131,13 @@ class Metrics:
         out.append(f"# TYPE {by_reason} gauge")
         # Nothing that the simulator supports defers a request.
         for reason, number in (("capacity", waiting), ("deferred", 0)):
-            out.append(f'{by_reason}{{engine="0",model_name="{model}",reason="{reason}"}} {float(number)}')
+            out.append(f'{by_reason}{{{labels},reason="{reason}"}} {float(number)}')
         if self.speculation is not None:
             out.extend(self.speculation.lines(labels))
         out.append("# HELP vllm:request_success Count of successfully processed requests.")
         out.append("# TYPE vllm:request_success counter")
         out.extend(
-            f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{model}"}} {float(number)}'
+            f'vllm:request_success_total{{engine="{self._engine}",finished_reason="{reason}",model_name="{model}"}} {float(number)}'
             for reason, number in self.finished.items()
         )
         for histogram in self._histograms:
@@ -125,8 +146,12 @@ class Metrics:
         out.append("# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig")
         out.append("# TYPE vllm:cache_config_info gauge")
         out.append(f"vllm:cache_config_info{{{pairs}}} 1.0")
-        out.extend(self.http.lines())
-        return "\n".join(out) + "\n"
+        return out
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Return an exposition of these lines."""
+    return "\n".join(lines) + "\n"
 
 
 def _token_buckets(most: int) -> Iterator[float]:

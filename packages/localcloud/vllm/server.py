@@ -20,12 +20,13 @@ from localcloud.vllm import hub_download, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
+from localcloud.vllm.engines import EngineGroup
 from localcloud.vllm.faults import FaultError, InjectedFaults
 from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, imported
-from localcloud.vllm.models import Model
+from localcloud.vllm.models import Model, SimulatedAccelerator
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
@@ -39,9 +40,9 @@ _LEAST_DRAIN_S: Final = 1.0
 """Maximum seconds for running requests after SIGTERM; `--shutdown-timeout` can set less. vLLM's default is 0."""
 
 
-def _log(line: str, *, level: str = "INFO") -> None:
+def _log(line: str, *, level: str = "INFO", process: str = "APIServer") -> None:
     stamp = datetime.now().astimezone().strftime("%m-%d %H:%M:%S")
-    print(f"(APIServer pid=1) {level} {stamp} {line}", flush=True)
+    print(f"({process} pid=1) {level} {stamp} {line}", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,11 +108,15 @@ async def _run(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if not await _start(start, environment, stopped):
+    if not await _start(start, arguments, environment, stopped):
         return 0 if stopped.is_set() else 1
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
-    engine = _engine(arguments, environment, start, start.model, start.capacity)
+    model, capacity = start.model, start.capacity
+    engines = [
+        _engine(arguments, environment, start.accelerator, (model, capacity), rank=rank)
+        for rank in range(arguments.data_parallel_size)
+    ]
     try:
         # vLLM creates its application when the engine is up, so a wrong path fails equally late.
         classes = imported(arguments.middleware, environment.python_path)
@@ -123,7 +128,7 @@ async def _run(
         Parts(
             arguments=arguments,
             capacity=start.capacity,
-            engine=engine,
+            engines=EngineGroup(engines),
             faults=faults,
             api_keys=keys,
             created=int(time.time()),
@@ -155,7 +160,7 @@ async def _run(
     return 0
 
 
-async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
+async def _start(start: Start, arguments: Arguments, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
     """Run the steps of the start. Return True if the engine is up."""
     started = time.monotonic()
     for step in start.steps:
@@ -163,19 +168,26 @@ async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
-        if stopped.is_set() or not _take(step, environment.charges):
+        if stopped.is_set() or not _take(step, arguments, environment.charges):
             return False
     return True
 
 
-def _take(step: StartupStep, ledger: str | None) -> bool:
+def _processes(arguments: Arguments) -> tuple[str, ...]:
+    """Return the names of the engines' processes in the log. Without data parallelism the engine logs as the server does."""
+    replicas = arguments.data_parallel_size
+    return tuple(f"EngineCore_DP{rank}" for rank in range(replicas)) if replicas > 1 else ("APIServer",)
+
+
+def _take(step: StartupStep, arguments: Arguments, ledger: str | None) -> bool:
     """Log one step, write its cache file and its charge. Return False if the step fails."""
     if step.charge is not None and ledger:
         charges.append(Path(ledger), step.charge)
     if step.line.startswith("Loading safetensors"):
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:
-        _log(step.line)
+        for process in _processes(arguments) if step.is_of_engine else ("APIServer",):
+            _log(step.line, process=process)
     if step.cache_file is not None:
         step.cache_file.parent.mkdir(parents=True, exist_ok=True)
         step.cache_file.write_text("content of the real server's cache\n", encoding="utf-8")
@@ -190,9 +202,14 @@ def _take(step: StartupStep, ledger: str | None) -> bool:
 
 
 def _engine(
-    arguments: Arguments, environment: RuntimeEnvironment, start: Start, model: Model, capacity: KvCacheSize
+    arguments: Arguments,
+    environment: RuntimeEnvironment,
+    accelerator: SimulatedAccelerator,
+    loaded: tuple[Model, KvCacheSize],
+    *,
+    rank: int,
 ) -> SimulatedEngine:
-    accelerator = start.accelerator
+    model, capacity = loaded
     pace = timing(
         model,
         accelerator,
@@ -208,7 +225,7 @@ def _engine(
         "calculate_kv_scales": False,
         "cpu_offload_gb": arguments.cpu_offload_gib,
         "enable_prefix_caching": arguments.enable_prefix_caching,
-        "engine": 0,
+        "engine": rank,
         "gpu_memory_utilization": arguments.gpu_memory_utilization,
         "is_attention_free": False,
         "num_cpu_blocks": None,
@@ -220,7 +237,11 @@ def _engine(
     }
     speculation = Speculation(arguments.speculative_config) if arguments.speculative_config else None
     metrics = Metrics(
-        arguments.served_model_names[0], cache_config, max_model_len=capacity.max_model_len, speculation=speculation
+        arguments.served_model_names[0],
+        cache_config,
+        max_model_len=capacity.max_model_len,
+        speculation=speculation,
+        engine=rank,
     )
     return SimulatedEngine(
         capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching

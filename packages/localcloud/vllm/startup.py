@@ -71,6 +71,8 @@ class StartupStep:
     cache_file: Path | None = None
     charge: Charge | None = None
     """Kind of the wait before this step."""
+    is_of_engine: bool = False
+    """True if each engine logs the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +294,9 @@ def _steps(
     def logged(*lines: str) -> list[StartupStep]:
         return [StartupStep(at_s=now, line=line) for line in lines]
 
+    def by_engine(*lines: str) -> list[StartupStep]:
+        return [replace(step, is_of_engine=True) for step in logged(*lines)]
+
     now, before = _before_the_server(arguments, environment, accelerator, weights)
     yield from before
     if before and before[-1].error:
@@ -302,10 +307,14 @@ def _steps(
         f"[model.py:1] Using max model len {planned.max_model_len}",
         f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
     )
+    if arguments.data_parallel_size > 1:
+        yield from logged(
+            f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
+        )
     import_s = 0.5 if tiny else _TPU_IMPORT_S if is_tpu else _IMPORT_S
     now += import_s
     yield StartupStep(at_s=now, charge=Charge(what="process", name="imports and configuration", seconds=import_s))
-    yield from logged(
+    yield from by_engine(
         f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {accelerator.name}",
         f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
     )
@@ -332,13 +341,13 @@ def _steps(
         bytes=weights.size_bytes if weights.streamed else 0,
     )
     yield StartupStep(at_s=now, charge=read)
-    yield from logged(
+    yield from by_engine(
         f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
         f"[gpu_model_runner.py:1] Model loading took {planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
     )
     now, steps = _compile(arguments, environment, accelerator, model, now)
     yield from steps
-    yield from logged(
+    yield from by_engine(
         f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
         f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
         f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
@@ -346,7 +355,7 @@ def _steps(
     end_s = 0.5 if tiny else _tpu_end_s(arguments) if is_tpu else measured_starts.WARM_UP_GPU_S
     now += end_s
     yield StartupStep(at_s=now, charge=Charge(what="process", name="warm-up and HTTP server", seconds=end_s))
-    yield from logged(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
+    yield from by_engine(f"[core.py:1] init engine (profile, create kv cache, warmup model) took {now:.2f} seconds")
 
 
 def _before_the_server(

@@ -31,6 +31,7 @@ from planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVIS
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.speed.serving import saturation_batch
@@ -176,7 +177,7 @@ def queueing(subject: Subject) -> RuleResult | None:
         return None
     limit = (
         "(`vllm.max_num_seqs`)"
-        if at_once == resolved.max_num_seqs
+        if at_once == resolved.max_num_seqs * resolved.dp
         else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
@@ -322,23 +323,32 @@ def cold_start(subject: Subject) -> RuleResult | None:
 @rule(
     "TPU01",
     "block",
-    source="vLLM on TPU, Gemma 4 recipe",
-    what="tensor parallelism that differs from the chips of the slice",
+    source="vLLM on TPU, Gemma 4 recipe; vllm-project/tpu-inference#2700 (one process per replica, on chips of its own)",
+    what="tensor parallelism times data parallelism that differs from the chips of the slice",
 )
 def slice_parallelism(subject: Subject) -> RuleResult | None:
-    """Find tensor parallelism that differs from the slice."""
-    resolved = subject.resolved
-    if not resolved.is_tpu or resolved.tp == resolved.accelerator.devices:
+    """Find replicas that together use more or fewer chips than the slice has."""
+    resolved, chips = subject.resolved, subject.resolved.accelerator.devices
+    used = resolved.tp * resolved.dp
+    if not resolved.is_tpu or used == chips:
         return None
+    set_to = f"`vllm.tensor_parallel_size` is {resolved.tp}"
+    if resolved.dp > 1:
+        set_to += f" and `vllm.data_parallel_size` is {resolved.dp}, {used} chips together"
+
+    def remedies() -> Iterator[Remedy]:
+        yield Remedy(changes={"vllm.tensor_parallel_size": chips, "vllm.data_parallel_size": None})
+        yield sized(None)
+        if used < chips and chips % resolved.tp == 0 and not resolved.spec.is_moe:
+            yield change("vllm.data_parallel_size", chips // resolved.tp)
+        if resolved.dp > 1 and chips % resolved.dp == 0:
+            yield change("vllm.tensor_parallel_size", None)
+
     return RuleResult(
         message=(
-            f"`vllm.tensor_parallel_size` is {resolved.tp}, but {resolved.accelerator.name} has {resolved.accelerator.devices} chip(s). "
-            "The server will not start, or will leave paid chips idle."
+            f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave paid chips idle."
         ),
-        remedies=(
-            change("vllm.tensor_parallel_size", resolved.accelerator.devices),
-            change("vllm.tensor_parallel_size", None),
-        ),
+        remedies=remedies(),
         last_resorts=alternatives_for(subject),
     )
 

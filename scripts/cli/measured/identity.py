@@ -22,7 +22,14 @@ _KEPT: Final = tuple(
     map(
         camel_case,
         (
-            *("tensor_parallel_size", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization"),
+            *(
+                "tensor_parallel_size",
+                "data_parallel_size",
+                "dtype",
+                "quantization",
+                "kv_cache_dtype",
+                "gpu_memory_utilization",
+            ),
             *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager"),
             *("cpu_offload_gib", "enable_prefix_caching", "async_scheduling"),
         ),

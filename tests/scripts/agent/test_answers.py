@@ -223,6 +223,8 @@ class Metrics:
     def total(_names):
         return 1.0
 
+    highest = total
+
 
 class Model:
     served_model = "m"

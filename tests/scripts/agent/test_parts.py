@@ -18,6 +18,8 @@ from mcp.client.client import Client
 from authors.benchmarks import agent_start
 from contracts.errors import CommandRefusedError, ScriptError
 from engine.events import EventLog
+from loadtest.client.metrics import parse_metrics
+from scripts.agent import server_tools
 from scripts.agent.audit import AuditFile
 from scripts.agent.context import AgentContext, CommandAnswer
 from scripts.agent.permissions import CHANGES, parse_permissions
@@ -282,6 +284,14 @@ def test_the_page_has_a_row_for_every_reported_tool_and_names_tools_that_exist(e
     for tool in ours.values():
         assert tool.description.strip(), tool.name
         assert tool.annotations is not None, tool.name
+
+
+def test_the_metrics_of_replicas_are_added_but_the_kv_share_is_that_of_the_fullest():
+    text = "".join(
+        f'vllm:num_requests_running{{engine="{engine}"}} 2.0\nvllm:kv_cache_usage_perc{{engine="{engine}"}} {share}\n'
+        for engine, share in enumerate((0.5, 0.75, 0.25, 0.5))
+    )
+    assert server_tools._figures(parse_metrics(text)) == {"requests_running": 8.0, "kv_use_share": 0.75}
 
 
 def test_the_skill_and_the_prompts_name_tools_that_exist(everything):

@@ -180,6 +180,10 @@ def test_the_server_gets_as_many_requests_at_once_as_it_has_sequences(monkeypatc
     monkeypatch.setattr(run, "stack_outputs", lambda _stack: outputs)
     target = run._target(BatchServerOptions(stack="x"), BatchLoadOptions())
     assert (target.concurrency, target.usd_per_hour) == (3, 1.42)
+    replicated = from_json(StackOutputs, sample_outputs(vllm={"maxNumSeqs": 3, "dataParallelSize": 4}))
+    monkeypatch.setattr(run, "stack_outputs", lambda _stack: replicated)
+    assert run._target(BatchServerOptions(stack="x"), BatchLoadOptions()).concurrency == 12
+    monkeypatch.setattr(run, "stack_outputs", lambda _stack: outputs)
     given = run._target(BatchServerOptions(stack="x", usd_per_hour=0.5), BatchLoadOptions(concurrency=9))
     assert (given.concurrency, given.usd_per_hour) == (9, 0.5)
     outputs = from_json(StackOutputs, sample_outputs())

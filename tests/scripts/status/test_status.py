@@ -205,6 +205,8 @@ class Server(BaseHTTPRequestHandler):
     metrics = (
         'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 5.0\n'
         'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'
+        'vllm:num_requests_running{engine="1"} 1.0\nvllm:num_requests_waiting{engine="1"} 0.0\n'
+        'vllm:kv_cache_usage_perc{engine="1"} 0.125\n'
     )
 
     def log_message(self, *_):
@@ -227,7 +229,7 @@ class TestTheServer:
     def test_its_queue_and_its_cache_are_read(self):
         with listening() as outputs:
             found = server_facts(outputs)
-        assert found == ServerFacts(health="ready", running_requests=2, waiting_requests=5, kv_use_share=0.25)
+        assert found == ServerFacts(health="ready", running_requests=3, waiting_requests=5, kv_use_share=0.25)
 
     def test_a_server_that_is_not_ready_says_its_status(self):
         with listening(503) as outputs:

@@ -52,6 +52,7 @@ _STOPPED, _FAILED = (
 _OK, _5XX = 'http_requests_total{status="2xx"}', 'http_requests_total{status="5xx"}'
 _BILLED = 'run_googleapis_com:container_billable_instance_time{service_name="g"}'
 """Seconds. Google writes it with its own labels; the collector's are not in it."""
+_RESTARTS = "gemma_serving_restarts_total"
 _STARTED, _DEADLINE = "process_start_time_seconds", "gemma_serving_deadline_timestamp_seconds"
 
 WAS_UP = f"on (namespace) max by (namespace) (up{S} offset 5m) == 1"
@@ -60,15 +61,18 @@ QUEUE_WAITING = (
     f"vllm:num_requests_waiting{S} unless on (namespace, instance) vllm:num_requests_waiting_by_reason{S}) > 0"
 )
 QUEUE_STUCK = (
-    f"min by (namespace) (min_over_time(vllm:num_requests_waiting{S}[5m])) > 0 and on (namespace) "
-    f"sum by (namespace) (rate(vllm:generation_tokens_total{S}[5m])) == 0 and {WAS_UP}"
+    f"min by (namespace, engine) (min_over_time(vllm:num_requests_waiting{S}[5m])) > 0 and on (namespace, engine) "
+    f"sum by (namespace, engine) (rate(vllm:generation_tokens_total{S}[5m])) == 0 and {WAS_UP}"
 )
 IDLE = (
     f"sum by (namespace) (increase(vllm:request_success_total{S}[30m])) == 0 and on (namespace) "
     f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0 and on (namespace) "
     f"max by (namespace) (max_over_time(up{S}[1h] offset 30m))"
 )
-RESTART_LOOP = f"changes(max by (namespace) (process_start_time_seconds{S})[30m:30s]) >= 3"
+RESTART_LOOP = (
+    f"changes(max by (namespace) (process_start_time_seconds{S})[30m:30s]) >= 3 or on (namespace) "
+    f"sum by (namespace) (increase(gemma_serving_restarts_total{S}[30m])) >= 3"
+)
 """The largest start time of all instances: an instance that Cloud Run replaces is a new series."""
 INSTANCE_DOWN = (
     'max by (namespace) (up{namespace="g",job!="agent"}) == 0 and on (namespace) '
@@ -76,10 +80,22 @@ INSTANCE_DOWN = (
 )
 METRICS_GONE = f"max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) up{S}"
 NOT_SERVING = (
-    f"max by (namespace) (up{S}) == 1 and on (namespace) max by (namespace) (vllm:num_requests_running{S}) > 0 and on (namespace) "
-    f"sum by (namespace) (increase(vllm:generation_tokens_total{S}[5m])) == 0 and {WAS_UP}"
+    f"max by (namespace, engine) (vllm:num_requests_running{S}) > 0 and on (namespace, engine) "
+    f"sum by (namespace, engine) (increase(vllm:generation_tokens_total{S}[5m])) == 0 and "
+    f"on (namespace) max by (namespace) (up{S}) == 1 and {WAS_UP}"
 )
-"""The server answers, requests run, and no token comes."""
+"""The server answers, requests of an engine run, and none of its tokens come."""
+
+
+def engines(samples: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return the samples of engine 1, beside engine 0 that has no queue and serves."""
+    healthy = {_WAITING: (0, 0), _RUNNING: (1, 0), _TOKENS: (900, 3)}
+    return {
+        f'{name}{{engine="{engine}"}}': values
+        for engine, found in enumerate((healthy, samples))
+        for name, values in found.items()
+    }
+
 
 CASES = [
     Case(
@@ -107,8 +123,8 @@ CASES = [
         name="QueueStuck",
         expression=QUEUE_STUCK,
         for_s=0,
-        rings=[Part(minutes=(0, 6), samples={_WAITING: (2, 0), _TOKENS: (900, 0)})],
-        silent=[Part(minutes=(0, 6), samples={_WAITING: (2, 0), _TOKENS: (900, 1)})],
+        rings=[Part(minutes=(0, 6), samples=engines({_WAITING: (2, 0), _TOKENS: (900, 0)}))],
+        silent=[Part(minutes=(0, 6), samples=engines({_WAITING: (2, 0), _TOKENS: (900, 1)}))],
     ),
     Case(
         name="QueueStuck, a new server",
@@ -217,6 +233,13 @@ CASES = [
         silent=[Part(minutes=(0, 20), samples={_STARTED: (START_S + n * 300, 0)}, instance=f"i{n}") for n in range(3)],
     ),
     Case(
+        name="RestartLoop of replicas, which export no start time",
+        expression=RESTART_LOOP,
+        for_s=0,
+        rings=[Part(minutes=(0, 30), samples={_RESTARTS: (0, 0.06)})],
+        silent=[Part(minutes=(0, 30), samples={_RESTARTS: (0, 0.04)})],
+    ),
+    Case(
         name="TpuDeadline",
         expression=f"min by (namespace) (gemma_serving_deadline_timestamp_seconds{S}) - time() < 1800",
         for_s=0,
@@ -283,8 +306,8 @@ CASES = [
         name="up but not serving",
         expression=NOT_SERVING,
         for_s=60,
-        rings=[Part(minutes=(0, 7), samples={_RUNNING: (1, 0), _TOKENS: (900, 0)})],
-        silent=[Part(minutes=(0, 7), samples={_RUNNING: (1, 0), _TOKENS: (900, 3)})],
+        rings=[Part(minutes=(0, 7), samples=engines({_RUNNING: (1, 0), _TOKENS: (900, 0)}))],
+        silent=[Part(minutes=(0, 7), samples=engines({_RUNNING: (1, 0), _TOKENS: (900, 3)}))],
     ),
     Case(
         name="up but not serving, a new server",

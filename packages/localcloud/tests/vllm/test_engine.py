@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from localcloud.vllm.engine import PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
+from localcloud.vllm.engines import EngineGroup
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
@@ -43,6 +44,7 @@ def engine(
     ttft_s: float = 0.002,
     tpot_s: float = 0.001,
     speculation: Speculation | None = None,
+    rank: int = 0,
 ) -> SimulatedEngine:
     capacity = KvCacheSize(
         max_model_len=500,
@@ -65,7 +67,7 @@ def engine(
     return SimulatedEngine(
         capacity=capacity,
         timing=pace,
-        metrics=Metrics("m", {}, max_model_len=500, speculation=speculation),
+        metrics=Metrics("m", {"engine": rank}, max_model_len=500, speculation=speculation, engine=rank),
         prefix_caching=False,
     )
 
@@ -78,6 +80,41 @@ def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3
     )
     running.submit(sequence)
     return sequence, sink
+
+
+def test_replicas_share_the_requests_and_export_metrics_by_engine():
+    async def run() -> None:
+        group = EngineGroup([engine(seqs=2, rank=rank) for rank in range(4)])
+        arrived_at = asyncio.get_running_loop().time()
+        sinks = [Sink(length=5) for _ in range(12)]
+        chosen = [
+            group.submit(
+                Sequence(
+                    prompt=(1, 2, 3),
+                    length=sink.length,
+                    max_tokens=5,
+                    finish_reason="length",
+                    sink=sink,
+                    arrived_at=arrived_at,
+                )
+            )
+            for sink in sinks
+        ]
+        assert [chosen.count(one) for one in dict.fromkeys(chosen)] == [3, 3, 3, 3]
+        assert group.requests == 12
+        text = group.metrics_text()
+        for rank in range(4):
+            assert f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} 2.0' in text
+            assert f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} 1.0' in text
+            assert f'vllm:cache_config_info{{engine="{rank}"}} 1.0' in text
+        headers = [line for line in text.splitlines() if line.startswith("#")]
+        assert len(headers) == len(set(headers)), "a metric has one header for all engines"
+        assert "process_start_time_seconds" not in text
+        assert "process_start_time_seconds" in EngineGroup([engine()]).metrics_text()
+        await asyncio.gather(*(sink.finished.wait() for sink in sinks))
+        assert group.requests == 0
+
+    asyncio.run(run())
 
 
 def test_every_token_is_handed_out_once_and_in_order():

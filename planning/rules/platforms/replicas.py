@@ -1,0 +1,91 @@
+"""Rules for data parallelism: several copies of the model behind one port, and the changes that add or remove copies."""
+
+from collections.abc import Iterator
+
+from planning.cost.subject import Subject, is_out_of_memory
+from planning.question.recommendation import replica_counts
+from planning.question.resolved import Resolved
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, rule
+from planning.units import duration
+
+
+def sized(replicas: int | None, **others: object) -> Remedy:
+    """Return the remedy that sets the replicas, each on an equal share of the devices; None is one replica on all of them."""
+    return Remedy(
+        changes={
+            "vllm.data_parallel_size": replicas,
+            "vllm.tensor_parallel_size": None,
+            **{f"vllm.{name}": value for name, value in others.items()},
+        }
+    )
+
+
+def more_replicas(resolved: Resolved, **others: object) -> Iterator[Remedy]:
+    """Yield larger data-parallel sizes that may serve more (`replica_counts`), largest first, with other options of vLLM."""
+    yield from (
+        sized(count, **others) for count in replica_counts(resolved.spec, resolved.accelerator) if count > resolved.dp
+    )
+
+
+def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
+    """Yield smaller data-parallel sizes, largest first, so that each replica has more devices."""
+    devices = resolved.accelerator.devices
+    for count in range(resolved.dp - 1, 0, -1):
+        if devices % count == 0:
+            yield sized(count if count > 1 else None)
+
+
+def each_of(resolved: Resolved) -> str:
+    """Return words after a limit of one replica; empty without data parallelism."""
+    return f" in each of {resolved.dp} replicas" if resolved.dp > 1 else ""
+
+
+@rule(
+    "DPL01",
+    "block",
+    source=(
+        "vllm-project/tpu-inference#3015 (a mixture of experts fails at start: num_tokens is None) and #2764 (allows it for JAX models, without a log); "
+        "vLLM, Data Parallel Deployment (experts are divided among all replicas)"
+    ),
+    what="data parallelism of a mixture of experts",
+)
+def experts(subject: Subject) -> RuleResult | None:
+    """Find replicas of a mixture of experts."""
+    resolved = subject.resolved
+    has_no_device = not resolved.is_tpu and resolved.tp * resolved.dp > resolved.accelerator.devices  # FIT08
+    if resolved.dp == 1 or not resolved.spec.is_moe or has_no_device:
+        return None
+    reason = (
+        "vLLM on TPU has failed to start so, and no public log shows that it works"
+        if resolved.is_tpu
+        else "vLLM divides the experts among all replicas, which the plan does not model"
+    )
+    return RuleResult(
+        message=f"`vllm.data_parallel_size` is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
+        remedies=(sized(None),),
+    )
+
+
+@rule(
+    "DPL02",
+    "warn",
+    source="vllm-project/tpu-inference#2700 (one process per replica); no public log of Gemma 4 with data parallelism on v5e or v6e",
+    what="replicas whose speed, start and host memory are arithmetic",
+    is_choice=True,
+)
+def arithmetic(subject: Subject) -> RuleResult | None:
+    """Find replicas whose figures follow from one replica alone."""
+    resolved, startup = subject.resolved, subject.startup
+    is_blocked = resolved.spec.is_moe or resolved.tp * resolved.dp != resolved.accelerator.devices
+    if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
+        return None
+    return RuleResult(
+        message=(
+            f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, which was not measured. "
+            f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one alone, and up to "
+            f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load."
+        ),
+        remedies=(sized(None),),
+        advice="Compare both with `python -m scripts.bench --preset grid` before you rely on them, or accept this finding.",
+    )
