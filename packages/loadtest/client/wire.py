@@ -46,6 +46,8 @@ class Exchange:
     status: int = 0
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
     """One reading per event of the choice, with or without output. The event with only the role has none."""
+    closing_s: float = 0.0
+    """Reading at the last event that is not plain text: the finish reason, usage or [DONE]."""
     silent: int = 0
     """Events at the start of `times_s` without output, such as special tokens. The first output is at this index."""
     usage: Usage | None = None
@@ -457,8 +459,9 @@ class _TokenForm:
         length = len(data)
         try:
             while begin < length:
-                event = data.find(CRLF, begin, begin + 10) + 2
-                if event < 2 or not data.startswith(before, event):
+                line_end = data.find(CRLF, begin, begin + 10)
+                event = line_end + 2
+                if line_end < 0 or not data.startswith(before, event):
                     break
                 text = event + len(before)
                 quote = data.find(b'"', text)
@@ -466,7 +469,7 @@ class _TokenForm:
                 # An escaped quote is not followed by the end of the event. A line end in the text is not JSON.
                 if quote < 0 or not data.startswith(after, quote) or data.find(b"\n", text, quote) >= 0:
                     break
-                if int(data[begin : event - 2], 16) != end - event - 2:
+                if int(data[begin:line_end], 16) != end - event - 2:
                     break
                 times_s.append(at_s)
                 if payloads is not None:
@@ -521,6 +524,7 @@ def _text_of(payload: bytes) -> str:
 
 
 def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
+    current.closing_s = at_s
     if payload == DONE:
         current.finished = True
         return

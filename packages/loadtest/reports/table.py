@@ -25,6 +25,10 @@ SERVER_FIELDS: Final = (
     "preemptions",
 )
 CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
+UNCERTAINTY_FIELDS: Final = (
+    "lag_mean_ms", "lag_of_mean_ttft", "lag_of_p99_ttft", "steal_share",
+    "server_mean_ms", "first_event_mean_ms", "bunched_share", "tokens_per_event",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,19 @@ def _number(field: str, form: str) -> Callable[[Result], str]:
 
 def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
     return lambda result: format(result[part][field], form) if result[part].get(field) is not None else NOTHING
+
+
+def _mean_ttft(result: Result) -> str:
+    """Return the mean time to first token with the client's mean lateness, if it is known."""
+    mean_ms, lag_ms = result.get("mean_ttft_ms"), as_mapping(result.get("ttft_uncertainty")).get("lag_mean_ms")
+    if mean_ms is None:
+        return NOTHING
+    return f"{mean_ms:,.1f}" if lag_ms is None else f"{mean_ms:,.1f} ± {lag_ms:.1f}"
+
+
+def _server_ttft(result: Result) -> str:
+    server_ms = as_mapping(result.get("ttft_uncertainty")).get("server_mean_ms")
+    return NOTHING if server_ms is None else f"{server_ms:,.1f}"
 
 
 def _percentile(field: str, form: str, share: float) -> Callable[[Result], str]:
@@ -84,6 +101,8 @@ COLUMNS: Final = (
         optional=True,
     ),
     Column(title="all tok/s", text=_number("total_token_throughput", ",.1f"), term="throughput"),
+    Column(title="TTFT mean ms", text=_mean_ttft, term="ttft_mean"),
+    Column(title="server's", text=_server_ttft, term="ttft_server", optional=True),
     Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f"), term="ttft"),
     Column(title="p95", text=_number("p95_ttft_ms", ",.1f"), term="percentile", optional=True),
     Column(title="p99", text=_percentile("p99_ttft_ms", ",.1f", 99), term="percentile"),
@@ -120,6 +139,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *(f"steady_{name}" for name in STEADY_FIELDS),
             *SERVER_FIELDS,
             *CLIENT_FIELDS,
+            *(f"ttft_{name}" for name in UNCERTAINTY_FIELDS),
             "errors",
             "notes",
         ]
@@ -133,6 +153,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *(as_mapping(result.get("steady")).get(name) for name in STEADY_FIELDS),
             *(result["server"].get(name) for name in SERVER_FIELDS),
             *(result["client"].get(name) for name in CLIENT_FIELDS),
+            *(as_mapping(result.get("ttft_uncertainty")).get(name) for name in UNCERTAINTY_FIELDS),
             errors,
             notes,
         ]
