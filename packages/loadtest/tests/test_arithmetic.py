@@ -150,7 +150,7 @@ def test_a_late_client_names_what_made_it_late(subtests):
         "hypervisor": (replace(late, cpu_s=0.27, run_queue_s=0.16, steal_share=0.12), "the hypervisor took 12% of this virtual machine's processor time"),
         "both": (replace(late, run_queue_s=3.0, steal_share=0.12), "ran for 10%, and the hypervisor took 12%"),
         "own processor": (replace(late, cpu_s=9.0, run_queue_s=0.1, steal_share=0.0), "use a faster machine, or more --workers"),
-        "unknown": (replace(late, cpu_s=0.27, run_queue_s=0.16, steal_share=0.01), "unknown: a client process ran for 3% of the time, waited for a core for 2%"),
+        "unknown": (replace(late, cpu_s=0.27, run_queue_s=0.16, steal_share=0.01), "unknown: a client process ran for 3% of the time, waited for a core for 2"),
         "not reported": (late, "waited for a core for an unknown share"),
     }  # fmt: skip
     for name, (result, said) in rows.items():

@@ -67,6 +67,11 @@ def only(results):
     return result
 
 
+def notes_of(result):
+    """The notes of a point, except that a busy machine made the server send, or the client read, events in bunches."""
+    return [note for note in result["notes"] if "in bunches" not in note]
+
+
 @pytest.fixture
 def calm(server):
     server.control({})
@@ -102,7 +107,7 @@ def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
         assert set(result["output_lens"]) == {8}
         assert result["server"]["prefix_cache_hits"] == 0
         assert result["server"]["generation_tokens"] == result["total_output_tokens"]
-        assert result["notes"] == []
+        assert notes_of(result) == []
         assert result["simulated"] == "timed"
 
 

@@ -15,7 +15,7 @@ from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
-from loadtest.tests.test_sweep_runs import Quiet, bench, only
+from loadtest.tests.test_sweep_runs import Quiet, bench, notes_of, only
 from loadtest.traffic.images import ImageSize
 from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.points import Sweep
@@ -55,7 +55,7 @@ def test_a_dataset_is_sent_row_by_row_in_its_order(keeping, tmp_path):
     assert [message["role"] for message in received[5]["body"]["messages"]] == ["system", "user"]
     result = only(results)
     assert result["output_lens"] == [3, 4, 5, 6, 7, 6]
-    assert result["notes"] == []
+    assert notes_of(result) == []
     run = read_run(tmp_path / "out")
     assert run["traffic"]["dataset"] == str(path)
     assert f"6 of 6 rows of {path} are used, in the file's order" in run["notes"]
@@ -219,7 +219,7 @@ def test_lengths_of_a_distribution_are_what_the_server_counts(keeping, tmp_path)
     assert sorted(result["input_lens"]) == sorted(len(text.split()) + 4 for text in contents(keeping))
     assert 20 <= min(result["input_lens"]) < max(result["input_lens"]) <= 60
     assert result["output_lens"] == [length for length in result["output_lens"] if 2 <= length <= 9]
-    assert result["notes"] == []
+    assert notes_of(result) == []
 
 
 def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
@@ -233,7 +233,7 @@ def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
     result = only(results)
     assert result["image_tokens"] == 100
     assert set(result["input_lens"]) == {140}
-    assert result["notes"] == []
+    assert notes_of(result) == []
 
 
 def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_path):
@@ -248,7 +248,7 @@ def test_sounds_are_sent_and_their_tokens_counted_by_usage(start_server, tmp_pat
     assert len({tuple(text.split()[:15]) for text in texts}) == 1
     result = only(results)
     assert (result["audio_tokens"], result["image_tokens"], set(result["input_lens"])) == (30, 50, {120})
-    assert result["notes"] == []
+    assert notes_of(result) == []
     assert read_run(tmp_path / "out")["traffic"]["audio_s"] == 0.5
     assert result["point"]["traffic"] == "shared prefix 50%; 1 x image 64x48; 0.5 s of audio"
 
