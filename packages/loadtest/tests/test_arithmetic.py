@@ -14,7 +14,7 @@ from loadtest.measure import (
     percentile,
 )
 from loadtest.records import RequestRecord, WorkerResult, packed, read_message
-from loadtest.ttft_uncertainty import invalid_reasons
+from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons
 
 
 def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None, connect=0.0):
@@ -158,6 +158,30 @@ def test_a_late_client_names_what_made_it_late(subtests):
             reason, _ = invalid_reasons(client_figures([result]), TTFT)
             assert said in reason
             assert ("--workers" in reason) == (name == "own processor")
+
+
+def test_events_in_bunches_name_the_proxy_or_the_late_client(subtests):
+    """Eight events every 40 ms; a finish reason that comes with the last token is not a bunch."""
+    bunched = [record(n, 0.0, [1.0 + 0.04 * (number // 8) for number in range(32)]) for n in range(4)]
+    even = [record(n, 0.0, [1.0 + 0.005 * number for number in range(32)] + [1.155]) for n in range(4)]
+    some = [*bunched, *(replace(row, index=row.index + 4) for row in even * 3)]
+    proxy, client = (
+        "a proxy buffers; turn its buffering off",
+        "the client was late by 30.0 ms on average; the cause is unknown",
+    )
+    rows = {
+        "proxy": (bunched, 0.1, [proxy], []),
+        "client": (bunched, 30.0, [client], []),
+        "some": (some, 0.1, [], [proxy]),
+        "even": (even, 0.1, [], []),
+        "one event": ([record(0, 0.0, [1.0])], 0.1, [], []),
+    }
+    for name, (records, lag_ms, said, noted) in rows.items():
+        with subtests.test(name):
+            figures = client_figures([worker(records)]) | {"lag_mean_ms": lag_ms}
+            reasons, notes = bunch_findings(records, figures)
+            assert (len(reasons), len(notes)) == (len(said), len(noted))
+            assert all(part in text for part, text in zip([*said, *noted], [*reasons, *notes], strict=True))
 
 
 def test_the_time_that_a_hypervisor_takes_is_read(monkeypatch, tmp_path):

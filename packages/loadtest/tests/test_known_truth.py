@@ -183,6 +183,10 @@ def test_the_server_and_the_client_agree_and_the_steady_window_stands_beside(cal
     assert result["server"]["requests_begun"] == 24
     truth = truth_of(rows)
     assert result["server"]["mean_ttft_ms"] == pytest.approx(truth["mean_ttft_ms"], rel=0.01)
+    errors = result["ttft_uncertainty"]
+    assert errors["server_mean_ms"] == result["server"]["mean_ttft_ms"] <= errors["first_event_mean_ms"]
+    assert errors["lag_of_mean_ttft"] == pytest.approx(errors["lag_mean_ms"] / result["mean_ttft_ms"], abs=1e-4)
+    assert errors["tokens_per_event"] == pytest.approx(40 / 41, abs=1e-4)  # the finish reason has its own event
     steady = result["steady"]
     assert 4 < steady["requests"] < 24
     assert steady["requests"] + steady["requests_left_out"] == 24
