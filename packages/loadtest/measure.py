@@ -28,15 +28,6 @@ SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
-MAX_LAG_SHARE: Final = 0.10
-"""A result is invalid if the client's 99th percentile lag exceeds this share of the median time to first token ..."""
-MAX_LAG_FLOOR_S: Final = 0.05
-"""... and this time."""
-MAX_CPU_SHARE: Final = 0.95
-"""A result is invalid if a client process was busy for this share of the time."""
-MAX_RUN_QUEUE_SHARE: Final = 0.02
-"""A late client whose wait for a core exceeded this share of the time and its own run time is on a busy machine."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
@@ -231,6 +222,7 @@ def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
         "stale_retries": sum(result.stale_retries for result in results),
         "retry_after_waits": sum(result.retry_after_waits for result in results),
         "run_queue_share_max": _run_queue_share(results),
+        "steal_share": max((r.steal_share for r in results if r.steal_share is not None), default=None),
         "shed": sum(result.shed for result in results),
     }
 
@@ -239,38 +231,6 @@ def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
     """Return the largest share of the time that a process waited for a core, or None if the system does not report it."""
     shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
     return round(max(shares), 4) if shares else None
-
-
-def _remedy(client: Mapping[str, Any]) -> str:
-    """Return the fix for a late client. A process that waits for a core is not slow; other processes use the core."""
-    waited, busy = client.get("run_queue_share_max"), client["cpu_share_max"]
-    if waited is not None and waited > MAX_RUN_QUEUE_SHARE and waited > busy:
-        return (
-            f"this machine is busy: a client process waited for a core for {waited:.0%} of the time and ran for {busy:.0%};"
-            " use an idler machine"
-        )
-    return "use a faster machine, or more --workers"
-
-
-def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
-    """Return why the client was the limit, or an empty list."""
-    limit_ms = max(MAX_LAG_FLOOR_S * 1000, MAX_LAG_SHARE * (median_ttft_ms or 0.0))
-    reasons: list[str] = []
-    for name, what in (
-        ("lag_p99_ms", "the client's event loop was late by"),
-        ("send_late_p99_ms", "requests were sent late by"),
-    ):
-        if client[name] > limit_ms:
-            reasons.append(
-                f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; {_remedy(client)}"
-            )
-    if client["cpu_share_max"] > MAX_CPU_SHARE:
-        reasons.append(f"a client process was busy for {client['cpu_share_max']:.0%} of the time; use more --workers")
-    if client["shed"]:
-        reasons.append(
-            f"{client['shed']} requests were not sent because too many were in flight; lower --request-rate or raise --max-in-flight"
-        )
-    return reasons
 
 
 def load_text(result: Mapping[str, Any]) -> str:

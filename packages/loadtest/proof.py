@@ -28,6 +28,12 @@ TOKENS_DIFFERENCE: Final = 0.01
 MOST_OF_PEAK: Final = 0.80
 """A result above this share of the peak FLOPS is impossible. The best published figure for serving is 76 %, for the input tokens of
 very large batches (Pope et al., Efficiently Scaling Transformer Inference, 2022)."""
+LENGTH_DIFFERENCE: Final = 0.05
+"""Allowed difference of a response's length from the requested one, and allowed share of responses beyond it."""
+EVENTS_BESIDE: Final = 2
+"""Events of a response without a token: the role and the finish reason."""
+SEVERAL_TOKENS: Final = 1.5
+"""Tokens per event from which a point has a note, if no metrics of the server confirm its usage."""
 COUNT_DIFFERENCE: Final = 0.02
 """Allowed difference in request counts. Server and client must count the same requests for their means to be comparable."""
 
@@ -44,7 +50,8 @@ def little_reasons(
     missed_s = abs(counted - claimed) * figures["duration"] / figures["completed"]
     if missed_s > LITTLE_FLOOR_S and abs(counted - claimed) > MOST_DIFFERENCE * max(counted, claimed):
         reasons.append(
-            f"Little's law does not hold: {counted:.2f} requests were in flight on average, but request rate x E2E is {claimed:.2f}"
+            _late_end(records, missed_s)
+            or f"Little's law does not hold: {counted:.2f} requests were in flight on average, but request rate x E2E is {claimed:.2f}"
             f" (more than {MOST_DIFFERENCE:.0%} apart)"
         )
     if point.concurrency is not None and window is not None:
@@ -59,10 +66,70 @@ def little_reasons(
     return reasons
 
 
-def server_reasons(
-    records: Sequence[RequestRecord], figures: Mapping[str, Any], server: Mapping[str, Any]
+def _late_end(records: Sequence[RequestRecord], missed_s: float) -> str | None:
+    """Return why the end of the responses explains `missed_s` seconds per request, or None if it does not."""
+    ended = [record for record in records if record.error is None and record.closing_s]
+    if not ended:
+        return None
+    closing = [max(record.closing_s, record.times_s[-1]) for record in ended]
+    late_s = statistics.fmean(at_s - record.times_s[-1] for at_s, record in zip(closing, ended, strict=True))
+    held_s = statistics.fmean(record.end_s - at_s for at_s, record in zip(closing, ended, strict=True))
+    if late_s + held_s < (1 - MOST_DIFFERENCE) * missed_s:
+        return None
+    what = (
+        f"usage or [DONE] arrives {late_s * 1000:.0f} ms after the last token"
+        if late_s > held_s
+        else f"the response stays open {held_s * 1000:.0f} ms after its last event"
+    )
+    return f"{what}, so fewer requests were generated at once than were open; check the server or proxy that ends the stream late"
+
+
+def answer_findings(
+    records: Sequence[RequestRecord], server: Mapping[str, Any], *, ignore_eos: bool
 ) -> tuple[list[str], list[str]]:
-    """Return contradictions with the server's metrics, and notes about metrics that could not be compared."""
+    """Return why the stated lengths make a point invalid, and notes about lengths that nothing confirms.
+
+    `ignore_eos`: whether the server was told to generate the requested length. Otherwise a response may be shorter.
+    """
+    done = [record for record in records if record.error is None]
+    reasons = _length_reasons(done, ignore_eos=ignore_eos)
+    tokens, events = sum(record.output_tokens for record in done), sum(len(record.times_s) for record in done)
+    counted = server.get("generation_tokens")
+    if not tokens or (counted is not None and abs(tokens - counted) <= max(1.0, TOKENS_DIFFERENCE * counted)):
+        return reasons, []
+    if events - EVENTS_BESIDE * len(done) > (1 + LENGTH_DIFFERENCE) * tokens:
+        reasons.append(
+            f"the responses have {events} events, but their usage states {tokens} tokens: the usage is wrong, or a proxy splits events"
+        )
+    elif tokens > SEVERAL_TOKENS * events:
+        note = (
+            f"usage states {tokens / events:.1f} tokens per event, which no metrics of the server confirm:"
+            " the server sends several tokens per event, or its usage is wrong"
+        )
+        return reasons, [note]
+    return reasons, []
+
+
+def _length_reasons(done: Sequence[RequestRecord], *, ignore_eos: bool) -> list[str]:
+    asked = [record for record in done if record.asked_tokens]
+    longer = sum(r.output_tokens > (1 + LENGTH_DIFFERENCE) * r.asked_tokens for r in asked)
+    shorter = sum(r.output_tokens < (1 - LENGTH_DIFFERENCE) * r.asked_tokens for r in asked) if ignore_eos else 0
+    if longer + shorter <= LENGTH_DIFFERENCE * len(asked):
+        return []
+    reason = (
+        f"{longer + shorter} of {len(asked)} responses differ by more than {LENGTH_DIFFERENCE:.0%} from the requested length by their usage"
+        f" ({longer} longer, {shorter} shorter): the server ignores max_tokens or ignore_eos, or its usage is wrong"
+    )
+    return [reason]
+
+
+def server_reasons(
+    records: Sequence[RequestRecord], figures: Mapping[str, Any], server: Mapping[str, Any], lag_mean_ms: float = 0.0
+) -> tuple[list[str], list[str]]:
+    """Return contradictions with the server's metrics, and notes about metrics that could not be compared.
+
+    `lag_mean_ms`: mean lag of the client's event loop, which tells whether the client or the network adds a difference.
+    """
     begun = [record for record in records if record.times_s]
     theirs = server.get("requests_begun")
     if theirs is None or not begun:
@@ -73,7 +140,7 @@ def server_reasons(
             " its metrics were not compared with the server's"
         )
         return [], [note]
-    reasons = [_ttft_reason(begun, server), _tpot_reason(begun, server)]
+    reasons = [_ttft_reason(begun, server, lag_mean_ms), _tpot_reason(begun, server)]
     tokens, counted = figures["total_output_tokens"], server["generation_tokens"]
     if counted is not None and not figures["failed"] and abs(tokens - counted) > max(1.0, TOKENS_DIFFERENCE * counted):
         reasons.append(
@@ -125,7 +192,7 @@ def _ttft_notes(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> li
     return [f"the mean time to first token is uncertain by {abs(ours_ms - theirs_ms):.1f} ms: {both}"]
 
 
-def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> str | None:
+def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any], lag_mean_ms: float) -> str | None:
     if server["mean_ttft_ms"] is None:
         return None
     # The engine does not know intended send times or tokens without text, so count from the send to the first event.
@@ -136,7 +203,12 @@ def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> s
     if ours_s < theirs_s * (1 - MOST_DIFFERENCE) - SERVER_FLOOR_S:
         return f"the mean time to first token is shorter than the server's: {both}"
     if ours_s > theirs_s * (1 + MOST_DIFFERENCE) + network_s:
-        return f"the mean time to first token is longer than the server's: {both}; the network, a proxy or the client adds the difference"
+        is_client = lag_mean_ms / 1000 > (ours_s - theirs_s) / 2
+        who = "the client adds" if is_client else "the network or a proxy adds"
+        return (
+            f"the mean time to first token is longer than the server's: {both}; {who} the difference"
+            f" (the client's event loop was late by {lag_mean_ms:.3g} ms on average)"
+        )
     return None
 
 

@@ -33,6 +33,8 @@ class RequestRecord:
     """Output tokens that the server must generate, or 0 if the model may stop earlier."""
     silent: int = 0
     """Events at the start of `times_s` without output."""
+    closing_s: float = 0.0
+    """Arrival of the last event that is not plain text: the finish reason, usage or [DONE]. 0 if there was none."""
 
     @property
     def first_s(self) -> float:
@@ -81,6 +83,8 @@ class WorkerResult:
     """Requests sent again after the server's Retry-After."""
     run_queue_s: float | None = None
     """Time that the process was ready to run but waited for a core, or None if the system does not report it."""
+    steal_share: float | None = None
+    """Share of the machine's processor time that its hypervisor gave to others, or None if the system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

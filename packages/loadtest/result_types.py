@@ -129,7 +129,22 @@ class ClientRecord(TypedDict):
     stale_retries: int
     retry_after_waits: int
     run_queue_share_max: float | None
+    steal_share: Annotated[float | None, "Share of the machine's CPU time that its hypervisor took; null if unknown."]
     shed: int
+
+
+class UncertaintyRecord(TypedDict):
+    """Errors of the time to first token, and the server's own figure."""
+
+    lag_mean_ms: Annotated[float, "Lateness of the client's event loop."]
+    lag_p99_ms: float
+    lag_of_mean_ttft: float | None
+    lag_of_p99_ttft: float | None
+    steal_share: float | None
+    first_event_mean_ms: Annotated[float | None, "From the send to the first event of any kind, as the server counts."]
+    server_mean_ms: Annotated[float | None, "From the histogram of /metrics; null without."]
+    bunched_share: Annotated[float | None, "Share of events that arrived together with the event before."]
+    tokens_per_event: float | None
 
 
 class SearchRecord(TypedDict):
@@ -187,6 +202,7 @@ class PointFigures(TypedDict):
     usd_per_million_output_tokens: float | None
     server: ServerRecord
     client: ClientRecord
+    ttft_uncertainty: UncertaintyRecord
     traffic: Annotated[dict[str, Any], "Definition of the load."]
     image_tokens: NotRequired[int]
     audio_tokens: NotRequired[int]

@@ -10,10 +10,9 @@ from loadtest.measure import (
     client_figures,
     error_figures,
     failure_reason,
-    invalid_reasons,
     load_figures,
 )
-from loadtest.proof import impossible_reason, little_reasons, server_reasons
+from loadtest.proof import answer_findings, impossible_reason, little_reasons, server_reasons
 from loadtest.records import WorkerResult
 from loadtest.server import ServerInfo, Watch
 from loadtest.settings import SweepSettings, warm_up_requests
@@ -23,6 +22,7 @@ from loadtest.traffic.figures import traffic_figures, traffic_notes
 from loadtest.traffic.points import Point
 from loadtest.traffic.prepare import PreparedTraffic
 from loadtest.traffic.prompts import Calibration
+from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons, uncertainty_figures
 from loadtest.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
@@ -40,26 +40,31 @@ def point_result(
     *,
     prepared: PreparedTraffic,
     calibration: Calibration,
+    ignore_eos: bool = True,
 ) -> dict[str, Any]:
     """Return one line of results.jsonl."""
     records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
     figures = load_figures(records, settings.objective)
     client, server = client_figures(results), watch.figures()
     failing = failure_reason(figures, settings.max_failed)
-    reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
+    reasons = ([failing] if failing else []) + invalid_reasons(client, figures)
     # Sessions that arrive at a rate send later turns long after the first, so the load is full only when whole sessions finish.
     unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
     window = None if unsteady else steady_window(records, point)
     saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
     steady = steady_figures(records, window, settings.objective)
-    disagreements, not_compared = server_reasons(records, figures, server)
-    reasons += [*little_reasons(records, figures, point, window), *disagreements]
+    disagreements, not_compared = server_reasons(records, figures, server, client["lag_mean_ms"])
+    bunched, bunch_notes = bunch_findings(records, client)
+    wrong, answer_notes = answer_findings(records, server, ignore_eos=ignore_eos)
+    reasons += [*little_reasons(records, figures, point, window), *disagreements, *bunched, *wrong]
     notes = [
         *_notes(figures, server, client, point, prepared),
         *traffic_notes(records, results, point, prepared),
         *_saturation_notes(saturation),
         *steady_notes(steady, unsteady=unsteady, complete=figures["completed"]),
         *not_compared,
+        *bunch_notes,
+        *answer_notes,
     ]
     impossible = impossible_reason(figures, settings.roofline, cached_tokens=server["prefix_cache_hits"] or 0.0)
     reasons += [impossible] if impossible else []
@@ -88,6 +93,7 @@ def point_result(
         else None,
         "server": server,
         "client": client,
+        "ttft_uncertainty": uncertainty_figures(records, figures, client, server),
         **traffic_figures(results, prepared),
         "valid": not reasons,
         "invalid_reasons": reasons,

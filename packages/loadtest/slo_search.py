@@ -15,8 +15,9 @@ from statistics import NormalDist
 from typing import Any, Final, Literal
 
 from loadtest.forecast import NO_FORECAST, Band, forecast_text
-from loadtest.measure import Objective, invalid_reasons
+from loadtest.measure import Objective
 from loadtest.records import EndLoad, RequestRecord, StopLoad
+from loadtest.ttft_uncertainty import invalid_reasons
 
 DEFAULT_SHARE: Final = 0.99
 """Share of the requests that must meet the limits."""
@@ -368,7 +369,7 @@ def _doubts(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, uni
     doubts: list[str] = []
     if best is not None and not best["valid"]:
         doubts.append(f"that point is invalid: {best['invalid_reasons'][0]}")
-    late = invalid_reasons(worst["client"], worst["median_ttft_ms"]) if worst is not None else []
+    late = invalid_reasons(worst["client"], worst) if worst is not None else []
     if worst is not None and late:
         doubts.append(f"at {worst['point']['level']:g} {unit} the client was the limit: {late[0]}")
     return doubts

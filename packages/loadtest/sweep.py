@@ -583,7 +583,14 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     if any(result.gave_up for result in results):
         return {}, True
     result = point_result(
-        run.settings, run.info, point, results, watch, prepared=run.prepared, calibration=run.calibration
+        run.settings,
+        run.info,
+        point,
+        results,
+        watch,
+        prepared=run.prepared,
+        calibration=run.calibration,
+        ignore_eos=run.ignore_eos,
     )
     result["input_lens_source"] = run.calibration.source
     result.update(step)

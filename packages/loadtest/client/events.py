@@ -12,8 +12,8 @@ from loadtest.client.json_values import as_list, as_mapping
 from loadtest.client.plain_text import for_terminal
 
 DONE: Final = b"[DONE]"
-ABORT: Final = "abort"
-"""Finish reason of a request that vLLM aborted."""
+FAILED_FINISHES: Final = {"abort": "abort", "error": "finish_error", "content_filter": "content_filter"}
+"""Finish reasons of responses that are not what was requested, with the kind of failure. vLLM aborts requests, for example at shutdown."""
 SIMULATED_HEADER: Final = "x-simulated"
 MESSAGE_LIMIT: Final = 300
 """Maximum characters of a server's message in reports."""
@@ -152,7 +152,7 @@ def parse_event(payload: bytes | str) -> Delta:
     if not isinstance(decoded, dict):
         raise ValueError(f"a stream event must be a JSON object, got {type(decoded).__name__}")  # noqa: TRY004 - callers catch one kind
     event = as_mapping(cast("object", decoded))
-    if "error" in event:
+    if "error" in event or event.get("object") == "error":
         return Delta(error=error_message(event))
     usage = parse_usage(event.get("usage"))
     choices = as_list(event.get("choices"))
@@ -178,18 +178,26 @@ def parse_event(payload: bytes | str) -> Delta:
     )
 
 
+def _as_error(payload: bytes) -> bytes:
+    """Return the payload of an error event in the form that `parse_event` reads as an error."""
+    body = decoded(payload)
+    return payload if "error" in as_mapping(body) else json.dumps({"error": body}).encode()
+
+
 class EventSplitter:
     """Split a byte stream into the payloads of its server-sent events.
 
-    Events end with a blank line, and lines with LF or CRLF. Several `data:` lines of one event are joined with a line feed. Comments
-    and other fields are ignored. Bytes may be cut anywhere.
+    Events end with a blank line, and lines with LF or CRLF. Several `data:` lines of one event are joined with a line feed. An event
+    that its `event:` field names `error` becomes a payload with the key `error`. Comments and other fields are ignored. Bytes may be
+    cut anywhere.
     """
 
-    __slots__ = ("_lines", "_rest")
+    __slots__ = ("_is_error", "_lines", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
         self._lines: list[bytes] = []
+        self._is_error = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads completed by `data`, in order."""
@@ -200,15 +208,20 @@ class EventSplitter:
             line = raw.removesuffix(b"\r")
             if line.startswith(b"data:"):
                 self._lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            elif not line and self._lines:
-                found.append(b"\n".join(self._lines))
-                self._lines = []
+            elif not line:
+                if self._lines:
+                    payload = b"\n".join(self._lines)
+                    found.append(_as_error(payload) if self._is_error else payload)
+                    self._lines = []
+                self._is_error = False
+            elif line.startswith(b"event:"):
+                self._is_error = line[6:].strip() == b"error"
         return found
 
     @property
     def is_idle(self) -> bool:
         """True if no bytes are pending, so the next byte starts an event."""
-        return not self._rest and not self._lines
+        return not self._rest and not self._lines and not self._is_error
 
     @property
     def pending(self) -> bool:

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from loadtest.client.events import ABORT, DONE, EventSplitter, Usage, decoded, error_message, parse_event
+from loadtest.client.events import DONE, FAILED_FINISHES, EventSplitter, Usage, decoded, error_message, parse_event
 from loadtest.client.proxy import HttpProxy
 from loadtest.client.unix_url import plain_url, socket_path
 
@@ -46,6 +46,8 @@ class Exchange:
     status: int = 0
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
     """One reading per event of the choice, with or without output. The event with only the role has none."""
+    closing_s: float = 0.0
+    """Reading at the last event that is not plain text: the finish reason, usage or [DONE]."""
     silent: int = 0
     """Events at the start of `times_s` without output, such as special tokens. The first output is at this index."""
     usage: Usage | None = None
@@ -140,6 +142,7 @@ class WireConnection(asyncio.BufferedProtocol):
         "_done",
         "_error_body",
         "_keep",
+        "_learned",
         "_left",
         "_rest",
         "_split",
@@ -166,6 +169,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._keep = True
         self._split = EventSplitter()
         self._error_body = b""
+        self._learned: _TokenForm | None = None
+        """Form of this response's token events, from the first one; None before it."""
 
     @property
     def usable(self) -> bool:
@@ -321,16 +326,13 @@ class WireConnection(asyncio.BufferedProtocol):
         self._body(current, data, at_s)
 
     def _chunks(self, current: Exchange, data: bytes, at_s: float) -> None:
-        if self._left == 0 and current.error is None and self._split.is_idle:
-            payload = _single_event(data)
-            if payload is not None and current.status == HTTPStatus.OK and _plain_token(payload):
-                current.times_s.append(at_s)
-                if current.payloads is not None:
-                    current.payloads.append(payload)
-                return
         position, length = 0, len(data)
         while position < length:
             if self._left == 0:
+                if self._learned is not None and self._split.is_idle:
+                    position = self._learned.read(current, data, position, at_s)
+                    if position == length:
+                        return
                 line_end = data.find(CRLF, position)
                 if line_end < 0:
                     if length - position > HEAD_LIMIT:
@@ -381,6 +383,8 @@ class WireConnection(asyncio.BufferedProtocol):
         for payload in payloads:
             if _plain_token(payload):
                 current.times_s.append(at_s)
+                if self._learned is None:
+                    self._learned = _TokenForm.of(payload)
             else:
                 _read_event(current, payload, at_s)
 
@@ -426,15 +430,54 @@ class _ProtocolError(Exception):
     """The server's bytes are not HTTP/1.1."""
 
 
-def _single_event(data: bytes) -> bytes | None:
-    """Return the payload if the bytes are exactly one chunk with one event of one line, as servers write a token; otherwise None."""
-    line_end = data.find(CRLF, 0, 10)
-    if line_end < 1 or not data.startswith(b"data: ", line_end + 2) or not data.endswith(b"\n\n\r\n"):
-        return None
-    if _chunk_size(data[:line_end]) != len(data) - line_end - 4:
-        return None
-    payload = data[line_end + 8 : -4]
-    return None if b"\n" in payload else payload
+class _TokenForm:
+    """The bytes around the text of a response's token events, each alone in its chunk.
+
+    Servers write the same bytes around each text of a response, so events with them need no JSON decoder.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before, self._after = before, after
+
+    @classmethod
+    def of(cls, payload: bytes) -> "_TokenForm | None":
+        """Return the form of a plain token event, or None if its text has an escape."""
+        start = _text_start(payload)
+        end = payload.find(b'"', start)
+        if b"\\" in payload[start:end]:
+            return None
+        return cls(b"data: " + payload[:start], payload[end:] + b"\n\n\r\n")
+
+    def read(self, current: Exchange, data: bytes, begin: int, at_s: float) -> int:
+        """Add the token events of `data` from `begin`, where a chunk and an event begin, and return the place after the last one.
+
+        Everything but a complete event of this form, alone in its chunk, is left to the parser.
+        """
+        before, after, times_s, payloads = self._before, self._after, current.times_s, current.payloads
+        length = len(data)
+        try:
+            while begin < length:
+                line_end = data.find(CRLF, begin, begin + 10)
+                event = line_end + 2
+                if line_end < 0 or not data.startswith(before, event):
+                    break
+                text = event + len(before)
+                quote = data.find(b'"', text)
+                end = quote + len(after)
+                # An escaped quote is not followed by the end of the event. A line end in the text is not JSON.
+                if quote < 0 or not data.startswith(after, quote) or data.find(b"\n", text, quote) >= 0:
+                    break
+                if int(data[begin:line_end], 16) != end - event - 2:
+                    break
+                times_s.append(at_s)
+                if payloads is not None:
+                    payloads.append(data[event + 6 : end - 4])
+                begin = end
+        except ValueError:  # the size has an extension, or is not one
+            pass
+        return begin
 
 
 def _chunk_size(line: bytes) -> int:
@@ -445,18 +488,25 @@ def _chunk_size(line: bytes) -> int:
         raise _ProtocolError(f"a chunk size is {digits[:40]!r}") from None
 
 
+def _text_start(payload: bytes) -> int:
+    """Return the place after the quote that opens an event's text, or -1."""
+    start = payload.find(b'"content":"')
+    if start >= 0:
+        return start + 11
+    start = payload.find(b'"text":"')
+    return start + 8 if start >= 0 else -1
+
+
 def _plain_token(payload: bytes) -> bool:
     """Return whether the event contains only new text, as most do, without decoding its JSON.
 
     Only the compact form that vLLM writes is recognized; everything else is decoded. Quotes in generated text are escaped, so
     text cannot be mistaken for a key.
     """
-    start, size = payload.find(b'"content":"'), 11
-    if start < 0:
-        start, size = payload.find(b'"text":"'), 8
+    start = _text_start(payload)
     return (
         start >= 0
-        and payload[start + size : start + size + 1] != b'"'
+        and payload[start : start + 1] != b'"'
         and b'"finish_reason":null' in payload
         and b'"usage":{' not in payload
         and b'"error":' not in payload
@@ -474,6 +524,7 @@ def _text_of(payload: bytes) -> str:
 
 
 def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
+    current.closing_s = at_s
     if payload == DONE:
         current.finished = True
         return
@@ -491,7 +542,8 @@ def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
         if not delta.generated and current.silent == len(current.times_s):
             current.silent += 1
         current.times_s.append(at_s)
-    if delta.finish_reason == ABORT and current.error is None:
-        current.error, current.error_detail = "abort", "the server ended the response with finish_reason abort"
+    if delta.finish_reason in FAILED_FINISHES and current.error is None:
+        current.error = FAILED_FINISHES[delta.finish_reason]
+        current.error_detail = f"the server ended the response with finish_reason {delta.finish_reason}"
     current.usage = delta.usage or current.usage
     current.finished = current.finished or delta.finish_reason is not None

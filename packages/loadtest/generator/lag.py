@@ -14,6 +14,9 @@ TIMER_STEP_S: Final = 0.001
 SCHEDSTAT: Final = Path("/proc/self/schedstat")
 """Time on a core, time ready and waiting for one, and time slices of the main thread, in ns (Linux, Documentation/scheduler/sched-stats)."""
 
+STAT: Final = Path("/proc/stat")
+STEAL_COLUMN: Final = 8
+
 
 def run_queue_s() -> float | None:
     """Return the time for which this process was ready to run but had no core, or None if the system does not report it."""
@@ -21,6 +24,25 @@ def run_queue_s() -> float | None:
         return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return None
+
+
+def machine_ticks() -> tuple[int, int] | None:
+    """Return the ticks that the hypervisor took from all cores of this machine, and all ticks; None if the system does not report them.
+
+    Source: proc_stat(5), line `cpu`, columns user to steal. Guests' time is already in user time.
+    """
+    try:
+        ticks = [int(word) for word in STAT.read_text().partition("\n")[0].split()[1 : STEAL_COLUMN + 1]]
+    except (OSError, ValueError):
+        return None
+    return (ticks[-1], sum(ticks)) if len(ticks) == STEAL_COLUMN else None
+
+
+def steal_share(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Return the share of the time between two readings that the hypervisor took, or None without them or within one tick."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return round((after[0] - before[0]) / (after[1] - before[1]), 4)
 
 
 class LagSampler:

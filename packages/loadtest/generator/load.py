@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from loadtest.client.proxy import HttpProxy, open_tunnel
 from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
-from loadtest.generator.lag import LagSampler, run_queue_s
+from loadtest.generator.lag import LagSampler, machine_ticks, run_queue_s, steal_share
 from loadtest.generator.verdicts import Verdicts
 from loadtest.measure import Objective
 from loadtest.records import RequestRecord, WorkerResult
@@ -215,7 +215,7 @@ class LoadGenerator:
         gc.freeze()
         gc.disable()  # a collection during a measurement would delay all times
         await asyncio.sleep(max(0.0, start_s - now_s()))
-        cpu_s, queued_s = time.process_time(), run_queue_s()
+        cpu_s, queued_s, ticks = time.process_time(), run_queue_s(), machine_ticks()
         sampler.start()
         watch = self._loop.create_task(self._watch())
         try:
@@ -227,7 +227,7 @@ class LoadGenerator:
             watch.cancel()
             sampler.stop()
             wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
-            queued_now_s = run_queue_s()
+            queued_now_s, ticks_now = run_queue_s(), machine_ticks()
             gc.enable()
             if not frozen_before:  # otherwise objects frozen by the caller would thaw with ours
                 gc.unfreeze()
@@ -246,6 +246,7 @@ class LoadGenerator:
             sessions_cut=self._sessions_cut,
             retry_after_waits=self._retry_after_waits,
             run_queue_s=None if queued_s is None or queued_now_s is None else queued_now_s - queued_s,
+            steal_share=steal_share(ticks, ticks_now),
         )
 
     def _indexes(self) -> Iterator[int]:
@@ -484,6 +485,7 @@ class LoadGenerator:
             error_detail=detail[:300],
             asked_tokens=asked_tokens,
             silent=exchange.silent,
+            closing_s=exchange.closing_s - start_s if exchange.closing_s else 0.0,
         )
         self._records.append(record)
         self._verdicts.ended(record)

@@ -30,6 +30,10 @@ SERVER_FIELDS: Final = (
     "preemptions",
 )
 CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
+UNCERTAINTY_FIELDS: Final = (
+    "lag_mean_ms", "lag_of_mean_ttft", "lag_of_p99_ttft", "steal_share",
+    "server_mean_ms", "first_event_mean_ms", "bunched_share", "tokens_per_event",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,19 @@ def _number(field: str, form: str) -> Callable[[Result], str]:
 
 def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
     return lambda result: format(result[part][field], form) if result[part].get(field) is not None else NOTHING
+
+
+def _mean_ttft(result: Result) -> str:
+    """Return the mean time to first token with the client's mean lateness, if it is known."""
+    mean_ms, lag_ms = result.get("mean_ttft_ms"), as_mapping(result.get("ttft_uncertainty")).get("lag_mean_ms")
+    if mean_ms is None:
+        return NOTHING
+    return f"{mean_ms:,.1f}" if lag_ms is None else f"{mean_ms:,.1f} ± {lag_ms:.1f}"
+
+
+def _server_ttft(result: Result) -> str:
+    server_ms = as_mapping(result.get("ttft_uncertainty")).get("server_mean_ms")
+    return NOTHING if server_ms is None else f"{server_ms:,.1f}"
 
 
 def _tail(latency: str, form: str) -> Callable[[Result], str]:
@@ -96,6 +113,8 @@ COLUMNS: Final = (
     Column(title="steady tok/s", text=_steady_text("output_throughput", ",.1f"), term="steady", optional=True),
     Column(title="goodput/s", text=_number("request_goodput", ",.2f"), term="goodput", optional=True),
     Column(title="good", text=_number("good_share", ".1%"), term="goodput", optional=True),
+    Column(title="TTFT mean ms", text=_mean_ttft, term="ttft_mean"),
+    Column(title="server's", text=_server_ttft, term="ttft_server", optional=True),
     Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f"), term="ttft"),
     Column(title="TTFT p95 ms", text=_number("p95_ttft_ms", ",.1f"), term="percentile", optional=True),
     Column(title="TTFT tail ms", text=_tail("ttft", ",.1f"), term="percentile"),
@@ -136,6 +155,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *(f"first_wave_{name}" for name in FIRST_WAVE_FIELDS),
             *SERVER_FIELDS,
             *CLIENT_FIELDS,
+            *(f"ttft_{name}" for name in UNCERTAINTY_FIELDS),
             "errors",
             "notes",
         ]
@@ -150,6 +170,7 @@ def summary_csv(results: Sequence[Result]) -> str:
             *(as_mapping(as_mapping(result.get("steady")).get("first_wave")).get(name) for name in FIRST_WAVE_FIELDS),
             *(result["server"].get(name) for name in SERVER_FIELDS),
             *(result["client"].get(name) for name in CLIENT_FIELDS),
+            *(as_mapping(result.get("ttft_uncertainty")).get(name) for name in UNCERTAINTY_FIELDS),
             errors,
             notes,
         ]

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.generator.lag import run_queue_s
+from loadtest.generator import lag
+from loadtest.generator.lag import machine_ticks, run_queue_s, steal_share
 from loadtest.measure import (
     Objective,
     client_figures,
     error_figures,
-    invalid_reasons,
     load_figures,
     percentile,
 )
 from loadtest.records import RequestRecord, WorkerResult, packed, read_message
+from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons
 
 
 def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None, connect=0.0):
@@ -117,32 +118,81 @@ def test_a_workers_report_survives_its_journey():
     assert read_message(io.BytesIO(packed(sent))) == sent
 
 
-def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why():
-    fine = client_figures([worker(TRACE, lags=[0.001] * 100)])
-    assert invalid_reasons(fine, 200.0) == []
-    lagging = client_figures([worker(TRACE, lags=[0.2] * 100)])
-    assert "late by 200 ms" in invalid_reasons(lagging, 200.0)[0]
-    busy = client_figures([worker(TRACE, cpu=9.9)])
-    assert "busy for 99%" in invalid_reasons(busy, 200.0)[0]
-    shedding = client_figures([worker(TRACE, shed=7)])
-    assert "7 requests were not sent" in invalid_reasons(shedding, 200.0)[0]
-    unpunctual = client_figures([worker([record(0, 0.0, [1.0], sent=0.8)])])
-    assert "sent late by 800 ms" in invalid_reasons(unpunctual, 200.0)[0]
+TTFT = {"mean_ttft_ms": 200.0, "p99_ttft_ms": 400.0}
 
 
-def test_a_lag_that_is_small_beside_the_time_to_first_token_invalidates_nothing():
-    lagging = client_figures([worker(TRACE, lags=[0.2] * 100)])
-    assert invalid_reasons(lagging, 5000.0) == []
+def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why(subtests):
+    """Lags count in proportion to the time to first token: 5 % of its mean, a quarter of its p99."""
+    late_once = [0.0] * 980 + [0.12] * 20
+    rows = {
+        "5 % of the mean": (worker(TRACE, lags=[0.00999] * 100), TTFT, []),
+        "6 % of the mean": (worker(TRACE, lags=[0.012] * 100), TTFT, ["late by 12 ms on average, more than 5%"]),
+        "30 % of the p99": (worker(TRACE, lags=late_once), TTFT, ["late by 120 ms at the 99th percentile, more than 25%"]),
+        "24 % of the p99": (worker(TRACE, lags=late_once), TTFT | {"p99_ttft_ms": 500.0}, []),
+        "no p99": (worker(TRACE, lags=late_once), TTFT | {"p99_ttft_ms": None}, ["(200 ms)"]),
+        "20 ms to the first token": (worker(TRACE, lags=[0.045] * 100), {"mean_ttft_ms": 20.0, "p99_ttft_ms": 30.0}, ["by 45 ms on", "by 45 ms at"]),
+        "a slow server": (worker(TRACE, lags=[0.2] * 100), {"mean_ttft_ms": 5000.0, "p99_ttft_ms": 9000.0}, []),
+        "processor": (worker(TRACE, cpu=9.9), TTFT, ["busy for 99%"]),
+        "not sent": (worker(TRACE, shed=7), TTFT, ["7 requests were not sent"]),
+        "sent late": (worker([record(0, 0.0, [1.0], sent=0.8)]), TTFT, ["sent late by 800 ms"]),
+    }  # fmt: skip
+    for name, (result, figures, said) in rows.items():
+        with subtests.test(name):
+            reasons = invalid_reasons(client_figures([result]), figures)
+            assert [part in reason for part, reason in zip(said, reasons, strict=True)] == [True] * len(said), reasons
 
 
-def test_a_late_client_says_whether_the_machine_or_the_workers_are_the_limit():
+def test_a_late_client_names_what_made_it_late(subtests):
+    """More processes are advised only if one used its core for half of the time."""
     late = worker(TRACE, lags=[0.2] * 100, cpu=1.0)
-    (busy,) = invalid_reasons(client_figures([replace(late, run_queue_s=9.0)]), 200.0)
-    assert "this machine is busy: a client process waited for a core for 90% of the time and ran for 10%" in busy
-    (slow,) = invalid_reasons(client_figures([replace(late, cpu_s=9.0, run_queue_s=0.1)]), 200.0)
-    assert slow.endswith("use a faster machine, or more --workers")
-    (unknown,) = invalid_reasons(client_figures([late]), 200.0)
-    assert "--workers" in unknown
+    rows = {
+        "busy machine": (replace(late, run_queue_s=9.0), "this machine is busy: a client process waited for a core for 90% of the time and ran for 10%"),
+        "hypervisor": (replace(late, cpu_s=0.27, run_queue_s=0.16, steal_share=0.12), "the hypervisor took 12% of this virtual machine's processor time"),
+        "both": (replace(late, run_queue_s=3.0, steal_share=0.12), "ran for 10%, and the hypervisor took 12%"),
+        "own processor": (replace(late, cpu_s=9.0, run_queue_s=0.1, steal_share=0.0), "use a faster machine, or more --workers"),
+        "unknown": (replace(late, cpu_s=0.27, run_queue_s=0.16, steal_share=0.01), "unknown: a client process ran for 3% of the time, waited for a core for 2"),
+        "not reported": (late, "waited for a core for an unknown share"),
+    }  # fmt: skip
+    for name, (result, said) in rows.items():
+        with subtests.test(name):
+            reason, _ = invalid_reasons(client_figures([result]), TTFT)
+            assert said in reason
+            assert ("--workers" in reason) == (name == "own processor")
+
+
+def test_events_in_bunches_name_the_proxy_or_the_late_client(subtests):
+    """Eight events every 40 ms; a finish reason that comes with the last token is not a bunch."""
+    bunched = [record(n, 0.0, [1.0 + 0.04 * (number // 8) for number in range(32)]) for n in range(4)]
+    even = [record(n, 0.0, [1.0 + 0.005 * number for number in range(32)] + [1.155]) for n in range(4)]
+    some = [*bunched, *(replace(row, index=row.index + 4) for row in even * 3)]
+    proxy, client = (
+        "a proxy buffers; turn its buffering off",
+        "the client was late by 30.0 ms on average; the cause is unknown",
+    )
+    rows = {
+        "proxy": (bunched, 0.1, [proxy], []),
+        "client": (bunched, 30.0, [client], []),
+        "some": (some, 0.1, [], [proxy]),
+        "even": (even, 0.1, [], []),
+        "one event": ([record(0, 0.0, [1.0])], 0.1, [], []),
+    }
+    for name, (records, lag_ms, said, noted) in rows.items():
+        with subtests.test(name):
+            figures = client_figures([worker(records)]) | {"lag_mean_ms": lag_ms}
+            reasons, notes = bunch_findings(records, figures)
+            assert (len(reasons), len(notes)) == (len(said), len(noted))
+            assert all(part in text for part, text in zip([*said, *noted], [*reasons, *notes], strict=True))
+
+
+def test_the_time_that_a_hypervisor_takes_is_read(monkeypatch, tmp_path):
+    assert steal_share((30, 900), (40, 1000)) == 0.1
+    assert steal_share((30, 900), (30, 900)) is None
+    assert steal_share(None, (1, 2)) is None
+    (tmp_path / "stat").write_text("cpu  100 2 30 4000 5 6 7 80 9 1\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    monkeypatch.setattr(lag, "STAT", tmp_path / "stat")
+    assert machine_ticks() == (80, 4230)
+    monkeypatch.setattr(lag, "STAT", tmp_path / "none")
+    assert machine_ticks() is None
 
 
 def test_this_process_knows_how_long_it_waited_for_a_core():

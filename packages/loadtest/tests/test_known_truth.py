@@ -106,7 +106,7 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
         ({"kind": "malformed", "after_tokens": 3}, "malformed"),
         ({"kind": "error_event", "after_tokens": 3}, "error_event"),
         ({"kind": "no_usage"}, "missing_usage"),
-        ({"kind": "abort"}, "abort"),
+        ({"kind": "finish", "reason": "abort"}, "abort"),
         ({"kind": "html"}, "html"),
         ({"kind": "gzip"}, "compressed"),
         ({"kind": "json"}, "no_stream"),
@@ -130,6 +130,38 @@ def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_p
         assert result["p99_e2el_ms"] < STALL_LIMIT_S * 1000
 
 
+ANSWERS = {
+    "an error of the old form": ({"kind": "old_error"}, {"error_event": 2}, None),
+    "an event named error": ({"kind": "named_error"}, {"error_event": 2}, None),
+    "finish_reason error": ({"kind": "finish", "reason": "error"}, {"finish_error": 2}, None),
+    "finish_reason content_filter": ({"kind": "finish", "reason": "content_filter"}, {"content_filter": 2}, None),
+    "a proxy that flushes eight events": ({"bunch": 8}, {}, "events come in bunches"),
+    "usage of twice the events": ({"usage": 2}, {}, "(8 longer, 0 shorter)"),
+    "usage of half the events": ({"usage": 0.5}, {}, "(0 longer, 8 shorter)"),
+    "half of the length": ({"length": 0.5}, {}, "(0 longer, 8 shorter)"),
+    "twice the length": ({"length": 2}, {}, "(8 longer, 0 shorter)"),
+    "usage that nothing confirms": ({"length": 0.5, "usage": 2}, {}, "usage states 1.8 tokens per event"),
+    "usage of fewer tokens than events": ({"length": 2, "usage": 0.5}, {}, "but their usage states 128 tokens"),
+    "late usage": ({"late_usage_s": 0.3}, {}, "ms after the last token, so fewer requests were generated"),
+    "a body that stays open": ({"held_open_s": 0.3}, {}, "ms after its last event, so fewer requests were generated"),
+}
+"""Answers without /metrics to compare with: the fault, the failures of eight requests, and the invalid reason or note."""
+
+
+def test_answers_that_are_not_what_they_seem_are_named(calm, tmp_path, subtests):
+    sweep = replace(SWEEP, requests=8, concurrency=(2,))
+    for number, (name, (fault, errors, said)) in enumerate(ANSWERS.items()):
+        with subtests.test(name):
+            calm.control({"kind": "shape", "after_tokens": 3, "every": 4 if errors else 1, "no_metrics": True, **fault})
+            result, rows = measured(calm, tmp_path / str(number), sweep, max_failed=0.5)
+            assert result["errors_by_kind"] == errors
+            if said is None:
+                assert_true_or_invalid(calm, result, rows)
+                continue
+            named = result["notes"] if said.startswith("usage states") else result["invalid_reasons"]
+            assert any(said in text for text in named), (result["invalid_reasons"], result["notes"])
+
+
 def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):
     calm.control({"lead": 8})
     result, rows = measured(calm, tmp_path)
@@ -151,6 +183,10 @@ def test_the_server_and_the_client_agree_and_the_steady_window_stands_beside(cal
     assert result["server"]["requests_begun"] == 24
     truth = truth_of(rows)
     assert result["server"]["mean_ttft_ms"] == pytest.approx(truth["mean_ttft_ms"], rel=0.01)
+    errors = result["ttft_uncertainty"]
+    assert errors["server_mean_ms"] == result["server"]["mean_ttft_ms"] <= errors["first_event_mean_ms"]
+    assert errors["lag_of_mean_ttft"] == pytest.approx(errors["lag_mean_ms"] / result["mean_ttft_ms"], abs=1e-4)
+    assert errors["tokens_per_event"] == pytest.approx(40 / 41, abs=1e-4)  # the finish reason has its own event
     steady = result["steady"]
     assert 4 < steady["requests"] < 24
     assert steady["requests"] + steady["requests_left_out"] == 24
@@ -195,14 +231,14 @@ def test_the_smoke_client_reads_the_same_speed_from_an_answer_that_ends_in_speci
 @pytest.mark.parametrize(
     ("kind", "error", "said"),
     [
-        ("abort", "abort", "the server ended the response with finish_reason abort"),
+        ("finish", "abort", "the server ended the response with finish_reason abort"),
         ("html", "html", "an HTML page (text/html; charset=utf-8)"),
         ("gzip", "compressed", "content-encoding gzip"),
         ("json", "no_stream", "content-type application/json, not text/event-stream"),
     ],
 )
 def test_an_answer_that_is_none_is_named_as_what_it_is(calm, tmp_path, kind, error, said):
-    calm.control({"kind": kind, "every": 2})
+    calm.control({"kind": kind, "reason": "abort", "every": 2})
     result, _ = measured(calm, tmp_path)
     assert result["errors_by_kind"] == {error: 12}
     assert said in result["error_examples"][error]

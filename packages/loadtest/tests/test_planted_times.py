@@ -15,13 +15,13 @@ from loadtest.measure import (
     client_figures,
     error_figures,
     failure_reason,
-    invalid_reasons,
     load_figures,
 )
 from loadtest.proof import little_reasons
 from loadtest.steady import saturation_figures, steady_figures, steady_window
 from loadtest.tests.virtual_time import PROMPT_TOKENS, Script, run_load, share_of
 from loadtest.traffic.points import Point
+from loadtest.ttft_uncertainty import invalid_reasons
 
 CLOSED = Point(mode="closed", level=4, input_tokens=4, output_tokens=16, requests=24, duration_s=None, seed=1)
 LIMITS = Objective(ttft_s=0.25, tpot_s=0.06)
@@ -96,7 +96,7 @@ def test_every_figure_is_the_truth_whatever_the_tokens_say(monkeypatch, tail, le
     window = steady_window(result.records, CLOSED)
     assert window is not None
     assert little_reasons(result.records, figures, CLOSED, window) == []
-    assert invalid_reasons(client_figures([result]), figures["median_ttft_ms"]) == []
+    assert invalid_reasons(client_figures([result]), figures) == []
 
 
 KINDS = [
@@ -225,7 +225,7 @@ def test_latencies_of_an_open_loop_count_from_the_intended_time(monkeypatch):
     share = share_of(rate_per_s=10.0, requests=20, concurrency=2)
     result, log = run_load(monkeypatch, share, lambda _number: Script())
     assert result.shed == 20 - len(log)
-    assert "were not sent" in invalid_reasons(client_figures([result]), 200.0)[0]
+    assert "were not sent" in invalid_reasons(client_figures([result]), {})[0]
     for record in result.records:
         assert record.intended_s == pytest.approx(record.index / 10, abs=1e-9)
         assert record.ttft_s == pytest.approx(0.2, abs=1e-6)

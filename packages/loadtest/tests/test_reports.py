@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
+from loadtest.reports.chart_model import NOTHING
 from loadtest.reports.compare_page import comparison_markdown
 from loadtest.reports.report import write_reports
 from loadtest.reports.report_charts import report_charts
 from loadtest.reports.svg_axes import log_ticks, nice_ticks
+from loadtest.reports.table import columns_of, summary_csv
 from loadtest.server import Watch
 from loadtest.traffic.points import Point
 
@@ -370,3 +372,14 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
     ]
     assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
     assert "older version of this tool" in notices[3]
+
+
+def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():
+    known = result(4, 16) | {"ttft_uncertainty": {"lag_mean_ms": 0.44, "server_mean_ms": 20.1}}
+    older = result(8, 16)
+    cells = {column.title: [column.text(row) for row in (known, older)] for column in columns_of([known, older])}
+    assert cells["TTFT mean ms"] == [f"{known['mean_ttft_ms']:,.1f} ± 0.4", f"{older['mean_ttft_ms']:,.1f}"]
+    assert cells["server's"] == ["20.1", NOTHING]
+    assert "server's" not in {column.title for column in columns_of([older])}
+    row, _ = csv.DictReader(io.StringIO(summary_csv([known, older])))
+    assert (row["ttft_lag_mean_ms"], row["ttft_server_mean_ms"]) == ("0.44", "20.1")

@@ -103,6 +103,7 @@ def test_the_test_begins_when_a_backlog_shows():
 
 def step(level, verdict, usd=None, *, late_ms=0.0, valid=True, confirms=False):
     client = {
+        "lag_mean_ms": late_ms,
         "lag_p99_ms": late_ms,
         "send_late_p99_ms": 0.0,
         "cpu_share_max": 0.1,
@@ -111,7 +112,7 @@ def step(level, verdict, usd=None, *, late_ms=0.0, valid=True, confirms=False):
     }
     return {
         "point": {"level": level}, "search": {"verdict": verdict, "kept": 194, "missed": 0, "confirms": confirms}, "usd_per_million_output_tokens": usd,
-        "valid": valid, "invalid_reasons": [] if valid else ["why"], "client": client, "median_ttft_ms": 100.0,
+        "valid": valid, "invalid_reasons": [] if valid else ["why"], "client": client, "mean_ttft_ms": 100.0,
     }  # fmt: skip
 
 

@@ -60,13 +60,13 @@ STREAM = (
 )
 
 
-def receive(pieces, *, end=None) -> tuple[Exchange, WireConnection, bool]:
+def receive(pieces, *, end=None, keep_text=False) -> tuple[Exchange, WireConnection, bool]:
     """What a connection makes of bytes that arrive in these pieces, a second apart."""
 
     async def run():
         connection, transport = WireConnection(), FakeTransport()
         connection.connection_made(transport)
-        exchange, done = connection.exchange(b"POST")
+        exchange, done = connection.exchange(b"POST", keep_text=keep_text)
         for second, piece in enumerate(pieces):
             connection.receive(piece, float(second))
         if end is not None:
@@ -88,15 +88,67 @@ def test_a_stream_is_timed_counted_and_complete():
     assert connection.reused
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_bytes_may_be_cut_anywhere(cuts):
-    borders = sorted({0, len(STREAM), *cuts})
-    exchange, _, done = receive([STREAM[a:b] for a, b in pairwise(borders)])
+def compact(obj, **more) -> bytes:
+    return b"data: " + json.dumps(obj, separators=(",", ":"), **more).encode() + b"\n\n"
+
+
+def usage_event(text: str) -> dict:
+    return token(text) | {"usage": USAGE}
+
+
+FRAMES = {
+    "alone": chunk,
+    "extended": lambda data: b"%x;x=1\r\n%b\r\n" % (len(data), data),
+    "padded": lambda data: b"%08X\r\n%b\r\n" % (len(data), data),
+    "halved": lambda data: chunk(data[:9]) + chunk(data[9:]),
+    "crlf": lambda data: chunk(data.replace(b"\n", b"\r\n")),
+    "blank line": lambda data: chunk(data + b"\r\n"),
+    "comment": lambda data: chunk(b": ping\n\n" + data),
+}
+TEXTS = st.one_of(
+    st.sampled_from(["", "a", " the", '"', "\\", 'x\\"', "\n\n\r\n", "}]}", '"content":"', "é"]), st.text(max_size=4)
+)
+EVENTS = st.tuples(
+    st.sampled_from([token, token, token, usage_event]), TEXTS, st.booleans(), st.sampled_from([*FRAMES])
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(EVENTS, min_size=1, max_size=12), st.lists(st.floats(0, 1), max_size=12))
+def test_bytes_may_be_cut_and_framed_anywhere(events, cuts):
+    """Events read by the form of an earlier one are those that JSON has, wherever reads, chunks and escapes end."""
+    bodies = [(frame, compact(make(text), ensure_ascii=ascii_only)) for make, text, ascii_only, frame in events]
+    stream = HEAD + b"".join(FRAMES[frame](body) for frame, body in bodies)
+    stream += chunk(event({"choices": [], "usage": USAGE})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    borders = sorted({0, len(stream), *(int(cut * len(stream)) for cut in cuts)})
+    exchange, _, done = receive([stream[a:b] for a, b in pairwise(borders)], keep_text=True)
     assert done
     assert exchange.error is None
-    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
-    assert exchange.usage is not None
+    assert exchange.usage == Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+    assert exchange.text == "".join(text for _, text, _, _ in events)
+    ends, place = [], len(HEAD)
+    for frame, body in bodies:  # an event arrives with its blank line
+        framed = FRAMES[frame](body)
+        ends.append(place + len(framed) - (4 if frame == "blank line" else 2))
+        place += len(framed)
+    seconds = [sum(border < end for border in borders[1:]) for end in ends]
+    assert list(exchange.times_s) == seconds
+    texts = [bool(text) for _, text, _, _ in events]
+    assert exchange.silent == (texts.index(True) if any(texts) else len(texts))
+
+
+def test_bytes_with_the_usual_form_that_are_not_such_an_event_are_left_to_the_parser(subtests):
+    usual = compact(token("a"))
+    rows = {
+        "a line end in the text": (chunk(usual.replace(b'"a"', b'"a\nb"')), "malformed", 1),
+        "the end of a comment": (chunk(b": ") + chunk(usual), None, 1),
+        "an error by the event's name": (chunk(b"event: error\n") + chunk(usual), "error_event", 1),
+        "a wrong size": (b"%x\r\n%b\r\n" % (len(usual) + 1, usual), "malformed", 2),
+    }
+    for name, (sent, error, events) in rows.items():
+        with subtests.test(name):
+            exchange, _, _ = receive([HEAD + chunk(usual), sent, b"0\r\n\r\n"])
+            assert (exchange.error, len(exchange.times_s)) == (error, events)
 
 
 def test_the_first_token_is_timed_by_the_event_that_holds_it_and_not_by_the_role():

@@ -27,6 +27,9 @@ import sys
 from typing import Any
 
 TEMPLATE_TOKENS = 4
+SHAPES = {None, "no_usage", "finish", "shape"}
+"""Kinds of faults that change a whole response, or none. `shape` has: bunch (events per write), length and usage (factors of the
+requested tokens and of the generated ones), late_usage_s and held_open_s (waits at the end)."""
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
@@ -135,6 +138,15 @@ def raw_event(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+EVENTS = {
+    "malformed": raw_event(b"data: {not json\n\n"),
+    "error_event": event({"error": {"message": "the engine died", "code": 500}}),
+    "old_error": event({"object": "error", "message": "the engine died", "code": 500}),
+    "named_error": raw_event(b'event: error\ndata: {"message":"the engine died"}\n\n'),
+}
+"""What a fault writes into a stream that then continues."""
+
+
 class Stream:
     """One streamed answer."""
 
@@ -156,7 +168,9 @@ class Stream:
         self.last_at = self.first_at = self.began_at = 0.0
         self.tail = int(self.state.fault.get("tail", 0))
         self.lead = int(self.state.fault.get("lead", 0))
-        self.faulty = bool(fault.get("kind"))
+        self.faulty = fault.get("kind") not in {None, "shape"}
+        self.held = b""
+        self.tokens = round(tokens * float(fault.get("length", 1)))
         self.head, self.opening, self.pieces = self.state.frames[chat]
         counters = self.state.counters
         counters["open"] += 1
@@ -190,37 +204,58 @@ class Stream:
             self.state.counters["gap_sum_s"] += now - self.last_at
             self.state.counters["gap_count"] += 1
         self.last_at = now
-        reason = "abort" if self.fault.get("kind") == "abort" else "length"
+        reason = self.fault["reason"] if self.fault.get("kind") == "finish" else "length"
         closing = reason if self.tail and self.sent == self.tokens - 1 else None
         piece = self.pieces[self.sent % len(self.pieces)] if has_output else self.special(closing)
-        self.connection.write(piece if self.sent else self.opening + piece)
+        self.held += piece if self.sent else self.opening + piece
         self.sent += 1
+        if self.sent % int(self.fault.get("bunch", 1)) == 0:
+            self.flush()
         self.state.counters["generation_tokens"] += 1
         if self.sent < self.tokens:
             self.state.scheduler.add(due + self.state.options.tpot_s, self)
             return
+        stated = round(self.tokens * float(self.fault.get("usage", 1)))
         usage = {
             "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.tokens,
-            "total_tokens": self.prompt_tokens + self.tokens,
+            "completion_tokens": stated,
+            "total_tokens": self.prompt_tokens + stated,
         }
         finish = {"index": 0, **({"delta": {}} if self.chat else {"text": ""}), "finish_reason": reason}
         last = [] if self.tail else [event({**self.head, "choices": [finish]})]
+        closing = raw_event(b"data: [DONE]\n\n")
         if self.fault.get("kind") != "no_usage":
-            last.append(event({**self.head, "choices": [], "usage": usage}))
-        self.connection.write(b"".join([*last, raw_event(b"data: [DONE]\n\n"), b"0\r\n\r\n"]))
+            closing = event({**self.head, "choices": [], "usage": usage}) + closing
+        self.held += b"".join(last)
+        self.flush()
+        self.closing(closing)
+
+    def flush(self) -> None:
+        self.connection.write(self.held)
+        self.held = b""
+
+    def closing(self, closing: bytes) -> None:
+        """End the response, late if the fault says so."""
+        late_s, open_s = (float(self.fault.get(name, 0)) for name in ("late_usage_s", "held_open_s"))
+        if not late_s and not open_s:
+            self.close(closing + b"0\r\n\r\n")
+            return
+        loop = self.state.scheduler.loop
+        loop.call_later(late_s, self.connection.write, closing)
+        loop.call_later(late_s + open_s, self.close, b"0\r\n\r\n")
+
+    def close(self, data: bytes) -> None:
+        self.connection.write(data)
         self.end(completed=True)
 
     def misbehave(self) -> bool:
         """Act out the fault; True where the stream is over or stalls by it."""
         kind = self.fault.get("kind")
-        if kind in {None, "no_usage", "abort"}:
+        if kind in SHAPES:
             return False
         self.state.counters["faults"] += 1
-        if kind == "malformed":
-            self.connection.write(raw_event(b"data: {not json\n\n"))
-        elif kind == "error_event":
-            self.connection.write(event({"error": {"message": "the engine died", "code": 500}}))
+        if kind in EVENTS:
+            self.connection.write(EVENTS[kind])
         elif kind == "reset":
             self.connection.reset()
         elif kind == "close":
@@ -353,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
                     ]
                 },
             )
-        elif path == "/metrics":
+        elif path == "/metrics" and not self.state.fault.get("no_metrics"):
             self.answer(200, self.metrics(), "text/plain")
         elif path == "/tokenize" and not options.no_tokenize:
             self.tokenize(body)
