@@ -89,7 +89,7 @@ def answer_findings(
 ) -> tuple[list[str], list[str]]:
     """Return why the stated lengths make a point invalid, and notes about lengths that nothing confirms.
 
-    `ignore_eos`: whether the server was told to generate the requested length. Otherwise a response may be shorter.
+    `ignore_eos`: whether the requests ask for exactly the requested length. Otherwise a response may be shorter.
     """
     done = [record for record in records if record.error is None]
     reasons = _length_reasons(done, ignore_eos=ignore_eos)

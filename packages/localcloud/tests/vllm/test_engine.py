@@ -166,12 +166,19 @@ def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_sta
     asyncio.run(run())
 
 
-def test_a_preempted_sequence_can_be_aborted():
+def test_a_preempted_sequence_can_be_aborted(monkeypatch):
     async def run() -> None:
-        running = engine(tokens=160)
+        running, preempted = engine(tokens=160), asyncio.Event()
+        preempt = running._preempt
+
+        def seen(sequence: Sequence) -> None:
+            preempt(sequence)
+            preempted.set()
+
+        monkeypatch.setattr(running, "_preempt", seen)
         (first, first_sink), (second, _) = (submit(running, 70, range(30)) for _ in range(2))
-        while second.state != "waiting" or second.turn == 0:  # noqa: ASYNC110 - no event tells of a preemption
-            await asyncio.sleep(0.001)
+        await preempted.wait()
+        assert (second.state, second.preemptions) == ("waiting", 1)
         # As in vLLM, a preemption is counted with the next token, which never comes here.
         assert sample(running.metrics_text(), "vllm:num_preemptions_total") == 0
         running.abort(second)
