@@ -1,7 +1,7 @@
 """A port of the loopback address in place of a private address, with the three answers of a network: connected, refused, nothing.
 
 Until the route allows a connection, nothing answers: the queue of the listening socket is full, so that the kernel drops connection requests, and a
-client connects late if the route opens in time. A refused port is bound, but nobody listens on it. Where a kernel completes connections in spite of
+client connects late if the route opens in time. A refused port is bound, but its socket does not listen. Where a kernel completes connections in spite of
 a full queue, they hang.
 """
 
