@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from contracts.fields import camel_case
 from contracts.labels import is_reserved
 from contracts.naming import Names
-from contracts.outputs import Target
+from contracts.outputs import ServerTarget
 from contracts.staged_weights import OWN_FOLDER, own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
@@ -83,10 +83,10 @@ class Settings(Block):
 
     project: ProjectId
     """Google Cloud project, from gcp:project."""
-    target: Annotated[Target, Judged("platform")]
+    target: Annotated[ServerTarget, Judged("platform")]
     """Platform that the stack runs on."""
     model: Annotated[ModelId, Judged("model")]
-    """Hugging Face id of the checkpoint. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
+    """Hugging Face id of the checkpoint; required except with target gateway. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, Judged("model_revision"), OnChange("nothing")] = None
     """Commit of the model's repository on the Hugging Face hub. With weights hub, the server loads this commit even after newer ones are pushed.
     With weights bucket, `scripts.stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `scripts.new` and

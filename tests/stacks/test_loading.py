@@ -120,7 +120,12 @@ MISTAKES = [
     ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones: expected 1 item or more."),
     ("tpu-v6e4", "vllm.maxModelLen", 0, "gemma-serving:vllm.maxModelLen = 0: expected 1 or more."),
     ("tpu-v6e4", "hftoken", "x", "gemma-serving:hftoken is not a known setting. Did you mean hfToken?"),
-    ("l4-qat", "maxInstances", 3, "maxInstances is not a known setting. Did you mean cloudRun.maxInstances?"),
+    (
+        "l4-qat",
+        "maxInstances",
+        3,
+        "maxInstances is not a known setting. Did you mean cloudRun.maxInstances or gateway.maxInstances?",
+    ),
     ("tpu-v6e4", "tpu.zonez", ["us-east5-a"], "tpu.zonez is not a known setting. Did you mean tpu.zones?"),
     ("tpu-v6e4", "maxModelLen", 4096, "maxModelLen is not a known setting. Did you mean vllm.maxModelLen?"),
     ("tpu-v6e4", "tpu.model", "x", "gemma-serving:tpu.model is not a known setting. Did you mean model?"),
