@@ -27,7 +27,7 @@ _Block = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class GatewayServer:
     """A server in the gateway's network."""
 
     name: str
@@ -38,7 +38,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spare:
+class GatewaySpare:
     """A Cloud Run service that gets requests when no server is healthy."""
 
     name: str
@@ -51,8 +51,8 @@ class Spare:
 class GatewayConfigArgs:
     """The backends. At least one server or spare."""
 
-    servers: Sequence[Server]
-    spares: Sequence[Spare]
+    servers: Sequence[GatewayServer]
+    spares: Sequence[GatewaySpare]
     """Spares in order: the second gets requests that the first rejects."""
 
 
@@ -102,7 +102,7 @@ def _routes(args: GatewayConfigArgs) -> list[_Block]:
     ]
 
 
-def _backend_route(server: Server) -> _Block:
+def _backend_route(server: GatewayServer) -> _Block:
     return {
         "match": {
             "safe_regex": {"regex": f"/-/{server.name}/{BACKEND_PATHS}"},
@@ -153,7 +153,7 @@ def _ready_filter(args: GatewayConfigArgs) -> _Block:
     )
 
 
-def _spare_listener(spare: Spare) -> _Block:
+def _spare_listener(spare: GatewaySpare) -> _Block:
     """Return the listener of a spare, which adds the identity token. Only Envoy itself reaches it.
 
     `gcp_authn` reads one audience from the route's cluster, and the front's cluster has many backends.
@@ -233,7 +233,7 @@ def _model(args: GatewayConfigArgs) -> _Block:
     }
 
 
-def _by_listener(spare: Spare) -> _Block:
+def _by_listener(spare: GatewaySpare) -> _Block:
     """Return the endpoint of a spare's listener. It always counts as healthy."""
     return {
         "endpoint": {
@@ -243,7 +243,7 @@ def _by_listener(spare: Spare) -> _Block:
     }
 
 
-def _spare(spare: Spare) -> _Block:
+def _spare(spare: GatewaySpare) -> _Block:
     cluster = _cluster(f"spare-{spare.name}", [[_endpoint(spare.host, 443, spare.host)]], kind="LOGICAL_DNS")
     names = [{"san_type": "DNS", "matcher": {"suffix": ".run.app"}}]
     tls = _typed(

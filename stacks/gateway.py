@@ -8,7 +8,7 @@ import pulumi
 
 from cloud.model_files import PROJECT
 from components import gcp
-from components.gateway_config import GatewayConfigArgs, Server, Spare, gateway_config
+from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
 from components.gateway_service import GatewayService, GatewayServiceArgs
 from components.private_network import GATEWAY_RANGE, PrivateNetwork, PrivateNetworkArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
@@ -21,7 +21,7 @@ from contracts.outputs import GatewayBackend, GatewayNetwork, StackOutputs
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options
-from planning.rules.gateway import Deployed
+from planning.rules.gateway import DeployedBackend
 from stacks.apis import GATEWAY_APIS
 from stacks.base import PORT, enable_apis
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
@@ -94,11 +94,11 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
         _export_network(gateway, foundation)
 
 
-def _deployed(stack: str) -> Deployed:
+def _deployed(stack: str) -> DeployedBackend:
     """Return a backend as its last `up` left it."""
     outputs = deployed_outputs(stack) or {}
     has_address = outputs.get("target") == "tpu"
-    return Deployed(
+    return DeployedBackend(
         address=_text(outputs, "address" if has_address else "endpoint"),
         state=_text(outputs, "state"),
         deadline=_text(outputs, "deadline"),
@@ -188,9 +188,11 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
 def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
     there = [backend for backend in backends if backend.address]
     return GatewayConfigArgs(
-        servers=[Server(name=one.stack, address=one.address, port=PORT) for one in there if not one.spare],
+        servers=[GatewayServer(name=one.stack, address=one.address, port=PORT) for one in there if not one.spare],
         spares=[
-            Spare(name=one.stack, host=one.address.removeprefix("https://").rstrip("/")) for one in there if one.spare
+            GatewaySpare(name=one.stack, host=one.address.removeprefix("https://").rstrip("/"))
+            for one in there
+            if one.spare
         ],
     )
 

@@ -10,7 +10,7 @@ from contracts.naming import Names
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import Finding
-from planning.rules.gateway import Backend, Deployed, GatewayQuestion, gateway_findings
+from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
 from planning.solve.wording import worded
 from stacks.loading import SettingsError, from_file
 from stacks.planned import BlockedError, to_deployment
@@ -39,7 +39,7 @@ class GatewayPlan:
 def plan_gateway(
     settings: GatewayStack,
     stack: str,
-    deployed: Mapping[str, Deployed] | None = None,
+    deployed: Mapping[str, DeployedBackend] | None = None,
     folder: Path = PROJECT,
     *,
     today: str | None = None,
@@ -113,7 +113,9 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
         return worded(str(error), StackWording(deployment))
 
 
-def _backend(given: BackendSettings, read: PlannedBackend | str, member: str, deployed: Deployed | None) -> Backend:
+def _backend(
+    given: BackendSettings, read: PlannedBackend | str, member: str, deployed: DeployedBackend | None
+) -> Backend:
     if isinstance(read, str):
         return Backend(stack=given.stack, spare=given.spare, subject=None, problem=read, deployed=deployed)
     tpu, run = read.settings.tpu, read.settings.cloud_run

@@ -17,7 +17,7 @@ _DAY_H: Final = DAY_S / HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
+class DeployedBackend:
     """A backend as its last `up` left it. All values are empty if the stack is not deployed."""
 
     address: str = ""
@@ -42,7 +42,7 @@ class Backend:
     """Stack that `tpu.gateway` names, or empty."""
     accepts_gateway: bool = False
     """True if the gateway's account may call the service, from anywhere."""
-    deployed: Deployed | None = None
+    deployed: DeployedBackend | None = None
     """None: the deployed stack was not read."""
 
     @property

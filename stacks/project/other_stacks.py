@@ -1,12 +1,15 @@
 """Outputs of other stacks of this project, read from their states before any resource is declared."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 import pulumi
 
-from contracts.fields import ContractError, from_json
+from contracts.fields import ContractError, camel_case, from_json
 from contracts.outputs import GatewayNetwork
+
+_NETWORK: Final = camel_case("gateway_network")
+"""Output of a gateway."""
 
 
 class OtherStackError(ValueError):
@@ -46,7 +49,7 @@ def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], do
     key = f'gemma-serving:tpu.gateway = "{gateway}"'
     outputs = deployed_outputs(gateway)
     try:
-        network = from_json(GatewayNetwork, (outputs or {}).get("gatewayNetwork"), path="gatewayNetwork")
+        network = from_json(GatewayNetwork, (outputs or {}).get(_NETWORK), path=_NETWORK)
     except ContractError:
         what = "does not exist" if outputs is None else "has no network yet, or has another target"
         raise OtherStackError(

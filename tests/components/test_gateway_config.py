@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from components.gateway_config import UPSTREAM_IDLE_S, GatewayConfigArgs, Server, Spare, gateway_config
+from components.gateway_config import UPSTREAM_IDLE_S, GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
 
-SERVERS = [Server(name="tpu-a", address="10.66.0.2", port=8000), Server(name="tpu-b", address="10.97.0.2", port=8000)]
+SERVERS = [
+    GatewayServer(name="tpu-a", address="10.66.0.2", port=8000),
+    GatewayServer(name="tpu-b", address="10.97.0.2", port=8000),
+]
 SPARES = [
-    Spare(name="l4", host="gemma-l4-1.us-east4.run.app"),
-    Spare(name="l4-eu", host="gemma-l4-2.europe-west4.run.app"),
+    GatewaySpare(name="l4", host="gemma-l4-1.us-east4.run.app"),
+    GatewaySpare(name="l4-eu", host="gemma-l4-2.europe-west4.run.app"),
 ]
 VLLM_KEEP_ALIVE_S = 5
 

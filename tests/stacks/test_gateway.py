@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from components.private_network import GATEWAY_RANGE
-from planning.rules.gateway import GATEWAY_RULES, Deployed
+from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
 from stacks.planned import BlockedError
@@ -169,7 +169,7 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
 
 
 def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
-    a, b = Deployed(address="10.66.0.2", state="ACTIVE"), Deployed(address="10.97.0.2", state="ACTIVE")
+    a, b = DeployedBackend(address="10.66.0.2", state="ACTIVE"), DeployedBackend(address="10.97.0.2", state="ACTIVE")
     both = {"tpu-a": a, "tpu-b": b}
     pair = {"tpu-a": server(), "tpu-b": server()}
     other_model = {**server(), "gemma-serving:model": "google/gemma-4-E4B-it"}
@@ -193,16 +193,16 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
             {"tpu-a": a, "l4": b},
             {"spares": ["l4"]},
         ),
-        ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": Deployed()}, {}),
-        ("GTW03", "network and the account", pair, {"tpu-a": Deployed(), "tpu-b": Deployed()}, {}),
+        ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
+        ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
         ("GTW04", "tpu-a is the only backend", {"tpu-a": server()}, {"tpu-a": a}, {}),
         (
             "GTW05",
             "tpu-a ends at 18:00 UTC",
             pair,
             {
-                "tpu-a": Deployed(address="10.66.0.2", deadline="2026-11-23T18:00:00Z"),
-                "tpu-b": Deployed(address="10.97.0.2", deadline="2026-11-23T18:02:00Z"),
+                "tpu-a": DeployedBackend(address="10.66.0.2", deadline="2026-11-23T18:00:00Z"),
+                "tpu-b": DeployedBackend(address="10.97.0.2", deadline="2026-11-23T18:02:00Z"),
             },
             {},
         ),
@@ -217,8 +217,8 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
                     list(gateway_lines(plan))
     with subtests.test("nothing but the price"):
         ends = {
-            "tpu-a": Deployed(address="a", deadline=UP["deadline"]),
-            "tpu-b": Deployed(address="b", deadline=LATER["deadline"]),
+            "tpu-a": DeployedBackend(address="a", deadline=UP["deadline"]),
+            "tpu-b": DeployedBackend(address="b", deadline=LATER["deadline"]),
         }
         _, plan = project(pair, deployed=ends, region="us-east4")
         assert [one.id for one in plan.findings] == ["GTW06"]
