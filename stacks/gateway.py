@@ -221,11 +221,7 @@ def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
     there = [backend for backend in backends if backend.address]
     return GatewayConfigArgs(
         servers=[GatewayServer(name=one.stack, address=one.address, port=PORT) for one in there if not one.spare],
-        spares=[
-            GatewaySpare(name=one.stack, host=one.address.removeprefix("https://").rstrip("/"))
-            for one in there
-            if one.spare
-        ],
+        spares=[GatewaySpare(name=one.stack, url=one.address) for one in there if one.spare],
     )
 
 
