@@ -191,7 +191,7 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
 def _explain_failed_start(gateway: _Gateway) -> None:
     """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
     rules = ", ".join(
-        f"{Names(project=gateway.settings.project, stack=one.stack).base}-server"
+        f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server"
         for one in gateway.backends
         if not one.spare
     )

@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from contracts.fields import camel_case
 from contracts.labels import is_reserved
 from contracts.naming import Names
-from contracts.outputs import ServerTarget
 from contracts.staged_weights import OWN_FOLDER, own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
@@ -41,6 +40,8 @@ from stacks.settings.vllm import without_blocks
 from stacks.settings.watching import AlertSettings, MetricsSettings
 from stacks.units import DurationS
 
+ServerTarget = Literal["tpu", "cloud-run"]
+"""Targets with a server of their own."""
 NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 """Fields without a key in the file."""
 

@@ -128,7 +128,7 @@ def test_each_server_is_in_the_network_and_open_to_the_gateway_only(project, ser
         nodes[stack] = node
     rules = project.get("compute", "compute/v1/projects/local-project/global/firewalls")["items"]
     opened = [rule for rule in rules if any("8000" in allow.get("ports", []) for allow in rule.get("allowed", []))]
-    assert {rule["name"] for rule in opened} == {"gemma-tpu-a-server", "gemma-tpu-b-server"}
+    assert {rule["name"] for rule in opened} == {"gemma-tpu-a-gateway-server", "gemma-tpu-b-gateway-server"}
     assert {tuple(rule["sourceRanges"]) for rule in opened} == {("10.64.0.0/24",)}
     project.pulumi("preview", "--expect-no-changes", "--stack", "tpu-a")
     assert_golden_urns(project, "tpu-a")

@@ -230,3 +230,14 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         _, plan = project(pair, deployed=ends, region="us-east5")
         assert "assumed for us-east5" in plan.findings[0].message
     assert {identifier for identifier, *_ in cases} | {"GTW06"} == {rule.id for rule in GATEWAY_RULES}
+
+
+def test_the_files_on_the_page_are_a_gateway_and_its_backends():
+    text = (ROOT / "docs" / "gateway.md").read_text()
+    gateway_file, tpu, run_block = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
+    values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
+    settings = loading.gateway_from_values(values, project="my-project", origin="docs/gateway.md")
+    assert [one.stack for one in settings.gateway.backends if one.spare] == ["l4"]
+    assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}
+    (member,) = run_block["gemma-serving:cloudRun"]["invokers"]
+    assert member.replace("PROJECT", "my-project") == MEMBER
