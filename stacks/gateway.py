@@ -226,8 +226,9 @@ def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
 
 
 def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first backend: each request has one server."""
-    first = gateway.plan.planned[0]
+    """Return the outputs. Model, plan, options and thresholds are those of the first TPU backend, or the first spare: a request has one server."""
+    planned = gateway.plan.planned
+    first = next((one for one in planned if one.settings.tpu is not None), planned[0])
     plan = plan_of(first.subject)
     stack = gateway.ownership.stack
     return StackOutputs(
