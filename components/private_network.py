@@ -32,6 +32,46 @@ def subnet_range(region: str) -> str:
     return f"10.{FIRST_BLOCK + number // 256}.{number % 256}.0/24"
 
 
+GATEWAY_RANGE = "10.64.0.0/24"
+"""Range of a gateway's own subnet. Cloud Run needs /26 or larger, and two addresses per instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRulesArgs:
+    """Firewall rules of one stack's machines."""
+
+    project: str
+    name: str
+    """Prefix of the rules' names."""
+    network: pulumi.Input[str]
+    """projects/P/global/networks/N."""
+    ownership: Ownership
+    target_tag: str
+    """Network tag of the machines."""
+    server_port: int
+    """Port that `from_range` may connect to."""
+    from_range: str
+    """Range of the gateway's subnet. A rule for Cloud Run cannot name a tag as its source."""
+    egress_ports: Sequence[str] | None
+    """TCP ports that the machines may connect to, or None for all."""
+
+
+class MachineRules(pulumi.ComponentResource):
+    """SSH from Identity-Aware Proxy, requests from a gateway, and egress, for machines in a network of another stack."""
+
+    ready: list[pulumi.Resource]
+    """Resources that must exist before a machine boots."""
+
+    def __init__(self, name: str, args: MachineRulesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("gemma-serving:index:MachineRules", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        rules = _Rules(name=name, args=args, network=args.network, options=child)
+        self.ready = [rules.tunnel(), rules.server(args.server_port, args.from_range)]
+        if args.egress_ports is not None:
+            self.ready.append(rules.egress(args.egress_ports))
+        self.register_outputs({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateNetworkArgs:
     """A network and its subnets."""
@@ -51,6 +91,8 @@ class PrivateNetworkArgs:
     egress_ports: Sequence[str] | None = None
     """TCP ports that machines with `target_tag` may connect to, or None for all. The machine's metadata server, with DNS and NTP, is always
     reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
+    gateway_region: str | None = None
+    """Region of a gateway, which gets a subnet of its own there, so that a firewall rule can name its addresses. None: no gateway."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
@@ -62,6 +104,8 @@ class PrivateNetwork(pulumi.ComponentResource):
     network: pulumi.Output[str]
     """projects/P/global/networks/N."""
     subnetwork_name: str
+    gateway_subnetwork: str
+    """Name of the gateway's own subnet, which exists with `gateway_region`."""
     ready: list[pulumi.Resource]
     """Resources that must exist before a machine boots."""
 
@@ -79,12 +123,15 @@ class PrivateNetwork(pulumi.ComponentResource):
             child,
         )
         self.network = network.id
-        self.subnetwork_name = args.name
+        self.subnetwork_name, self.gateway_subnetwork = args.name, f"{args.name}-gateway"
         self.ready = [self._subnet(name, args, network, region, child) for region in args.regions]
+        if args.gateway_region is not None:
+            self.ready.append(self._gateway_subnet(name, args, network, child))
+        rules = _Rules(name=name, args=args, network=network.id, options=child)
         if args.allow_iap:
-            self.ready.append(self._tunnel_rule(name, args, network, child))
+            self.ready.append(rules.tunnel())
         if args.egress_ports is not None:
-            self.ready.append(self._egress_rules(name, args, args.egress_ports, network, child))
+            self.ready.append(rules.egress(args.egress_ports))
         if args.internet_egress:
             self.ready.extend(self._nat(name, args, network, region, child) for region in args.regions)
         self.register_outputs({"network": self.network})
@@ -107,53 +154,19 @@ class PrivateNetwork(pulumi.ComponentResource):
         keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
         return gcp.compute.Subnetwork(f"{name}-{region}", properties, keeps_range)
 
-    @staticmethod
-    def _tunnel_rule(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions
+    def _gateway_subnet(
+        self, name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        properties = gcp.compute.FirewallArgs(
-            name=f"{args.name}-iap",
+        properties = gcp.compute.SubnetworkArgs(
+            name=self.gateway_subnetwork,
             project=args.project,
+            region=args.gateway_region,
             network=network.id,
-            direction="INGRESS",
-            priority=1000,
-            # SSH only, because the tunnel ends at the machine's loopback address, where the server listens.
-            allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
-            source_ranges=[IAP_RANGE],
-            target_tags=[args.target_tag],
+            ip_cidr_range=GATEWAY_RANGE,
+            private_ip_google_access=True,
             description=args.ownership.description,
         )
-        return gcp.compute.Firewall(f"{name}-iap", properties, child)
-
-    @staticmethod
-    def _egress_rules(
-        name: str,
-        args: PrivateNetworkArgs,
-        ports: Sequence[str],
-        network: gcp.compute.Network,
-        child: pulumi.ResourceOptions,
-    ) -> pulumi.Resource:
-        """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so the rule does not restrict destinations."""
-
-        def rule(suffix: str, priority: int) -> gcp.compute.FirewallArgs:
-            return gcp.compute.FirewallArgs(
-                name=f"{args.name}-{suffix}",
-                project=args.project,
-                network=network.id,
-                direction="EGRESS",
-                priority=priority,
-                destination_ranges=[EVERYWHERE],
-                target_tags=[args.target_tag],
-                description=args.ownership.description,
-            )
-
-        allowed, denied = rule("egress", 1000), rule("no-egress", LAST_PRIORITY)
-        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=list(ports))]
-        denied.denies = [gcp.compute.FirewallDenyArgs(protocol="all")]
-        allow = gcp.compute.Firewall(f"{name}-egress", allowed, child)
-        # A running machine must stay connected to Google while the rules are created.
-        after_allow = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=[allow]))
-        return gcp.compute.Firewall(f"{name}-no-egress", denied, after_allow)
+        return gcp.compute.Subnetwork(f"{name}-gateway", properties, child)
 
     @staticmethod
     def _nat(
@@ -176,3 +189,49 @@ class PrivateNetwork(pulumi.ComponentResource):
             source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
         )
         return gcp.compute.RouterNat(f"{name}-{region}", properties, child)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """Firewall rules for the machines with a tag."""
+
+    name: str
+    args: PrivateNetworkArgs | MachineRulesArgs
+    network: pulumi.Input[str]
+    options: pulumi.ResourceOptions
+
+    def tunnel(self) -> pulumi.Resource:
+        # SSH only, because the tunnel ends at the machine's loopback address, where the server listens.
+        return self._ingress("iap", SSH_PORT, IAP_RANGE)
+
+    def server(self, port: int, from_range: str) -> pulumi.Resource:
+        return self._ingress("server", str(port), from_range)
+
+    def egress(self, ports: Sequence[str]) -> pulumi.Resource:
+        """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so the rule does not restrict destinations."""
+        allowed, denied = self._rule("egress", "EGRESS", 1000), self._rule("no-egress", "EGRESS", LAST_PRIORITY)
+        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=list(ports))]
+        denied.denies = [gcp.compute.FirewallDenyArgs(protocol="all")]
+        for each in (allowed, denied):
+            each.destination_ranges = [EVERYWHERE]
+        allow = gcp.compute.Firewall(f"{self.name}-egress", allowed, self.options)
+        # A running machine must stay connected to Google while the rules are created.
+        after_allow = pulumi.ResourceOptions.merge(self.options, pulumi.ResourceOptions(depends_on=[allow]))
+        return gcp.compute.Firewall(f"{self.name}-no-egress", denied, after_allow)
+
+    def _ingress(self, suffix: str, port: str, source: str) -> pulumi.Resource:
+        allowed = self._rule(suffix, "INGRESS", 1000)
+        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[port])]
+        allowed.source_ranges = [source]
+        return gcp.compute.Firewall(f"{self.name}-{suffix}", allowed, self.options)
+
+    def _rule(self, suffix: str, direction: str, priority: int) -> gcp.compute.FirewallArgs:
+        return gcp.compute.FirewallArgs(
+            name=f"{self.args.name}-{suffix}",
+            project=self.args.project,
+            network=self.network,
+            direction=direction,
+            priority=priority,
+            target_tags=[self.args.target_tag],
+            description=self.args.ownership.description,
+        )

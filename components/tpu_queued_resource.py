@@ -131,6 +131,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Access of the server's container to the machine, as last published (contracts.guest_attributes)."""
     deadline: pulumi.Output[str | None]
     """Time at which Google deletes the nodes (RFC 3339, UTC), or None without a run limit."""
+    address: pulumi.Output[str | None]
+    """Address of the machine in its network, or None without a machine. Another machine has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
@@ -188,6 +190,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
         self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
+        self.address = resource.node_ips.apply(lambda ips: ips[0] if ips else None)
         self.register_outputs(
             {
                 "zone": self.zone,

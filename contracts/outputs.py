@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from contracts.features import ServedFeatures
 from contracts.fields import Doc, camel_case
 
-Target = Literal["tpu", "cloud-run"]
+Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
 Verdict = Literal["fits", "out-of-memory", "blocked"]
 Severity = Literal["block", "warn", "info"]
@@ -152,10 +152,34 @@ class RolloutPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayNetwork:
+    """Network of a gateway, for the stacks behind it."""
+
+    network: Annotated[str, Doc("`projects/P/global/networks/N`.")]
+    subnetwork: Annotated[str, Doc("Name of the subnetwork for machines in each region.")]
+    regions: Annotated[tuple[str, ...], Doc("Regions with such a subnetwork.")]
+    gateway_range: Annotated[str, Doc("Range of the gateway's own subnetwork, from which it calls the servers.")]
+    internet_egress: Annotated[bool, Doc("Whether the network has Cloud NAT.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayBackend:
+    """A stack behind the gateway, as the last `up` of the gateway found it."""
+
+    stack: Annotated[str, Doc("Name of the stack.")]
+    spare: Annotated[bool, Doc("Whether it gets requests only when no server answers.")]
+    address: Annotated[str, Doc("Address of its machine, or URL of its service; empty: it gets no requests.")]
+    state: Annotated[str, Doc("State of its capacity; empty if it is not deployed, and for Cloud Run.")]
+    deadline: Annotated[
+        str, Doc("Time at which Google deletes its machine (RFC 3339, UTC); empty without a run limit.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackOutputs:
     """All outputs of a deployed stack."""
 
-    target: Annotated[Target, Doc("`tpu` or `cloud-run`.")]
+    target: Annotated[Target, Doc("`tpu`, `cloud-run` or `gateway`.")]
     model: Annotated[str, Doc("Hugging Face id of the checkpoint.")]
     served_model: Annotated[str, Doc("Name to send as `model`.")]
     endpoint: Annotated[str, Doc("URL. For a tunnel: its local end, `http://127.0.0.1:8000`.")]
@@ -198,3 +222,10 @@ class StackOutputs:
             "TPU: time at which Google deletes the machine (RFC 3339, UTC); null without a run limit, and on Cloud Run."
         ),
     ] = None
+    address: Annotated[
+        str | None, Doc("TPU behind a gateway: address of the machine in the gateway's network; null otherwise.")
+    ] = None
+    backends: Annotated[
+        tuple[GatewayBackend, ...] | None, Doc("Gateway: stacks behind it; null for other targets.")
+    ] = None
+    gateway_network: Annotated[GatewayNetwork | None, Doc("Gateway: its network; null for other targets.")] = None

@@ -11,6 +11,10 @@ LOG_APIS = ("logging",)
 """APIs that store the server's logs. The stack does not enable them: new projects have them, and the server runs without them."""
 
 
+GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compute")
+"""APIs that a gateway uses."""
+
+
 def apis_of(settings: Settings) -> Sequence[str]:
     """Return the APIs that a stack uses, common APIs first."""
     if settings.cloud_run is None:

@@ -43,7 +43,7 @@ MEMORY_FOLDER = "/mnt/weights"
 WITHOUT_MOUNT = ("streamer", "memory")
 """Modes of a Cloud Run container without a mount of the bucket."""
 LOOPBACK = "127.0.0.1"
-"""Address of a machine's server. Callers come through the tunnel, which ends there, and no network reaches it."""
+"""Address of a machine's server without a gateway. Callers come through the tunnel, which ends there, and no network reaches it."""
 _EVERY_ADDRESS = "0.0.0.0"
 _COMMAND = ("vllm", "serve")
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
@@ -186,7 +186,7 @@ def lay_foundation(
     require_resource_manager(settings.project, provider)
     before_change()
     new_grants = wait_for_google(project=settings.project)
-    enabled = _enable(settings.project, apis_of(settings), provider)
+    enabled = enable_apis(settings.project, apis_of(settings), provider)
     options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(
         "server",
@@ -244,13 +244,18 @@ def _serving(context: Context, image: ServingImage) -> Serving:
             context.vllm,
             model_or_path=context.weights_to_load,
             port=PORT,
-            host=_EVERY_ADDRESS if context.settings.tpu is None else LOOPBACK,
+            host=_host(context.settings),
             revision=context.settings.served_revision,
             has_api_key=context.settings.has_secret(API_KEY.key),
         ),
         environment={**dict(context.plan.environment), **_pinned_weights(context.settings), **_offline(context)},
         port=PORT,
     )
+
+
+def _host(settings: Settings) -> str:
+    """Return the address at which the server listens. A gateway calls the machine's address in the network, and the agent the loopback address."""
+    return LOOPBACK if settings.tpu is not None and settings.tpu.gateway is None else _EVERY_ADDRESS
 
 
 def _pinned_weights(settings: Settings) -> Mapping[str, str]:
@@ -264,7 +269,7 @@ def _offline(context: Context) -> Mapping[str, str]:
     return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
 
 
-def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
+def enable_apis(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
     """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
     return [
         gcp.projects.Service(

@@ -15,17 +15,21 @@ from pydantic_core import ErrorDetails
 from contracts.labels import PRODUCT
 from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
-from stacks.settings import NOT_IN_FILE, Settings
+from stacks.settings import NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
 
 T = TypeVar("T")
+Loaded = TypeVar("Loaded", Settings, GatewayStack)
 
+GATEWAY: Final = "gateway"
+"""Target without a server of its own."""
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 _NUMBER: Final = "expected a number"
+_TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
     "Input should be a valid array": "expected a list",
@@ -76,6 +80,27 @@ def from_values(
     Raises:
         SettingsError: with every error, not only the first.
     """
+    if values.get("target") == GATEWAY:
+        raise SettingsError(
+            f'{origin}: {PRODUCT}:target = "{GATEWAY}": expected tpu or cloud-run here, because a gateway has no server of its own. '
+            "Name one of the stacks in its gateway.backends."
+        )
+    return _validated(Settings, values, project=project, origin=origin, secrets=secrets)
+
+
+def gateway_from_values(values: Mapping[str, object], *, project: str | None, origin: str) -> GatewayStack:
+    """Return the settings of a gateway from parsed configuration values. Raises SettingsError, with every error."""
+    return _validated(GatewayStack, values, project=project, origin=origin)
+
+
+def _validated(
+    kind: type[Loaded],
+    values: Mapping[str, object],
+    *,
+    project: str | None,
+    origin: str,
+    secrets: Sequence[str] = (),
+) -> Loaded:
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
@@ -86,13 +111,15 @@ def from_values(
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
     # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
-    in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
-    complete = {**parsed, "project": project, "secrets": list(secrets), "vllmInBlocks": in_blocks}
+    complete = {**parsed, "project": project}
+    if kind is Settings:
+        in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
+        complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
     for place, value in _no_numbers(parsed, ()):
         raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
-        return Settings.model_validate_json(json.dumps(complete, default=str))
+        return kind.model_validate_json(json.dumps(complete, default=str))
     except ValidationError as error:
         # A default that depends on another key is only missing because that key is invalid, and the invalid key is reported.
         errors = [details for details in error.errors() if details["type"] != "default_factory_not_called"]
@@ -102,6 +129,19 @@ def from_values(
         raise SettingsError(
             f"{origin} is invalid: use only text, numbers, true, false, lists, and blocks with text as keys."
         ) from None
+
+
+def is_gateway(config: Mapping[str, object]) -> bool:
+    """Return whether a configuration, full key to value, is that of a gateway."""
+    return config.get(f"{PRODUCT}:target") == GATEWAY
+
+
+def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStack:
+    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
+    origin = f"Pulumi.{stack}.yaml"
+    _check_namespaces(config, origin)
+    project = config.get("gcp:project") or project_from_environment()
+    return gateway_from_values(_own_keys(config), project=project, origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
@@ -132,6 +172,35 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     Raises:
         SettingsError: for every error, including a missing file, invalid YAML, or a secret stored in plain text.
     """
+    config = _config_of(path)
+    values = _own_keys(config)
+    secrets = take_secrets(values)
+    for key, value in secrets.items():
+        if list(_mapping(value)) != ["secure"]:
+            raise _plain_text_secret(path.name, key)
+    named = config.get("gcp:project")
+    found = named if isinstance(named, str) else project_from_environment() or project
+    return from_values(values, project=found, secrets=list(secrets), origin=path.name)
+
+
+def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
+    """Return the settings of a gateway from its file, read without an engine. Raises SettingsError as `from_file` does."""
+    config = _config_of(path)
+    named = config.get("gcp:project")
+    found = named if isinstance(named, str) else project_from_environment() or project
+    return gateway_from_values(_own_keys(config), project=found, origin=path.name)
+
+
+def is_gateway_file(path: Path) -> bool:
+    """Return whether a settings file is that of a gateway. False for a file that cannot be read, which `from_file` reports."""
+    try:
+        return is_gateway(_config_of(path))
+    except SettingsError:
+        return False
+
+
+def _config_of(path: Path) -> Mapping[str, object]:
+    """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file, and for one without our settings."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -146,16 +215,9 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
         raise SettingsError(f"{path.name} has a number with too many digits.") from None
     config = _mapping(_mapping(document).get("config"))
     _check_namespaces(config, path.name)
-    values = _own_keys(config)
-    if not values:
+    if not _own_keys(config):
         raise SettingsError(_no_settings(path))
-    secrets = take_secrets(values)
-    for key, value in secrets.items():
-        if list(_mapping(value)) != ["secure"]:
-            raise _plain_text_secret(path.name, key)
-    named = config.get("gcp:project")
-    found = named if isinstance(named, str) else project_from_environment() or project
-    return from_values(values, project=found, secrets=list(secrets), origin=path.name)
+    return config
 
 
 def _missing_file(path: Path) -> str:
@@ -271,6 +333,8 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        if len(location) == 1 and _is_key(key):
+            return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
         return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}"
     if details["type"] == "missing":
         return f"{origin}: {PRODUCT}:{key} is missing; set it."
@@ -281,6 +345,8 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
     if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
+    if location == ["target"] and place == location:
+        allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."
 
 
@@ -324,6 +390,13 @@ def _found(values: object, location: Sequence[int | str]) -> tuple[list[int | st
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= _MAX_VALUE_CHARACTERS else text[: _MAX_VALUE_CHARACTERS - 3] + "..."
+
+
+def _is_key(key: str) -> bool:
+    """Return whether some target has a key."""
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
+    return key in known_keys(PRODUCT)
 
 
 def _suggestion(location: Sequence[int | str]) -> str:

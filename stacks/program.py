@@ -16,6 +16,7 @@ from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
 from stacks.planned import BlockedError, require_unblocked, to_deployment, today
 from stacks.preview_lines import preview_lines
+from stacks.project.other_stacks import OtherStackError
 from stacks.project.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
@@ -25,6 +26,7 @@ UserError = (
     NamingError,
     BlockedError,
     ProjectNotReadyError,
+    OtherStackError,
     ServiceNotReadError,
     RunsNotKeptError,
 )
@@ -35,6 +37,11 @@ def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     _check_name(stack)  # before the settings, which such a stack rarely has
+    if loading.is_gateway(get_config_env()):
+        from stacks import gateway  # noqa: PLC0415 - other stacks need none of its modules
+
+        gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
+        return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     date = today()
     deployment = to_deployment(settings, today=date)

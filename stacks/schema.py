@@ -17,7 +17,20 @@ from contracts.outputs import SmokeThresholds
 from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
 from planning.question.workload import Workload
 from stacks.secrets import KINDS, set_command
-from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings, bucket, cloud_run, image, stack, tpu, vllm, watching
+from stacks.settings import (
+    NOT_IN_FILE,
+    GatewayStack,
+    Settings,
+    SmokeSettings,
+    bucket,
+    cloud_run,
+    gateway,
+    image,
+    stack,
+    tpu,
+    vllm,
+    watching,
+)
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -48,6 +61,7 @@ def settings_schema() -> Schema:
             "additionalProperties": False,
         }
     _add_blocks(schema)
+    _add_gateway(schema)
     blocks_by_name: Schema = {"Settings": schema, **schema["$defs"]}
     for (block, key), text in _meanings():
         if key not in NOT_IN_FILE:
@@ -66,6 +80,18 @@ def _add_blocks(schema: Schema) -> None:
         options.pop(key)
 
 
+def _add_gateway(schema: Schema) -> None:
+    """Add the target `gateway` and its block, which replaces the model and the server."""
+    stack_of_gateway: Schema = GatewayStack.model_json_schema(schema_generator=_WithoutTitles)
+    schema["$defs"] |= stack_of_gateway["$defs"]
+    schema["properties"]["target"]["enum"].append("gateway")
+    schema["properties"]["gateway"] = {
+        "anyOf": [stack_of_gateway["properties"]["gateway"], {"type": "null"}],
+        "default": None,
+    }
+    schema["required"].remove("model")
+
+
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
@@ -77,9 +103,11 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
     # pydantic can read these texts too, but at each import, which takes 25 ms.
-    for module in (bucket, cloud_run, image, stack, tpu, vllm, watching):
+    for module in (bucket, cloud_run, gateway, image, stack, tpu, vllm, watching):
         for block in ast.parse(inspect.getsource(module)).body:
-            if isinstance(block, ast.ClassDef):
+            if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
+                yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
+            elif isinstance(block, ast.ClassDef):
                 yield from (((block.name, key), text) for key, text in _texts_below_fields(block, module))
 
 
@@ -114,6 +142,7 @@ def file_schema() -> Schema:
                 },
                 "patternProperties": {f"^(?!{PRODUCT}:)[^:]+:.+$": {}},
                 "required": [f"{PRODUCT}:{key}" for key in known["required"]],
+                "anyOf": [{"required": [f"{PRODUCT}:{key}"]} for key in ("model", "gateway")],
                 "additionalProperties": False,
             },
             "encryptionsalt": text,

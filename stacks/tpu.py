@@ -6,11 +6,18 @@ from dataclasses import dataclass, replace
 import pulumi
 
 from components import gcp
-from components.private_network import HTTP_PORT, HTTPS_PORT, PrivateNetwork, PrivateNetworkArgs
+from components.private_network import (
+    HTTP_PORT,
+    HTTPS_PORT,
+    MachineRules,
+    MachineRulesArgs,
+    PrivateNetwork,
+    PrivateNetworkArgs,
+)
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
-from contracts.outputs import Tunnel
+from contracts.outputs import GatewayNetwork, Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
@@ -21,7 +28,8 @@ from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import export, known_after_up, stack_outputs
-from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
+from stacks.project.other_stacks import network_of_gateway
+from stacks.settings import Settings, TpuSettings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
@@ -67,13 +75,16 @@ def deploy(context: Context) -> None:
     tpu = settings.tpu
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
+    shared = None
+    if tpu.gateway is not None:
+        shared = network_of_gateway(
+            tpu.gateway, project=settings.project, regions=tpu.regions, downloads=_downloads(context, tpu)
+        )
     foundation = lay_foundation(
         context, region=settings.regions[0], project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context)
     )
     show_changes(context)
-    network = (
-        _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)
-    )
+    network = _network(context, tpu, foundation, shared)
     _tunnel_grants(context, tpu, foundation)
     watch(context, foundation)
     queued = TpuQueuedResource(
@@ -102,6 +113,7 @@ def deploy(context: Context) -> None:
             phase=known_after_up(queued.phase),
             container=known_after_up(queued.container),
             deadline=known_after_up(queued.deadline),
+            address=None if tpu.gateway is None else known_after_up(queued.address),
         )
     )
 
@@ -131,8 +143,32 @@ def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
 
 
-def _existing_network(given: ExistingNetworkSettings) -> _Network:
-    return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
+def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork | None) -> _Network:
+    if shared is not None:
+        return _gateway_network(context, tpu, foundation, shared)
+    given = tpu.existing_network
+    if given is not None:
+        return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
+    return _own_network(context, tpu, foundation)
+
+
+def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
+    """Declare the rules of this stack's machines in the gateway's network."""
+    rules = MachineRules(
+        "network",
+        MachineRulesArgs(
+            project=context.settings.project,
+            name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
+            network=shared.network,
+            ownership=context.ownership,
+            target_tag=context.names.base,
+            server_port=PORT,
+            from_range=shared.gateway_range,
+            egress_ports=_egress_ports(context, tpu),
+        ),
+        foundation.options,
+    )
+    return _Network(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
 
 
 def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
@@ -144,15 +180,21 @@ def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> 
             regions=context.settings.regions,
             ownership=context.ownership,
             target_tag=context.names.base,
-            # Only the hub and the docker package are on the internet: Artifact Registry and Cloud Storage are reached through Private
-            # Google Access.
-            internet_egress=context.needs_hub or tpu.api == "compute-engine",
+            internet_egress=_downloads(context, tpu),
             allow_iap=True,
             egress_ports=_egress_ports(context, tpu),
         ),
         foundation.options,
     )
     return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
+
+
+def _downloads(context: Context, tpu: TpuSettings) -> bool:
+    """Return whether the machine needs the internet.
+
+    Only the hub and the docker package are there: Artifact Registry and Cloud Storage are reached through Private Google Access.
+    """
+    return context.needs_hub or tpu.api == "compute-engine"
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:

@@ -1,4 +1,4 @@
-"""Settings of a stack: one frozen model for both targets, one file per block.
+"""Settings of a stack: one frozen model for both targets with a server, another for a gateway, one file per block.
 
 Keys in the file are camelCase and quantities have a unit (`maxRunDuration: 4h`, `memory: 32Gi`). Here they are numbers with
 the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` converts each error into one sentence.
@@ -12,6 +12,7 @@ from stacks.settings.cloud_run import (
     ReadinessProbeSettings,
     RolloutSettings,
 )
+from stacks.settings.gateway import BackendSettings, GatewaySettings, GatewayStack
 from stacks.settings.image import DockerHubSettings, ImageSettings
 from stacks.settings.smoke import SmokeSettings
 from stacks.settings.stack import NOT_IN_FILE, Settings
@@ -21,10 +22,13 @@ from stacks.settings.watching import AlertSettings, MetricsSettings
 __all__ = [
     "NOT_IN_FILE",
     "AlertSettings",
+    "BackendSettings",
     "BucketSettings",
     "CloudRunSettings",
     "DockerHubSettings",
     "ExistingNetworkSettings",
+    "GatewaySettings",
+    "GatewayStack",
     "ImageSettings",
     "MetricsSettings",
     "MountSettings",

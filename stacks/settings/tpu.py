@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import AcceleratorType, Member, Network, Subnetwork, TunnelRole, Zone
+from stacks.settings.text import AcceleratorType, Member, Network, StackName, Subnetwork, TunnelRole, Zone
 from stacks.units import DurationS, format_duration
 
 LEAST_IDLE_S: Final = 600
@@ -76,6 +76,9 @@ class TpuSettings(Block):
     """TPU VM image. Default: the image for the accelerator's generation."""
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
     """Network to use. Default: a private network of the stack."""
+    gateway: Annotated[StackName | None, OnChange("capacity")] = None
+    """Stack of target gateway whose network the machines use. The server then accepts requests from the gateway's subnetwork too. Deploy that stack
+    first."""
     compile_cache: Annotated[
         Literal["machine", "bucket", "off"],
         BeforeValidator(_compile_cache_of_today),
@@ -169,6 +172,14 @@ class TpuSettings(Block):
         if before_s is not None and (run_s is None or not 0 < before_s < run_s):
             raise ValueError(
                 "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_network(self) -> "TpuSettings":
+        if self.gateway is not None and self.existing_network is not None:
+            raise ValueError(
+                "gateway and existingNetwork both name a network; remove existingNetwork to use the gateway's, or remove gateway"
             )
         return self
 

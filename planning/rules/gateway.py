@@ -1,0 +1,300 @@
+"""Rules for a gateway: its backends answer alike, are in its network, and one of them is there when another ends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from contracts.gateway import LONGEST_REQUEST_S
+from planning.cost.gateway import GatewayScaling, gateway_parts
+from planning.cost.subject import Subject
+from planning.data.prices import PriceBook, region_of
+from planning.question.types import Finding, Severity
+from planning.units import DAY_S, HOUR_S, duration
+
+_DAY_H: Final = DAY_S / HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedBackend:
+    """A backend as its last `up` left it. All values are empty if the stack is not deployed."""
+
+    address: str = ""
+    """Address of its machine in the network, or URL of its service."""
+    state: str = ""
+    """State of its capacity."""
+    deadline: str = ""
+    """Time at which Google deletes the machine (RFC 3339, UTC); empty without a run limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A stack behind the gateway."""
+
+    stack: str
+    spare: bool
+    subject: Subject | None
+    """Its settings with all figures; None if they cannot be read."""
+    problem: str = ""
+    """Reason for that."""
+    gateway: str = ""
+    """Stack that `tpu.gateway` names, or empty."""
+    accepts_gateway: bool = False
+    """True if the gateway's account may call the service, from anywhere."""
+    deployed: DeployedBackend | None = None
+    """None: the deployed stack was not read."""
+
+    @property
+    def served_model(self) -> str:
+        """Name that clients send as `model`; empty if the settings cannot be read."""
+        if self.subject is None:
+            return ""
+        deployment = self.subject.resolved.deployment
+        return deployment.vllm.served_model_name or deployment.model
+
+    @property
+    def is_tpu(self) -> bool:
+        """True for a TPU stack."""
+        return self.subject is not None and self.subject.resolved.platform == "tpu-vm"
+
+    @property
+    def serves(self) -> bool:
+        """True if the backend has an address."""
+        return self.deployed is not None and bool(self.deployed.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayQuestion:
+    """A gateway with its backends."""
+
+    stack: str
+    member: str
+    """The gateway's account, as an IAM member."""
+    scaling: GatewayScaling
+    regions: Sequence[str]
+    """Regions with a subnetwork."""
+    internet_egress: bool
+    backends: Sequence[Backend]
+    prices: PriceBook | None = None
+
+    @property
+    def servers(self) -> Sequence[Backend]:
+        """Backends that are not spares."""
+        return [backend for backend in self.backends if not backend.spare]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRule:
+    """A rule about a gateway. No setting can accept its findings."""
+
+    id: str
+    severity: Severity
+    what: str
+    """Title: what the rule finds, as a noun clause."""
+    source: str
+    check: Callable[[GatewayQuestion], Iterator[tuple[str, str]]]
+    """Yields message and advice of each finding."""
+
+
+def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
+    """Return all findings, blocking ones first."""
+    return tuple(
+        Finding(id=rule.id, severity=rule.severity, message=message, remedies=(), advice=advice, source=rule.source)
+        for rule in GATEWAY_RULES
+        for message, advice in rule.check(question)
+    )
+
+
+def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    known = [(backend, backend.subject) for backend in question.backends if backend.subject is not None]
+    if not known:
+        return
+    values: dict[str, tuple[str, list[str]]] = {
+        "model name": ("vllm.servedModelName", [backend.served_model for backend, _ in known]),
+        "maximum length": ("vllm.maxModelLen", [str(subject.resolved.max_model_len) for _, subject in known]),
+        "API key": (
+            "apiKey",
+            ["set" if subject.resolved.deployment.has_api_key else "not set" for _, subject in known],
+        ),
+    }
+    for what, (key, each) in values.items():
+        if len(set(each)) > 1:
+            listed = ", ".join(f"{backend.stack} {value}" for (backend, _), value in zip(known, each, strict=True))
+            yield (
+                f"Backends have a different {what}: {listed}. A request that one of them accepts fails on another.",
+                f"Set gemma-serving:{key} to the same value in all of them.",
+            )
+
+
+def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    for backend in question.backends:
+        file = f"Pulumi.{backend.stack}.yaml"
+        if backend.subject is None:
+            yield (
+                f"The settings of backend {backend.stack} cannot be read. {backend.problem}".rstrip(),
+                f"Fix {file}, or remove {backend.stack} from gemma-serving:gateway.backends.",
+            )
+        elif backend.is_tpu == backend.spare:
+            kind, value = ("TPU", "false") if backend.is_tpu else ("Cloud Run", "true")
+            yield (
+                f"Backend {backend.stack} is a {kind} stack with spare: {str(backend.spare).lower()}.",
+                f"Set spare: {value} for it in gemma-serving:gateway.backends.",
+            )
+        elif backend.is_tpu:
+            yield from _outside(question, backend, backend.subject, file)
+        elif not backend.accepts_gateway:
+            yield (
+                f"The gateway cannot call spare {backend.stack}: its cloudRun.invokers lack {question.member}, or its cloudRun.ingress is not all.",
+                f"In {file}, add {question.member} to gemma-serving:cloudRun.invokers, keep ingress: all, and run `pulumi up --stack {backend.stack}`.",
+            )
+
+
+def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file: str) -> Iterator[tuple[str, str]]:
+    tpu = subject.resolved.deployment.tpu
+    if backend.gateway != question.stack:
+        named = f"tpu.gateway is {backend.gateway}" if backend.gateway else "tpu.gateway is not set"
+        yield (
+            f"Backend {backend.stack} is not in the gateway's network: {named}.",
+            f"In {file}, set gemma-serving:tpu.gateway: {question.stack}. The machine of a deployed stack is replaced.",
+        )
+    regions = dict.fromkeys(region for zone in tpu.zones if (region := region_of(zone)))
+    absent = [region for region in regions if region not in question.regions]
+    if absent:
+        yield (
+            f"The gateway has no subnetwork in {', '.join(absent)}, where backend {backend.stack} has zones.",
+            f"Add {', '.join(absent)} to gemma-serving:gateway.regions, or remove those zones in {file}.",
+        )
+    needs_nat = subject.resolved.weights_mode == "hub" or tpu.api == "compute-engine"
+    if needs_nat and not question.internet_egress:
+        what = "the docker package" if tpu.api == "compute-engine" else "weights from the Hugging Face hub"
+        yield (
+            f"Backend {backend.stack} downloads {what}, but gateway.internetEgress is false.",
+            "Set gemma-serving:gateway.internetEgress: true.",
+        )
+
+
+def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    absent = [backend for backend in question.backends if backend.deployed is not None and not backend.serves]
+    for backend in absent:
+        state = (
+            f"its capacity is {backend.deployed.state}"
+            if backend.deployed and backend.deployed.state
+            else "it is not deployed"
+        )
+        yield (
+            f"Backend {backend.stack} has no address ({state}), so it gets no requests.",
+            f"Run `pulumi up --stack {backend.stack}`, then `pulumi up --stack {question.stack}`.",
+        )
+    if absent and len(absent) == len(question.backends):
+        yield (
+            "No backend has an address, so `up` creates the network and the account of the gateway only, and deletes a service from before.",
+            f"After the first backend is up, run `pulumi up --stack {question.stack}` again.",
+        )
+
+
+def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    servers = question.servers
+    if len(servers) != 1 or len(question.backends) > 1:
+        return
+    (server,) = servers
+    renews = server.subject is not None and server.subject.resolved.deployment.tpu.renew_before_s is not None
+    until = f" After a renewal, requests fail until `pulumi up --stack {question.stack}`." if renews else ""
+    yield (
+        f"{server.stack} is the only backend. Its end, restart or change is an outage for callers.{until}",
+        "Add a second stack, or a Cloud Run stack with spare: true, to gemma-serving:gateway.backends.",
+    )
+
+
+def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    for backend in question.backends:
+        if backend.subject is not None:
+            tokens = backend.subject.resolved.max_model_len
+            longest_s = tokens / backend.subject.throughput.decode_tok_per_s
+            if longest_s > LONGEST_REQUEST_S:
+                limit = f"Cloud Run ends a request after {duration(LONGEST_REQUEST_S)}"
+                yield (
+                    f"An answer of {tokens:,} tokens takes {duration(longest_s)} on {backend.stack}, but {limit}.",
+                    f"Limit max_tokens in requests, or lower gemma-serving:vllm.maxModelLen to {int(tokens * LONGEST_REQUEST_S / longest_s):,}.",
+                )
+    ends = (
+        sorted(
+            (datetime.fromisoformat(backend.deployed.deadline), backend)
+            for backend in question.servers
+            if backend.deployed is not None and backend.deployed.deadline
+        )
+        if all(backend.serves for backend in question.servers)
+        else []
+    )
+    start_s = max((one.subject.startup.ready_s for one in question.servers if one.subject is not None), default=0.0)
+    for (earlier, first), (later, second) in pairwise(ends):
+        gap_s = (later - earlier).total_seconds()
+        if gap_s < start_s:
+            limit = f"less than the {duration(start_s)} that a new server needs"
+            yield (
+                f"{first.stack} ends at {earlier:%H:%M} UTC and {second.stack} {duration(gap_s)} later, {limit}.",
+                f"Replace one of them earlier, for example with a different maxRunDuration in Pulumi.{first.stack}.yaml.",
+            )
+
+
+def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    scaling = question.scaling
+    parts = gateway_parts(scaling.region, question.prices)
+    each = sum(part.usd_per_hour for part in parts)
+    assumed = f", assumed for {scaling.region}" if any(part.price.is_assumed for part in parts) else ""
+    servers = [backend.subject.cost for backend in question.servers if backend.subject is not None]
+    whole = sum((cost.usd_per_hour for cost in servers), each * scaling.min_instances)
+    machines = f"{len(servers)} server{'s' if len(servers) != 1 else ''}"
+    costs = f"An instance of the gateway costs ${each:.4f}/h (${each * _DAY_H:.2f} per day{assumed})."
+    together = (
+        f"With gateway.minInstances {scaling.min_instances}, it and {machines} cost ${whole:.2f}/h while all run."
+    )
+    waits = "A request after a pause waits a minute or more. To avoid that, set gemma-serving:gateway.minInstances: 1."
+    yield f"{costs} {together} A spare costs extra while it serves.", "" if scaling.min_instances else waits
+
+
+GATEWAY_RULES: Final = (
+    GatewayRule(
+        id="GTW01",
+        severity="block",
+        what="backends of a gateway that do not serve the same requests",
+        source="Envoy sends each request to any healthy server",
+        check=_different,
+    ),
+    GatewayRule(
+        id="GTW02",
+        severity="block",
+        what="a backend that the gateway cannot reach",
+        source="Cloud Run, Direct VPC egress: one network interface per service (run.v2, networkInterfaces)",
+        check=_unreachable,
+    ),
+    GatewayRule(
+        id="GTW03",
+        severity="warn",
+        what="a backend without an address",
+        source="Cloud TPU API v2alpha1, NetworkConfig: a machine has no fixed address",
+        check=_absent,
+    ),
+    GatewayRule(
+        id="GTW04",
+        severity="warn",
+        what="a gateway with one backend",
+        source="docs/gateway.md",
+        check=_alone,
+    ),
+    GatewayRule(
+        id="GTW05",
+        severity="warn",
+        what="requests longer than Cloud Run allows, or servers that end together",
+        source="Cloud Run, request timeout: 60 minutes at most",
+        check=_cut,
+    ),
+    GatewayRule(
+        id="GTW06",
+        severity="info",
+        what="the price of a gateway",
+        source="Cloud Run pricing, instance-based billing",
+        check=_cost,
+    ),
+)
+"""Rules in the order of their findings."""

@@ -1,0 +1,129 @@
+"""The planner's question about a gateway, from its settings and those of its backends."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud.model_files import PROJECT
+from cloud.price_file import book_of
+from contracts.naming import Names
+from planning.cost.subject import Subject, examine
+from planning.errors import PlanningError
+from planning.question.types import Finding
+from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
+from planning.solve.wording import worded
+from stacks.loading import SettingsError, from_file
+from stacks.planned import BlockedError, to_deployment
+from stacks.settings import BackendSettings, GatewayStack, Settings
+from stacks.wording import StackWording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBackend:
+    """A backend whose settings can be read, with its figures."""
+
+    stack: str
+    settings: Settings
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPlan:
+    """A gateway with its planned backends and its findings."""
+
+    question: GatewayQuestion
+    planned: tuple[PlannedBackend, ...]
+    findings: tuple[Finding, ...]
+
+
+def plan_gateway(
+    settings: GatewayStack,
+    stack: str,
+    deployed: Mapping[str, DeployedBackend] | None = None,
+    folder: Path = PROJECT,
+    *,
+    today: str | None = None,
+) -> GatewayPlan:
+    """Return the plan of a gateway.
+
+    Args:
+        settings: of the gateway.
+        stack: its name.
+        deployed: each backend as its last `up` left it; None if the states were not read.
+        folder: with the settings files of the backends.
+        today: date against which the age of prices is checked, YYYY-MM-DD; None: not checked.
+
+    Raises:
+        PlanningError: the gateway's price file cannot be used.
+    """
+    gateway = settings.gateway
+    member = f"serviceAccount:{Names(project=settings.project, stack=stack).account_email}"
+    read = {one.stack: _read(one.stack, settings.project, folder, today) for one in gateway.backends}
+    question = GatewayQuestion(
+        stack=stack,
+        member=member,
+        scaling=gateway.scaling,
+        regions=gateway.regions,
+        internet_egress=gateway.internet_egress,
+        backends=[
+            _backend(one, read[one.stack], member, None if deployed is None else deployed[one.stack])
+            for one in gateway.backends
+        ],
+        prices=book_of(settings.prices, folder),
+    )
+    planned = tuple(one for one in read.values() if isinstance(one, PlannedBackend))
+    return GatewayPlan(question=question, planned=planned, findings=gateway_findings(question))
+
+
+def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a preview, each with whether it is a warning.
+
+    Raises:
+        BlockedError: findings block the gateway.
+    """
+    stack = plan.question.stack
+    blocking = [finding for finding in plan.findings if finding.severity == "block"]
+    if blocking:
+        ids = ", ".join(dict.fromkeys(finding.id for finding in blocking))
+        lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(_text, blocking)]
+        raise BlockedError("\n".join(lines))
+    names = ", ".join(f"{one.stack}{' (spare)' if one.spare else ''}" for one in plan.question.backends)
+    yield f"Gateway to {names}.", False
+    for finding in plan.findings:
+        yield _text(finding), finding.severity == "warn"
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.id}: {finding.message} {finding.advice}".rstrip()
+
+
+def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedBackend | str:
+    """Return a backend with its figures, or the reason why it cannot be planned."""
+    try:
+        settings = from_file(folder / f"Pulumi.{stack}.yaml", project=project)
+    except SettingsError as error:
+        return str(error)
+    try:
+        deployment = to_deployment(settings, folder, today=today)
+    except PlanningError as error:
+        return str(error)
+    try:
+        return PlannedBackend(stack=stack, settings=settings, subject=examine(deployment))
+    except PlanningError as error:
+        return worded(str(error), StackWording(deployment))
+
+
+def _backend(
+    given: BackendSettings, read: PlannedBackend | str, member: str, deployed: DeployedBackend | None
+) -> Backend:
+    if isinstance(read, str):
+        return Backend(stack=given.stack, spare=given.spare, subject=None, problem=read, deployed=deployed)
+    tpu, run = read.settings.tpu, read.settings.cloud_run
+    return Backend(
+        stack=given.stack,
+        spare=given.spare,
+        subject=read.subject,
+        gateway=(tpu.gateway or "") if tpu else "",
+        accepts_gateway=run is not None and run.ingress == "all" and (run.public or member in run.invokers),
+        deployed=deployed,
+    )
