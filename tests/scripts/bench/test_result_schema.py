@@ -16,7 +16,7 @@ def strict(name):
     """The schema of one kind of record, with no other fields than the described ones."""
     schema = results_schema()
     for record in schema["definitions"].values():
-        record |= {"additionalProperties": False} if "properties" in record else {}
+        record.update({"additionalProperties": False} if "properties" in record else {})
     Draft7Validator.check_schema(schema)
     return Draft7Validator({**schema, "anyOf": [{"$ref": f"#/definitions/{name}"}]})
 
