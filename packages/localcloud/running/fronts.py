@@ -42,10 +42,19 @@ class Fronts:
     """Implementation of `localcloud.world.runtime.FrontRuntime`."""
 
     def __init__(
-        self, *, authorize: Authorize, limits: LimitsOf, ready: Callable[[str], bool] = lambda _: True
+        self,
+        *,
+        authorize: Authorize,
+        limits: LimitsOf,
+        ready: Callable[[str], bool] = lambda _: True,
+        host_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`ready` is called before each request to check whether the instance with this URL can receive it."""
+        """`ready` is called before each request to check whether the instance with this URL can receive it.
+
+        `host_of` returns the host name of a service's URL on Google Cloud, which other services use.
+        """
         self._authorize = authorize
+        self._host_of = host_of
         self._ready = ready
         self._limits = limits
         self._fronts: dict[tuple[str, str], _Front] = {}
@@ -57,7 +66,7 @@ class Fronts:
         if known is not None:
             return known.port
         raise_open_files()
-        front = _Front(service, self._authorize, self._ready)
+        front = _Front(service, self._authorize, self._ready, self._host_of(service))
         await front.listen(port)
         self._fronts[service, tag] = front
         return front.port
@@ -92,8 +101,9 @@ class Fronts:
 class _Front:
     """One listening port, and the instances behind it."""
 
-    def __init__(self, service: str, authorize: Authorize, ready: Callable[[str], bool]) -> None:
+    def __init__(self, service: str, authorize: Authorize, ready: Callable[[str], bool], host: str) -> None:
         self.service = service
+        self.host = host
         self.authorize = authorize
         self.ready = ready
         self.port = 0
@@ -309,7 +319,8 @@ class _Client(asyncio.Protocol):
 
         Google's front end answers 404 for an unknown host name. A web page that resolves its own name to 127.0.0.1 sends such a name.
         """
-        if foreign_host(head.get("host"), address=_HOST, port=self._front.port):
+        host = head.get("host")
+        if foreign_host(host, address=_HOST, port=self._front.port) and (not host or host != self._front.host):
             self._answer(404, "Not Found", "The requested URL was not found on this server.")
             return False
         given = head.get("x-serverless-authorization") or head.get("authorization")
@@ -442,14 +453,14 @@ def _parse_head(raw: bytes) -> _Head | None:
 
 
 def _forwarded(head: _Head, peer: str) -> bytes:
-    """Return the request head for the instance: one request per connection, without the front's own credentials."""
-    own = head.get("x-serverless-authorization") is not None
+    """Return the request head for the instance: one request per connection, without the signature of the checked token."""
+    checked = "authorization" if head.get("x-serverless-authorization") is None else "x-serverless-authorization"
     lines = [f"{head.method} {head.path} {head.version}"]
     for name, value in head.headers:
         match name.lower():
-            case "connection" | "keep-alive" | "x-serverless-authorization" | "x-forwarded-for" | "x-forwarded-proto":
+            case "connection" | "keep-alive" | "x-forwarded-for" | "x-forwarded-proto":
                 continue
-            case "authorization" if not own:
+            case lower if lower == checked:
                 lines.append(f"{name}: {_without_signature(value)}")
             case _:
                 lines.append(f"{name}: {value}")

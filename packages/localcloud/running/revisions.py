@@ -1,4 +1,4 @@
-"""Cloud Run's instances: one simulated vLLM server per revision, with its startup probe on the accelerated clock.
+"""Cloud Run's instances: one simulated vLLM server or real Envoy per revision, with its startup probe on the accelerated clock.
 
 One process represents all instances of a revision. It uses these parts of the template: the container with the port, its command, arguments and
 variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
+from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
-from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command, starter_of
+from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, metadata_server, server_command
 from localcloud.services.run_limits import memory_gib
 from localcloud.world import run_messages
 from localcloud.world.clock import Clock
@@ -70,6 +71,10 @@ def _no_driver(_: str) -> int | None:
     return None
 
 
+def _unreachable(_revision: RevisionSpec, _host: str, _port: int) -> None:
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Instance:
     """A revision's running server."""
@@ -90,7 +95,7 @@ class _Instance:
     keeper: asyncio.Task[None] | None = None
     folder: Path = field(default_factory=Path)
     volumes: Volumes
-    starter: Starter | None = None
+    starter: Starter | Envoy | None = None
 
     @property
     def url(self) -> str:
@@ -113,6 +118,7 @@ class SimulatedRevisions:
         version_of: VersionOf = _not_known,
         driver_of: DriverOf = _no_driver,
         google: GoogleAccess | None = None,
+        reach: Reach = _unreachable,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives the lines unchanged."""
         self._clock = clock
@@ -125,6 +131,7 @@ class SimulatedRevisions:
         self._version_of = version_of
         self._driver_of = driver_of
         self._google = google
+        self._reach = reach
         self._instances: dict[str, _Instance] = {}
 
     def limits(self, instance_url: str) -> Limits:
@@ -197,9 +204,7 @@ class SimulatedRevisions:
         buckets = folder / "buckets.json"
         buckets.write_text(json.dumps(self._named_buckets(template)), encoding="utf-8")
         volumes = template.memory_volumes(folder / "volumes")
-        starter = None
-        if is_starter(template.words):
-            starter = starter_of(revision, template.service_account, self._google, folder / "bin")
+        starter = self._starter(revision, template, folder / "bin", port)
         simulator = {
             "VLLM_SIM_ACCELERATOR": template.accelerator,
             "VLLM_SIM_CLOCK_SPEED": repr(self._clock.speed),
@@ -235,6 +240,19 @@ class SimulatedRevisions:
             volumes=volumes,
             starter=starter,
         )
+
+    def _starter(
+        self, revision: RevisionSpec, template: "_TemplateReader", folder: Path, port: int
+    ) -> Starter | Envoy | None:
+        """Return what runs the container's command, or None for the server itself. Raises RevisionFailedError."""
+        words, account, google = template.words, template.service_account, self._google
+        if not is_starter(words) and not is_envoy(words):
+            return None
+        if google is None:
+            raise RevisionFailedError("The local cloud only runs this command if instances can reach Google.")
+        if is_starter(words):
+            return Starter(revision, account, google, folder)
+        return Envoy(revision, words, metadata_server(revision, account, google), self._reach, port=port)
 
     def _environment(self, revision: RevisionSpec, template: "_TemplateReader", secrets: list[str]) -> dict[str, str]:
         short = _short(revision.name)

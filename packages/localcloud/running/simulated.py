@@ -3,12 +3,14 @@
 import base64
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from localcloud.rest.errors import CloudError
 from localcloud.running.fronts import Fronts
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess
+from localcloud.services import reachability
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
 from localcloud.world import run_messages
@@ -78,8 +80,14 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         version_of=version_of,
         driver_of=driver_of,
         google=google,
+        reach=partial(reachability.address, cloud),
     )
-    fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits, ready=revisions.ready)
+    fronts = Fronts(
+        authorize=authorizer(cloud),
+        limits=revisions.limits,
+        ready=revisions.ready,
+        host_of=partial(reachability.service_host, cloud),
+    )
     machines = SimulatedMachines(
         clock=own_clock,
         state=cloud.state,

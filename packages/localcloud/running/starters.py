@@ -15,7 +15,7 @@ from typing import Final
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import install
-from localcloud.world.runtime import MachineSpec, RevisionFailedError, RevisionSpec
+from localcloud.world.runtime import MachineSpec, RevisionSpec
 
 _COMMANDS: Final = {"vllm": "localcloud.vllm"}
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -63,20 +63,9 @@ class Starter:
     """One instance's program, with its metadata server."""
 
     def __init__(self, revision: RevisionSpec, account: str, google: GoogleAccess, folder: Path) -> None:
-        _, project, _, region, *_ = revision.name.split("/")
-        machine = MachineSpec(
-            name=revision.name,
-            project=project,
-            zone=f"{region}-a",
-            accelerator_type="",
-            metadata={},
-            service_account=account,
-        )
         self._google = google
         self._folder = folder
-        self._metadata = MetadataServer(
-            MachineData(spec=machine, metadata={}), access_token=google.access_token, id_token=google.id_token
-        )
+        self._metadata = metadata_server(revision, account, google)
 
     async def start(self) -> None:
         """Start the metadata server and install the commands."""
@@ -106,6 +95,21 @@ class Starter:
         }
 
 
+def metadata_server(revision: RevisionSpec, account: str, google: GoogleAccess) -> MetadataServer:
+    """Return the metadata server of an instance, which is not started yet."""
+    _, project, _, region, *_ = revision.name.split("/")
+    machine = MachineSpec(
+        name=revision.name,
+        project=project,
+        zone=f"{region}-a",
+        accelerator_type="",
+        metadata={},
+        service_account=account,
+    )
+    data = MachineData(spec=machine, metadata={})
+    return MetadataServer(data, access_token=google.access_token, id_token=google.id_token)
+
+
 def _install(folder: Path) -> None:
     """Install the server's command and the base interpreter, so that the program cannot import this project's packages."""
     # The program's PYTHONPATH entries are for the server, which has its own here.
@@ -117,12 +121,3 @@ def _install(folder: Path) -> None:
 def server_command(words: Sequence[str]) -> list[str]:
     """Return the command line of a container that runs the server itself."""
     return interpreter.command("localcloud.vllm", *words)
-
-
-def starter_of(revision: RevisionSpec, account: str, google: GoogleAccess | None, folder: Path) -> Starter:
-    """Return the starter of an instance. Raises RevisionFailedError if instances cannot reach Google here."""
-    if google is None:
-        raise RevisionFailedError(
-            "The local cloud only runs a program before the server if instances can reach Google."
-        )
-    return Starter(revision, account, google, folder)

@@ -1,13 +1,14 @@
 """Compute Engine's networks, subnetworks, firewalls and routers: defaults, checks and references."""
 
 import ipaddress
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
-from localcloud.world.cloud import REGIONS, Cloud, fingerprint
+from localcloud.world.cloud import REGIONS, Cloud, fingerprint, random_id
 
 NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
     "compute.networks",
@@ -15,6 +16,11 @@ NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
     "compute.firewalls",
     "compute.routers",
 )
+ADDRESSES = "run.addresses"
+"""The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
+HELD_S = 2 * 3600.0
+"""Simulated seconds for which a subnetwork stays in use after its last service: "wait for 1-2 hours" (docs.cloud.google.com/run/docs/configuring/
+vpc-direct-vpc, "Delete a subnet", 2026-11). This is the longest."""
 _AUTO_RANGE = "10.128.0.0/9"
 """The range from which auto mode networks take /20 ranges (Virtual Private Cloud's documentation)."""
 
@@ -169,19 +175,57 @@ def check_firewall(body: JsonObject) -> None:
 def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) -> bool:
     """Return whether a machine with these tags can connect to a TCP port of any address under the network's rules.
 
-    The rule with the lowest priority number applies; of two with the same number, the one that denies. Without a rule everything is allowed (Google Cloud,
-    "VPC firewall rules"). Rules for only some addresses, or by service account, are ignored here.
+    Without a rule everything is allowed. Rules for only some addresses, or by service account, are ignored here.
     """
     rules = [
         rule
-        for _, rule in cloud.store.under(FIREWALLS)
-        if rule["network"] == network and rule["direction"] == "EGRESS" and not rule["disabled"]
+        for rule in _rules(cloud, network, "EGRESS", tags, port)
         if "0.0.0.0/0" in strings(rule, "destinationRanges") and not rule.get("targetServiceAccounts")
+    ]
+    first = _first(rules)
+    return first is None or bool(first.get("allowed"))
+
+
+def allows_ingress(
+    cloud: Cloud, network: str, source: ipaddress.IPv4Network, *, tags: Collection[str], account: str, port: int
+) -> bool:
+    """Return whether all addresses of `source` can connect to a TCP port of a machine with these tags and this account.
+
+    Without a rule nothing is allowed. A rule that denies some of the addresses denies all here: an instance can have any of them. Rules by source
+    tag or source account match no instance of Cloud Run (its page on Direct VPC, "Limitations").
+    """
+    rules = [
+        rule
+        for rule in _rules(cloud, network, "INGRESS", tags, port)
+        if not rule.get("targetServiceAccounts") or account in strings(rule, "targetServiceAccounts")
+        if _covers(rule, source)
+    ]
+    first = _first(rules)
+    return first is not None and bool(first.get("allowed"))
+
+
+def _rules(cloud: Cloud, network: str, direction: str, tags: Collection[str], port: int) -> list[JsonObject]:
+    """Return the enabled rules of a network for a machine with these tags and a TCP port."""
+    return [
+        rule
+        for _, rule in cloud.store.under(FIREWALLS)
+        if rule["network"] == network and rule["direction"] == direction and not rule["disabled"]
         if not rule.get("targetTags") or set(strings(rule, "targetTags")) & set(tags)
         if any(_names_port(part, port) for part in (*parts(rule, "allowed"), *parts(rule, "denied")))
     ]
-    first = min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
-    return first is None or bool(first.get("allowed"))
+
+
+def _first(rules: list[JsonObject]) -> JsonObject | None:
+    """Return the rule that applies: the one with the lowest priority number; of two with the same number, the one that denies (VPC firewall rules)."""
+    return min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
+
+
+def _covers(rule: JsonObject, source: ipaddress.IPv4Network) -> bool:
+    """Return whether a rule's source ranges contain all of `source`; for a rule that denies, some of it."""
+    ranges = [block for block in map(ipaddress.ip_network, strings(rule, "sourceRanges")) if block.version == 4]  # noqa: PLR2004 - IPv4
+    if rule.get("denied"):
+        return any(source.overlaps(block) for block in ranges)
+    return any(source.subnet_of(block) for block in ranges)
 
 
 def _names_port(traffic: JsonObject, port: int) -> bool:
@@ -263,9 +307,33 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
             for user, document in cloud.store.under(kind)
             if document.get("network") == name and not document.get("_auto")
         )
-    for kind in ("run.services", "tpu.nodes", "compute.instances"):
-        users.extend(user for user, document in cloud.store.under(kind) if name in strings(document, "_networks"))
+    for kind in (ADDRESSES, "tpu.nodes", "compute.instances"):
+        users.extend(
+            user
+            for user, document in cloud.store.under(kind)
+            if name in strings(document, "_networks")
+            and document.get("_freeAtS", math.inf) > cloud.timeline.simulated_s()
+        )
     return users
+
+
+def reserve_addresses(cloud: Cloud, service: str, used: list[str]) -> None:
+    """Reserve addresses for a service in the network and subnetwork of Direct VPC egress. Those in others are released."""
+    release_addresses(cloud, service, keep=used)
+    held = [document for _, document in cloud.store.under(ADDRESSES) if document["_service"] == service]
+    if used and not any(document["_networks"] == used and "_freeAtS" not in document for document in held):
+        name = f"{service.partition('/services/')[0].replace('/locations/', '/regions/')}/addresses/serverless-ipv4-{random_id()}"
+        cloud.store.put(ADDRESSES, name, {"_service": service, "_networks": used})
+
+
+def release_addresses(cloud: Cloud, service: str, *, keep: list[str] | None = None) -> None:
+    """Release a service's addresses, except those in `keep`. They stay in use for two simulated hours."""
+    now_s = cloud.timeline.simulated_s()
+    for name, document in cloud.store.under(ADDRESSES):
+        if document.get("_freeAtS", math.inf) <= now_s:
+            cloud.store.delete(ADDRESSES, name)
+        elif document["_service"] == service and "_freeAtS" not in document and document["_networks"] != keep:
+            cloud.store.put(ADDRESSES, name, {**document, "_freeAtS": now_s + HELD_S})
 
 
 def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, subnetwork: str | None) -> list[str]:

@@ -7,8 +7,9 @@ from typing import cast
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id, masked
 from localcloud.rest.errors import CloudError
-from localcloud.services import run_limits, run_v1
+from localcloud.services import networks, run_limits, run_v1
 from localcloud.services.checks import check_annotations, check_labels, check_region, region_documents, require_act_as
+from localcloud.services.reachability import service_host
 from localcloud.services.run_deployments import (
     BY_REVISION,
     LATEST,
@@ -74,10 +75,8 @@ def authorizer(cloud: Cloud) -> Authorize:
         if token is None:
             return AccessDecision.FORBIDDEN
         claims = cloud.tokens.id_token(token)
-        audiences = {
-            url.rstrip("/")
-            for url in [*strings(document, "urls"), *strings(document, "customAudiences"), GCLOUD_CLIENT]
-        }
+        own = [*strings(document, "urls"), f"https://{service_host(cloud, service)}"]
+        audiences = {url.rstrip("/") for url in [*own, *strings(document, "customAudiences"), GCLOUD_CLIENT]}
         if claims is None or claims.audience.rstrip("/") not in audiences:
             return AccessDecision.UNAUTHENTICATED
         if cloud.may_do_everything(claims.email) or cloud.policies.allows(claims.email, "run.routes.invoke", resources):
@@ -199,6 +198,7 @@ class _Services(PolicyService):
         response = {"@type": f"{TYPE}.Service", **shown}
         if not call.query.get("validateOnly"):
             self._store.delete(SERVICES, call.name)
+            networks.release_addresses(self._cloud, call.name)
             self._cloud.policies.forget(f"//run.googleapis.com/{call.name}")
             runtimes = self._cloud.runtimes
             runtimes.fronts.route(call.name, {})

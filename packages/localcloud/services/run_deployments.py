@@ -8,6 +8,7 @@ import uuid
 
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import CloudError
+from localcloud.services import networks
 from localcloud.services.run_limits import COMPUTE_QUOTAS, gpu_of, max_instances
 from localcloud.services.run_references import DeploymentFailedError, References
 from localcloud.services.service import visible
@@ -153,10 +154,7 @@ class Deployments:
         self._require_gpus(revision, template)
         self._require_cpus_and_memory(name, revision, template)
         references = References(cloud=self._cloud, service=name, template=template)
-        document = self._store.get(SERVICES, name)
-        names = references.networks()
-        if document is not None:
-            self._store.put(SERVICES, name, {**document, "_networks": names})
+        networks.reserve_addresses(self._cloud, name, references.networks())
         references.images()
         references.secrets()
         self._mounted(references, revision)

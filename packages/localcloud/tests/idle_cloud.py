@@ -146,6 +146,10 @@ class IdleMachines:
         """Return the address that a test stored in `listening`."""
         return self.listening.get(port)
 
+    def interface(self, name: str, port: int) -> tuple[str, int] | None:
+        """Return the address that a test stored in `listening`."""
+        return self.address(name, port)
+
     def collectors(self, name: str) -> Sequence[str]:
         """Return the configurations that a test stored in `collecting`."""
         return self.collecting.get(name, [])

