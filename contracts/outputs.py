@@ -228,3 +228,8 @@ class StackOutputs:
         tuple[GatewayBackend, ...] | None, Doc("Gateway: stacks behind it; null for other targets.")
     ] = None
     gateway_network: Annotated[GatewayNetwork | None, Doc("Gateway: its network; null for other targets.")] = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Stacks of the servers to which a gateway sends requests, without spares; empty for other targets."""
+        return tuple(one.stack for one in self.backends or () if one.address and not one.spare)

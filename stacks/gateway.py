@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pulumi
@@ -23,7 +23,7 @@ from contracts.resource_types import SERVICE_TYPE
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options
-from planning.rules.gateway import DeployedBackend
+from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
 from stacks.base import PORT, enable_apis
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
@@ -230,10 +230,15 @@ def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
 
 
 def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first backend: each request has one server."""
+    """Return the outputs. Model, plan, options and thresholds are those of the first backend: each request has one server.
+
+    The price is that of the gateway and all servers that get requests.
+    """
     first = gateway.plan.planned[0]
     plan = plan_of(first.subject)
-    stack = gateway.ownership.stack
+    stack, summary = gateway.ownership.stack, plan.summary()
+    question = gateway.plan.question
+    price = usd_per_hour(question, [backend for backend in question.servers if backend.serves])
     return StackOutputs(
         target="gateway",
         model=first.settings.model,
@@ -241,7 +246,7 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         endpoint=known_after_up(service.uri),
         auth="id-token",
         image=known_after_up(foundation.image.ref),
-        plan=plan.summary(),
+        plan=replace(summary, cost=replace(summary.cost, usd_per_hour=price)),
         vllm=given_options(plan.vllm),
         smoke=smoke_thresholds(first.settings.smoke, first.subject, plan),
         labels={**gateway.settings.labels, **gateway.ownership.labels},

@@ -24,7 +24,6 @@ from loadtest.client.metrics import (
     TTFT_SUM,
     WAITING,
     Scrape,
-    parse_metrics,
 )
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
@@ -73,14 +72,14 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
         raise SweepError(f"--model is {model!r}, but the server serves {names}.")
     version = await _ask(client, "GET", "/version")
     tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
-    metrics = await _ask(client, "GET", "/metrics")
+    metrics = await client.scrape(limit_s=CALL_LIMIT_S)
     return ServerInfo(
         model=served.id,
         max_model_len=next((one.max_model_len for one in (served, *models) if one.max_model_len is not None), None),
         version=str(as_mapping(version.body).get("version")) if version else None,
         simulated=answer.simulated or served.simulator,
         has_tokenizer=tokens is not None and isinstance(as_mapping(tokens.body).get("count"), int),
-        has_metrics=metrics is not None and parse_metrics(str(metrics.body)).total(GENERATION_TOKENS) is not None,
+        has_metrics=metrics is not None and metrics.total(GENERATION_TOKENS) is not None,
         served=tuple(found.id for found in models),
     )
 

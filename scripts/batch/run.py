@@ -95,12 +95,13 @@ def _target(server: BatchServerOptions, load: BatchLoadOptions) -> BatchTarget:
 
 
 def _planned_concurrency(stack: str, outputs: StackOutputs) -> int:
-    """Return max-num-seqs of the server: as set, as planned, or a common value if the settings file has changed."""
+    """Return max-num-seqs of all servers: as set, as planned, or a common value if the settings file has changed."""
+    servers = len(outputs.servers) or 1
     given = outputs.vllm.get(_MAX_NUM_SEQS)
     if isinstance(given, int):
-        return given
+        return servers * given
     subject = deployed_plan(stack, outputs).subject
-    return URL_CONCURRENCY if subject is None else subject.resolved.max_num_seqs
+    return servers * (URL_CONCURRENCY if subject is None else subject.resolved.max_num_seqs)
 
 
 def _send_all(
