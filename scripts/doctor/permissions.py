@@ -105,6 +105,10 @@ _NETWORKS = RolePermissions(
 _FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
 
 
+GATEWAY: Sequence[RolePermissions] = (*COMMON, _SERVICES, _NETWORKS, _LOGS)
+"""Permissions for a gateway: its service and its network. Each backend needs those of its own stack."""
+
+
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     """Return the permissions that the caller needs for this stack; without settings, for any stack."""
     if settings is None:

@@ -20,6 +20,8 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
     if status.deployed:
         drift = [*status.drift, *moved]
         return replace(status, drift=drift, next_command=_up(status.stack) if moved else status.next_command)
+    if status.cloud is not None:  # an `up` that did not end; Google's facts say why
+        return status
     waits = [*status.waits, "No backend had an address at the last `pulumi up`, so the gateway has no service."]
     backends = backends_of(state)
     has_one = any(by_name[stack].address for stack in backends if stack in by_name)
