@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from contracts.gateway import LONGEST_REQUEST_S, backend_path
 
@@ -43,8 +44,8 @@ class GatewaySpare:
 
     name: str
     """Name of its stack."""
-    host: str
-    """Host of its URL, such as gemma-l4-123.us-east4.run.app."""
+    url: str
+    """Its URL, which is also the audience of tokens, such as https://gemma-l4-123.us-east4.run.app."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,22 +245,25 @@ def _by_listener(spare: GatewaySpare) -> _Block:
 
 
 def _spare(spare: GatewaySpare) -> _Block:
-    cluster = _cluster(f"spare-{spare.name}", [[_endpoint(spare.host, 443, spare.host)]], kind="LOGICAL_DNS")
+    url = urlsplit(spare.url)
+    host = url.hostname or ""
+    cluster = _cluster(f"spare-{spare.name}", [[_endpoint(host, url.port or 443, url.netloc)]], kind="LOGICAL_DNS")
+    audience = {"@type": f"{_TYPES}.filters.http.gcp_authn.v3.Audience", "url": spare.url}
+    cluster["metadata"] = {"typed_filter_metadata": {"envoy.filters.http.gcp_authn": audience}}
+    return {**cluster, "transport_socket": _tls(host)} if url.scheme == "https" else cluster
+
+
+def _tls(host: str) -> _Block:
+    # Cloud Run's certificates have names such as *.a.run.app.
     names = [{"san_type": "DNS", "matcher": {"suffix": ".run.app"}}]
-    tls = _typed(
+    return _typed(
         "envoy.transport_sockets.tls",
         "transport_sockets.tls.v3.UpstreamTlsContext",
-        sni=spare.host,
+        sni=host,
         common_tls_context={
             "validation_context": {"trusted_ca": {"filename": _CA_BUNDLE}, "match_typed_subject_alt_names": names}
         },
     )
-    audience = {"@type": f"{_TYPES}.filters.http.gcp_authn.v3.Audience", "url": f"https://{spare.host}"}
-    return {
-        **cluster,
-        "transport_socket": tls,
-        "metadata": {"typed_filter_metadata": {"envoy.filters.http.gcp_authn": audience}},
-    }
 
 
 def _cluster(name: str, groups: Sequence[Sequence[_Block]], *, kind: str = "STATIC") -> dict[str, Any]:

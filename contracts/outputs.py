@@ -13,7 +13,6 @@ from typing import Annotated, Final, Literal
 from contracts.features import ServedFeatures
 from contracts.fields import Doc, camel_case
 
-ServerTarget = Literal["tpu", "cloud-run"]
 Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
 Verdict = Literal["fits", "out-of-memory", "blocked"]

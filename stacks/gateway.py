@@ -191,7 +191,7 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
 def _explain_failed_start(gateway: _Gateway) -> None:
     """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
     rules = ", ".join(
-        f"{Names(project=gateway.settings.project, stack=one.stack).base}-server"
+        f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server"
         for one in gateway.backends
         if not one.spare
     )
@@ -221,20 +221,17 @@ def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
     there = [backend for backend in backends if backend.address]
     return GatewayConfigArgs(
         servers=[GatewayServer(name=one.stack, address=one.address, port=PORT) for one in there if not one.spare],
-        spares=[
-            GatewaySpare(name=one.stack, host=one.address.removeprefix("https://").rstrip("/"))
-            for one in there
-            if one.spare
-        ],
+        spares=[GatewaySpare(name=one.stack, url=one.address) for one in there if one.spare],
     )
 
 
 def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first backend: each request has one server.
+    """Return the outputs. Model, plan, options and thresholds are those of the first TPU backend, or the first spare: a request has one server.
 
     The price is that of the gateway and all servers that get requests.
     """
-    first = gateway.plan.planned[0]
+    planned = gateway.plan.planned
+    first = next((one for one in planned if one.settings.tpu is not None), planned[0])
     plan = plan_of(first.subject)
     stack, summary = gateway.ownership.stack, plan.summary()
     question = gateway.plan.question

@@ -29,6 +29,7 @@ _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 _NUMBER: Final = "expected a number"
+_TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
     "Input should be a valid array": "expected a list",
@@ -351,6 +352,8 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
     if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
+    if location == ["target"] and place == location:
+        allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."
 
 

@@ -158,7 +158,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
         "network",
         MachineRulesArgs(
             project=context.settings.project,
-            name=context.names.base,
+            name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
             network=shared.network,
             ownership=context.ownership,
             target_tag=context.names.base,

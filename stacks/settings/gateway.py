@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from planning.cost.gateway import GatewayScaling
 from stacks.settings.block import Block, OnChange
-from stacks.settings.text import Invoker, LabelKey, LabelValue, Positive, ProjectId, Region, StackName
+from stacks.settings.text import Invoker, Labels, Positive, ProjectId, Region, StackName
 
 
 class BackendSettings(Block):
@@ -80,5 +80,5 @@ class GatewayStack(Block):
     """The gateway. Required with target gateway, otherwise rejected."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`."""
-    labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict), OnChange("update")]
+    labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""

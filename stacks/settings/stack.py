@@ -8,9 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from contracts.fields import camel_case
-from contracts.labels import is_reserved
 from contracts.naming import Names
-from contracts.outputs import ServerTarget
 from contracts.staged_weights import OWN_FOLDER, own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
@@ -27,8 +25,7 @@ from stacks.settings.image import DockerHubSettings, ImageSettings
 from stacks.settings.smoke import SmokeSettings
 from stacks.settings.text import (
     Commit,
-    LabelKey,
-    LabelValue,
+    Labels,
     ModelId,
     Positive,
     PositiveNumber,
@@ -41,6 +38,8 @@ from stacks.settings.vllm import without_blocks
 from stacks.settings.watching import AlertSettings, MetricsSettings
 from stacks.units import DurationS
 
+ServerTarget = Literal["tpu", "cloud-run"]
+"""Targets with a server of their own."""
 NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 """Fields without a key in the file."""
 
@@ -146,7 +145,7 @@ class Settings(Block):
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
     `python -m scripts.plan prices` refreshes those. `scripts.teardown --over-limit` uses list prices."""
-    labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict), OnChange("update")]
+    labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None
     """Existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
@@ -203,14 +202,6 @@ class Settings(Block):
         if error:
             raise ValueError(error)
         return ids
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_are_free(cls, labels: dict[str, str]) -> dict[str, str]:
-        reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
-        if reserved is not None:
-            raise ValueError(f'"{reserved}" is set by this project; choose another key')
-        return labels
 
     @model_validator(mode="after")
     def _target_block(self) -> "Settings":

@@ -8,6 +8,8 @@ from typing import Annotated
 from annotated_types import GroupedMetadata
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from contracts.labels import is_reserved
+
 
 @dataclass(frozen=True, slots=True)
 class Matching(GroupedMetadata):
@@ -78,6 +80,16 @@ LabelKey = Annotated[
     str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
 ]
 LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
+
+
+def _not_reserved(labels: dict[str, str]) -> dict[str, str]:
+    reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
+    if reserved is not None:
+        raise ValueError(f'"{reserved}" is set by this project; choose another key')
+    return labels
+
+
+Labels = Annotated[dict[LabelKey, LabelValue], AfterValidator(_not_reserved)]
 RevisionName = Annotated[
     str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
 ]

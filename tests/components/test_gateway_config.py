@@ -16,8 +16,8 @@ SERVERS = [
     GatewayServer(name="tpu-b", address="10.97.0.2", port=8000),
 ]
 SPARES = [
-    GatewaySpare(name="l4", host="gemma-l4-1.us-east4.run.app"),
-    GatewaySpare(name="l4-eu", host="gemma-l4-2.europe-west4.run.app"),
+    GatewaySpare(name="l4", url="https://gemma-l4-1.us-east4.run.app"),
+    GatewaySpare(name="l4-eu", url="https://gemma-l4-2.europe-west4.run.app"),
 ]
 VLLM_KEEP_ALIVE_S = 5
 
@@ -103,9 +103,9 @@ def test_a_spare_gets_a_token_for_its_own_url_and_not_the_one_of_the_caller():
     for spare in SPARES:
         cluster = named(resources["clusters"], f"spare-{spare.name}")
         (audience,) = cluster["metadata"]["typed_filter_metadata"].values()
-        assert audience["url"] == f"https://{spare.host}"
+        assert audience["url"] == spare.url
         assert cluster["dns_lookup_family"] == "V4_ONLY"
-        assert cluster["transport_socket"]["typed_config"]["sni"] == spare.host
+        assert cluster["transport_socket"]["typed_config"]["sni"] == spare.url.removeprefix("https://")
         assert "internal_listener" in named(resources["listeners"], f"spare-{spare.name}")
 
 

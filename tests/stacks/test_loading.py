@@ -130,7 +130,7 @@ MISTAKES = [
     ("tpu-v6e4", "maxModelLen", 4096, "maxModelLen is not a known setting. Did you mean vllm.maxModelLen?"),
     ("tpu-v6e4", "tpu.model", "x", "gemma-serving:tpu.model is not a known setting. Did you mean model?"),
     ("tpu-v6e4", "tpu.zones", ["us-east5-a", "us-east5-a"], "list each zone once"),
-    ("tpu-v6e4", "target", "gpu", "gemma-serving:target = \"gpu\": expected 'tpu' or 'cloud-run'."),
+    ("tpu-v6e4", "target", "gpu", "gemma-serving:target = \"gpu\": expected 'tpu', 'cloud-run' or 'gateway'."),
     ("tpu-v6e4", "target", "cloud-run", "target cloud-run requires the block cloudRun"),
     ("tpu-v6e4", "model", ..., "gemma-serving:model is missing; set it."),
     ("tpu-v6e4", "image", {"repository": "r", "digest": "latest"}, "expected sha256: and 64 hexadecimal digits"),
