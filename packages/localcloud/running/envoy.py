@@ -145,7 +145,7 @@ class Envoy:
 
 
 def _read(words: Sequence[str]) -> JsonObject:
-    """Return the configuration of a command line. Empty if it has none or it is no YAML: Envoy itself then says what is wrong."""
+    """Return the configuration of a command line. Empty without one, and for text that is not YAML: Envoy itself then says what is wrong."""
     following = [text for option, text in itertools.pairwise(words) if option == _OPTION]
     with suppress(yaml.YAMLError):
         return as_object(yaml.safe_load(following[0])) if following else {}

@@ -1,7 +1,7 @@
 """A port of the loopback address in place of a private address, with the three answers of a network: connected, refused, nothing.
 
 Until the route allows a connection, nothing answers: the queue of the listening socket is full, so that the kernel drops connection requests, and a
-client connects late if the route opens in time. A refused port is bound, but nobody listens on it. Where a kernel completes connections in spite of
+client connects late if the route opens in time. A refused port is bound, but its socket does not listen. Where a kernel completes connections in spite of
 a full queue, they hang.
 """
 
@@ -54,19 +54,19 @@ class Relay:
         while True:
             try:
                 self._target = self._route()
-                if self._target is None:
-                    self._enter("dropping")
-                else:
-                    reader, writer = await asyncio.open_connection(*self._target)
-                    self._enter("listening")
-                    try:
-                        await self._until_changed(reader)
-                    finally:
-                        writer.close()
-                    continue
+                sentinel = self._target and await asyncio.open_connection(*self._target)
             except OSError:
                 self._enter("refusing")
-            await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(_POLL_S)
+                continue
+            if sentinel is None:
+                self._enter("dropping")
+                await asyncio.sleep(_POLL_S)
+                continue
+            self._enter("listening")
+            with suppress(OSError):
+                await self._until_changed(sentinel[0])
+            sentinel[1].close()
 
     async def _until_changed(self, reader: asyncio.StreamReader) -> None:
         while self._route() == self._target:
@@ -81,11 +81,11 @@ class Relay:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
+        following = _bound(self.port)  # before the other is closed, so that no other program gets the port
         self._socket.close()
         if self._filler is not None:
             self._filler.close()
-        self._filler, self._state = None, state
-        self._socket = _bound(self.port)
+        self._socket, self._filler, self._state = following, None, state
         if state == "listening":
             self._socket.listen(_BACKLOG)
             loop.add_reader(self._socket, self._accept)
@@ -104,22 +104,21 @@ class Relay:
     async def _copy(self, client: socket.socket) -> None:
         """Copy both directions until both have ended. A connection that breaks on one side breaks on the other."""
         reader, writer = await asyncio.open_connection(sock=client)
+        ends = [writer]
         try:
             target = self._route()
-            if target is None:
-                await asyncio.Event().wait()  # the rule went between two looks
-            target_reader, target_writer = await asyncio.open_connection(*(target or ("", 0)))
-        except OSError:
-            writer.transport.abort()
-            return
-        try:
+            if target is None:  # the rule went between two looks
+                await reader.read()
+                return
+            target_reader, target_writer = await asyncio.open_connection(*target)
+            ends.append(target_writer)
             await asyncio.gather(_pump(reader, target_writer), _pump(target_reader, writer))
         except OSError:
-            for each in (writer, target_writer):
-                each.transport.abort()
+            for end in ends:
+                end.transport.abort()
         finally:
-            for each in (writer, target_writer):
-                each.close()
+            for end in ends:
+                end.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -137,7 +136,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def _bound(port: int) -> socket.socket:
     bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        bound.setsockopt(socket.SOL_SOCKET, option, 1)
     bound.setblocking(False)
     bound.bind((_LOOPBACK, port))
     return bound

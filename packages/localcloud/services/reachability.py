@@ -39,9 +39,11 @@ def address(cloud: Cloud, revision: RevisionSpec, host: str, port: int) -> Addre
 
     Raises ConnectionRefusedError if a machine refuses it because its server listens on the loopback address only.
     """
-    service = _service_address(cloud, host, port)
-    is_address = host.replace(".", "").isdigit()
-    return _machine_address(cloud, revision, host, port) if service is None and is_address else service
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return _service_address(cloud, host, port)
+    return _service_address(cloud, host, port) or _machine_address(cloud, revision, host, port)
 
 
 def _machine_address(cloud: Cloud, revision: RevisionSpec, host: str, port: int) -> Address | None:
@@ -51,11 +53,9 @@ def _machine_address(cloud: Cloud, revision: RevisionSpec, host: str, port: int)
     for interface in parts(access, "networkInterfaces"):
         network, source = _joined(cloud, revision.service, interface)
         found = _machine(cloud, network, host)
-        if (
-            found is None
-            or source is None
-            or not networks.allows_egress(cloud, network, strings(interface, "tags"), port)
-        ):
+        if found is None or source is None:
+            return None
+        if not networks.allows_egress(cloud, network, strings(interface, "tags"), port):
             return None
         name, tags, account = found
         if not networks.allows_ingress(cloud, network, source, tags=tags, account=account, port=port):

@@ -63,7 +63,7 @@ def authorizer(cloud: Cloud) -> Authorize:
         document = cloud.store.get(SERVICES, service)
         if document is None:
             return AccessDecision.FORBIDDEN
-        # The local cloud has no VPC, so every caller counts as one from the internet.
+        # Every caller counts as one from the internet, including an instance with Direct VPC egress.
         outside = document["ingress"] != "INGRESS_TRAFFIC_ALL"
         return AccessDecision.NOT_FOUND if outside else invoked(document, token)
 

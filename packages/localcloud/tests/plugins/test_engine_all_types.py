@@ -16,6 +16,7 @@ from localcloud.plugins.docker import _TYPES
 from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.server.app import Options, open_cloud
+from localcloud.services import networks
 from localcloud.tests.idle_cloud import idle_runtimes, no_evaluator
 from localcloud.tests.plugins.harness import create_all, declared, engine, operation_of, run
 from localcloud.tests.plugins.test_oracle_more import ARGS, Wire
@@ -122,6 +123,12 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
             await scenario(workspace)
     finally:
         await cloud.close()
+
+
+@pytest.fixture(autouse=True)
+def free_addresses(monkeypatch):
+    """Let a destroy finish at once. Google keeps the subnetwork of a service for up to two hours."""
+    monkeypatch.setattr(networks, "HELD_S", 0.0)
 
 
 def test_every_recorded_type_lives_its_whole_life_and_leaves_nothing_without_the_engine(tmp_path):
