@@ -104,6 +104,7 @@ def _deployed(stack: str) -> DeployedBackend:
         address=_text(outputs, "address" if has_address else "endpoint"),
         state=_text(outputs, "state"),
         deadline=_text(outputs, "deadline"),
+        api_key_secret=_text(outputs, camel_case("api_key_secret")),
     )
 
 
@@ -249,6 +250,10 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         labels={**gateway.settings.labels, **gateway.ownership.labels},
         project=gateway.settings.project,
         location=gateway.settings.gateway.region,
+        # All backends have the same key, or none.
+        api_key_secret=next(
+            (key for one in question.backends if one.deployed and (key := one.deployed.api_key_secret)), None
+        ),
         check=f"python -m scripts.smoke --stack {stack}",
         connect=f"python -m scripts.connect --stack {stack}",
         features=served_features(first.subject.resolved),

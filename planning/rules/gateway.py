@@ -26,6 +26,8 @@ class DeployedBackend:
     """State of its capacity."""
     deadline: str = ""
     """Time at which Google deletes the machine (RFC 3339, UTC); empty without a run limit."""
+    api_key_secret: str = ""
+    """Version in Secret Manager of the API key for its callers; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,9 @@ def text_of(receipt: Receipt, path: Path) -> str:
         for item in receipt.deletions
         if item.detail
     ]
-    if any(IN_USE in item.detail and item.resource.kind == SUBNETWORK for item in receipt.deletions):
+    if any(item.kind == SUBNETWORK for item in receipt.leaked) and any(
+        IN_USE in item.detail for item in receipt.deletions
+    ):
         lines.append(
             "Cloud Run holds a subnetwork for up to two hours after its service is gone. Then run the same command again."
         )

