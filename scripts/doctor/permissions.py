@@ -102,6 +102,11 @@ _NETWORKS = RolePermissions(
         *(f"compute.routers.{verb}" for verb in _OWN),
     ),
 )
+_IN_GATEWAY = RolePermissions(
+    "roles/compute.networkAdmin",
+    ("compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.use"),
+)
+"""Machines and firewall rules in the network of a gateway."""
 _FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
 
 
@@ -125,7 +130,9 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
         needed.append(_ACCOUNT_ACCESS)
     if settings.tpu is not None:
         needed += [_NODES if settings.tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL]
-        needed += [] if settings.tpu.existing_network else [_NETWORKS, _FIREWALLS]
+        needed += (
+            [] if settings.tpu.existing_network else [_IN_GATEWAY if settings.tpu.gateway else _NETWORKS, _FIREWALLS]
+        )
     elif settings.cloud_run is not None:
         needed += _of_service(settings.cloud_run)
     if settings.tpu is not None or settings.cloud_run is not None:

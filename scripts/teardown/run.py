@@ -60,6 +60,8 @@ class TeardownRequest:
     include_retained: bool = False
     """Delete a bucket with `bucket.retainOnDestroy` too."""
     dry_run: bool = False
+    over_limit: bool = False
+    """The stack exceeds its limits, so it is torn down as far as other stacks in its network allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,7 @@ class Teardown:
             )
 
     def _require_no_guests(self) -> None:
-        """Reject a network with resources of other stacks, before anything is deleted. Raises CommandRefusedError; a dry run warns."""
+        """Reject a network with resources of other stacks, before anything is deleted. Raises CommandRefusedError; a dry run and a limit warn."""
         guests = self.searches[-1].guests
         if not guests:
             return
@@ -248,9 +250,10 @@ class Teardown:
             f"The network of stack {self.request.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
             f"deletes no network in use. Run {commands} first."
         )
-        if not self.request.dry_run:
+        if self.request.dry_run or self.request.over_limit:
+            self.warnings.append(refusal)
+        else:
             raise CommandRefusedError(f"{refusal} Nothing was changed.")
-        self.warnings.append(refusal)
 
     # Confirmation
 

@@ -19,7 +19,7 @@ from engine import runner
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.teardown.__main__ import COMMAND
-from scripts.teardown.run import TeardownRequest, known
+from scripts.teardown.run import Teardown, TeardownRequest, known
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
 STACK = "x"
@@ -235,6 +235,12 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
     with subtests.test("a dry run warns"):
         code, receipt, _ = desk.run("--dry-run")
         assert (code, "resources of machine" in " ".join(receipt["warnings"])) == (ExitCode.FAILED, True)
+    with subtests.test("a stack beyond its limits goes as far as it can"):
+        request = TeardownRequest(stack=STACK, yes=True, over_limit=True)
+        limited = Teardown(request=request, known=known(request, print), api=world.api)
+        limited.search()
+        limited._require_no_guests()
+        assert "resources of machine" in " ".join(limited.warnings)
     with subtests.test("all stacks: the gateway last"):
         folder = desk.backend / "stacks" / "gemma-serving"
         folder.mkdir(parents=True)
