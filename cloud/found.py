@@ -65,6 +65,8 @@ class Inventory:
     unknown: Sequence[str]
     """Failed checks, each a sentence."""
     elapsed_s: float
+    guests: Sequence[FoundResource] = ()
+    """Resources of other stacks in the networks among `found`. Google deletes no network in use."""
 
     def answer_about(self, items: Sequence[FoundResource]) -> Answer[Sequence[FoundResource]]:
         """Return whether any of these `found` resources exists. Absent only if everything could be read."""

@@ -209,6 +209,8 @@ QUEUED: Final = "TPU queued resource"
 NODE: Final = "TPU node"
 INSTANCE: Final = "TPU instance"
 SERVICE: Final = "Cloud Run service"
+SUBNETWORK: Final = "subnetwork"
+NETWORK: Final = "network"
 SECRET: Final = "secret"  # noqa: S105 - a kind of resource
 ACCOUNT: Final = "service account"
 BUCKET: Final = "bucket"
@@ -297,7 +299,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="compute firewall-rules delete {id}",
     ),
     ResourceKind(
-        kind="subnetwork",
+        kind=SUBNETWORK,
         type_="gcp:compute/subnetwork:Subnetwork",
         api="compute",
         id="projects/{project}/regions/{region}/subnetworks/{name}",
@@ -305,7 +307,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="compute networks subnets delete {id} --region={l}",
     ),
     ResourceKind(
-        kind="network",
+        kind=NETWORK,
         type_="gcp:compute/network:Network",
         api="compute",
         id="projects/{project}/global/networks/{name}",

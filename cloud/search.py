@@ -21,6 +21,7 @@ from cloud.kinds import (
     GRANT,
     KINDS,
     LOCATIONS,
+    NETWORK,
     SECRET,
     Item,
     Places,
@@ -121,11 +122,13 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
     found = [*_resources(reads, scope), *_grants(reads, scope)]
+    networks = [item.name for item in found if item.kind == NETWORK]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
         unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
+        guests=tuple(_guests(reads, scope, networks)),
     )
 
 
@@ -400,6 +403,30 @@ def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
             owner = kind.owner(item)
             if owner is not None and scope.wants(owner):
                 yield resource_of(kind, item, project=read.project, owner=owner)
+
+
+def _guests(reads: Sequence[_Read], scope: Scope, networks: Sequence[str]) -> Iterator[FoundResource]:
+    """Yield the resources of other stacks that name one of these networks."""
+    for read in reads if networks else ():
+        for item in read.seen if read.kind else ():
+            kind = cast("ResourceKind", read.kind)
+            owner = kind.owner(item)
+            if owner is None or scope.wants(owner):
+                continue
+            if any(text.endswith(f"/{name}") or text == name for text in _leaves(item) for name in networks):
+                yield resource_of(kind, item, project=read.project, owner=owner)
+
+
+def _leaves(value: object) -> Iterator[str]:
+    """Yield every text in a response."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in as_mapping(cast("object", value)).values():
+            yield from _leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in as_sequence(cast("object", value)):
+            yield from _leaves(inner)
 
 
 def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:

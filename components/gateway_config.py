@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from contracts.gateway import LONGEST_REQUEST_S
+from contracts.gateway import LONGEST_REQUEST_S, backend_path
 
 GATEWAY_PORT: Final = 8080
 """Port of Envoy on Cloud Run."""
@@ -106,12 +106,12 @@ def _routes(args: GatewayConfigArgs) -> list[_Block]:
 def _backend_route(server: GatewayServer) -> _Block:
     return {
         "match": {
-            "safe_regex": {"regex": f"/-/{server.name}/{BACKEND_PATHS}"},
+            "safe_regex": {"regex": f"{backend_path(server.name)}/{BACKEND_PATHS}"},
             "headers": [{"name": ":method", "string_match": {"exact": "GET"}}],
         },
         "route": {
             "cluster": f"only-{server.name}",
-            "regex_rewrite": {"pattern": {"regex": f"^/-/{server.name}"}, "substitution": ""},
+            "regex_rewrite": {"pattern": {"regex": f"^{backend_path(server.name)}"}, "substitution": ""},
             "timeout": "15s",
         },
     }

@@ -13,3 +13,8 @@ GATEWAY_MIB: Final = 512
 """Memory of each instance."""
 LONGEST_REQUEST_S: Final = 3600
 """Cloud Run's longest request (docs.cloud.google.com/run/docs/configuring/request-timeout)."""
+
+
+def backend_path(stack: str) -> str:
+    """Return the prefix of a backend's own `/health` and `/metrics` at the gateway."""
+    return f"/-/{stack}"

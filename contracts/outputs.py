@@ -229,3 +229,14 @@ class StackOutputs:
         tuple[GatewayBackend, ...] | None, Doc("Gateway: stacks behind it; null for other targets.")
     ] = None
     gateway_network: Annotated[GatewayNetwork | None, Doc("Gateway: its network; null for other targets.")] = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Stacks of the servers to which a gateway sends requests, without spares; empty for other targets."""
+        return tuple(one.stack for one in self.backends or () if one.address and not one.spare)
+
+    @property
+    def engines(self) -> int:
+        """Engines of all servers: the copies of a server with data parallelism, times the servers of a gateway."""
+        copies = self.vllm.get("dataParallelSize")
+        return (copies if isinstance(copies, int) else 1) * (len(self.servers) or 1)

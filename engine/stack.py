@@ -29,12 +29,25 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
         raise CommandRefusedError(f"Stack {stack} is not deployed. Run `pulumi up --stack {stack}`.")
+    if "next" in printed and not printed.get("endpoint"):
+        raise CommandRefusedError(
+            f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
+        )
     try:
         return from_json(StackOutputs, with_current_plan(raw))
     except ContractError as error:
         raise CommandRefusedError(
             f"The outputs of stack {stack} are from another version of the project: {error} Run `pulumi up --stack {stack}`."
         ) from None
+
+
+def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
+    """Raise CommandRefusedError if a stack is a gateway, with the stacks to use instead. `what` cannot be done with it, as a verb phrase."""
+    if outputs.backends is not None:
+        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
+        raise CommandRefusedError(
+            f"Stack {stack} is a gateway, which has no server of its own to {what}. Pass {instead}, one backend after another."
+        )
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:

@@ -95,6 +95,18 @@ class StackState:
         return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
 
     @property
+    def printed(self) -> Item:
+        """Outputs of the stack as the engine prints them, of any version of the project."""
+        found = map(as_mapping, as_sequence(as_mapping(self.raw.get("deployment")).get("resources")))
+        stack = next((one for one in found if one.get("type") == STACK_TYPE), None)
+        return as_mapping(stack.get("outputs") if stack is not None else None)
+
+    @property
+    def is_gateway(self) -> bool:
+        """True for a gateway, with or without a service."""
+        return self.printed.get("target") == "gateway"
+
+    @property
     def outputs(self) -> StackOutputs | None:
         """Outputs of the stack, or None if it is not deployed or was deployed by another version of the project."""
         found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pulumi
@@ -23,7 +23,7 @@ from contracts.resource_types import SERVICE_TYPE
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options
-from planning.rules.gateway import DeployedBackend
+from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
 from stacks.base import PORT, enable_apis
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
@@ -104,6 +104,7 @@ def _deployed(stack: str) -> DeployedBackend:
         address=_text(outputs, "address" if has_address else "endpoint"),
         state=_text(outputs, "state"),
         deadline=_text(outputs, "deadline"),
+        api_key_secret=_text(outputs, camel_case("api_key_secret")),
     )
 
 
@@ -226,11 +227,16 @@ def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
 
 
 def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first TPU backend, or the first spare: a request has one server."""
+    """Return the outputs. Model, plan, options and thresholds are those of the first TPU backend, or the first spare: a request has one server.
+
+    The price is that of the gateway and all servers that get requests.
+    """
     planned = gateway.plan.planned
     first = next((one for one in planned if one.settings.tpu is not None), planned[0])
     plan = plan_of(first.subject)
-    stack = gateway.ownership.stack
+    stack, summary = gateway.ownership.stack, plan.summary()
+    question = gateway.plan.question
+    price = usd_per_hour(question, [backend for backend in question.servers if backend.serves])
     return StackOutputs(
         target="gateway",
         model=first.settings.model,
@@ -238,12 +244,16 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         endpoint=known_after_up(service.uri),
         auth="id-token",
         image=known_after_up(foundation.image.ref),
-        plan=plan.summary(),
+        plan=replace(summary, cost=replace(summary.cost, usd_per_hour=price)),
         vllm=given_options(plan.vllm),
         smoke=smoke_thresholds(first.settings.smoke, first.subject, plan),
         labels={**gateway.settings.labels, **gateway.ownership.labels},
         project=gateway.settings.project,
         location=gateway.settings.gateway.region,
+        # All backends have the same key, or none.
+        api_key_secret=next(
+            (key for one in question.backends if one.deployed and (key := one.deployed.api_key_secret)), None
+        ),
         check=f"python -m scripts.smoke --stack {stack}",
         connect=f"python -m scripts.connect --stack {stack}",
         features=served_features(first.subject.resolved),

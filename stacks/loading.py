@@ -82,10 +82,17 @@ def from_values(
     """
     if values.get("target") == GATEWAY:
         raise SettingsError(
-            f'{origin}: {PRODUCT}:target = "{GATEWAY}": expected tpu or cloud-run here, because a gateway has no server of its own. '
-            "Name one of the stacks in its gateway.backends."
+            f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no server of its own. '
+            f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
         )
     return _validated(Settings, values, project=project, origin=origin, secrets=secrets)
+
+
+def _backends_of(values: Mapping[str, object]) -> str:
+    """Return the options for the backends of a gateway, such as "--stack tpu-a or --stack tpu-b"; empty if they cannot be read."""
+    backends = _mapping(values.get(GATEWAY)).get("backends")
+    named = [_mapping(one).get("stack") for one in cast("list[object]", backends)] if isinstance(backends, list) else []
+    return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
 
 
 def gateway_from_values(values: Mapping[str, object], *, project: str | None, origin: str) -> GatewayStack:

@@ -1,11 +1,12 @@
 """Server measured by a sweep."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from loadtest.client.given_url import server_root
+from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.openai import Headers
 from loadtest.errors import SweepError
 
@@ -30,6 +31,8 @@ class Endpoint:
     """Returns the headers of the next request. It may block, and is never called in the event loop."""
     not_reached: Callable[[Exception], str] = field(default=_reached, repr=False)
     """Returns a sentence if an error is a connection problem rather than a server problem, otherwise an empty string."""
+    metrics_paths: Sequence[str] = METRICS_PATHS
+    """Paths of its metrics, which are added up: one per server behind a gateway."""
 
 
 def given_endpoint(url: str) -> Endpoint:

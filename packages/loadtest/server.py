@@ -25,7 +25,6 @@ from loadtest.client.metrics import (
     TTFT_SUM,
     WAITING,
     Scrape,
-    parse_metrics,
 )
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
@@ -76,8 +75,7 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
         raise SweepError(f"--model is {model!r}, but the server serves {names}.")
     version = await _ask(client, "GET", "/version")
     tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
-    metrics = await _ask(client, "GET", "/metrics")
-    scrape = parse_metrics(str(metrics.body)) if metrics is not None else None
+    scrape = await client.scrape(limit_s=CALL_LIMIT_S)
     return ServerInfo(
         model=served.id,
         max_model_len=next((one.max_model_len for one in (served, *models) if one.max_model_len is not None), None),

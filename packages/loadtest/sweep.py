@@ -214,7 +214,10 @@ async def _sweep(
     settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _State
 ) -> SweepOutcome:
     proxy = _proxy(endpoint.base_url)
-    async with OpenAIClient(endpoint.base_url, endpoint.headers) as client, WorkerPool() as pool:
+    async with (
+        OpenAIClient(endpoint.base_url, endpoint.headers, endpoint.metrics_paths) as client,
+        WorkerPool() as pool,
+    ):
         try:
             info = await inspect_server(client, settings.model, chat=settings.chat)
         except UnreachableError as error:

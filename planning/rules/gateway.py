@@ -26,6 +26,8 @@ class DeployedBackend:
     """State of its capacity."""
     deadline: str = ""
     """Time at which Google deletes the machine (RFC 3339, UTC); empty without a run limit."""
+    api_key_secret: str = ""
+    """Version in Secret Manager of the API key for its callers; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +239,20 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
+def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float:
+    """Return the price per hour of the gateway's instances that always run and of these servers, without spares."""
+    each = sum(part.usd_per_hour for part in gateway_parts(question.scaling.region, question.prices))
+    costs = [backend.subject.cost.usd_per_hour for backend in servers if backend.subject is not None]
+    return sum(costs, each * question.scaling.min_instances)
+
+
 def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     scaling = question.scaling
     parts = gateway_parts(scaling.region, question.prices)
     each = sum(part.usd_per_hour for part in parts)
     assumed = f", assumed for {scaling.region}" if any(part.price.is_assumed for part in parts) else ""
-    servers = [backend.subject.cost for backend in question.servers if backend.subject is not None]
-    whole = sum((cost.usd_per_hour for cost in servers), each * scaling.min_instances)
+    servers = [backend for backend in question.servers if backend.subject is not None]
+    whole = usd_per_hour(question, servers)
     machines = f"{len(servers)} server{'s' if len(servers) != 1 else ''}"
     costs = f"An instance of the gateway costs ${each:.4f}/h (${each * _DAY_H:.2f} per day{assumed})."
     together = (

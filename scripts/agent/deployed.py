@@ -69,7 +69,9 @@ def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None
     inputs = as_mapping(item.get("inputs"))
     instances = _instances(inputs) if item.get("type") == SERVICE_TYPE else 1
     outputs = state.outputs
-    rate = outputs.plan.cost.usd_per_hour if outputs else _listed_usd_per_hour(item, inputs)
+    # The plan of a gateway has the price of its servers, which are in stacks of their own.
+    is_server = outputs is not None and outputs.target != "gateway"
+    rate = outputs.plan.cost.usd_per_hour if outputs and is_server else _listed_usd_per_hour(item, inputs)
     return None if rate is None or instances is None else rate * instances
 
 

@@ -53,9 +53,12 @@ def _read(options: AlertsOptions) -> "AlertReport":
     from cloud.alerts import POLICY_TYPE, read_alerts
     from contracts.errors import CommandRefusedError
     from engine import state as states
+    from engine.stack import require_server
     from scripts.cli.settings import stack_settings
 
     state = states.read(options.stack)
+    if state.outputs is not None:
+        require_server(options.stack, state.outputs, what="watch")
     project = state.outputs.project if state.outputs is not None else None
     if project is None:
         try:

@@ -35,7 +35,6 @@ URL_CONCURRENCY: Final = 32
 _FAILURES_IN_A_ROW: Final = 10
 """Requests without a response, beyond those in flight, after which the run stops."""
 _MAX_NUM_SEQS: Final = camel_case("max_num_seqs")
-_DATA_PARALLEL_SIZE: Final = camel_case("data_parallel_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +95,12 @@ def _target(server: BatchServerOptions, load: BatchLoadOptions) -> BatchTarget:
 
 
 def _planned_concurrency(stack: str, outputs: StackOutputs) -> int:
-    """Return max-num-seqs of all engines of the server: as set, as planned, or a common value if the settings file has changed."""
-    given, copies = outputs.vllm.get(_MAX_NUM_SEQS), outputs.vllm.get(_DATA_PARALLEL_SIZE)
-    replicas = copies if isinstance(copies, int) else 1
+    """Return max-num-seqs of all engines of all servers: as set, as planned, or a common value if the settings file has changed."""
+    given = outputs.vllm.get(_MAX_NUM_SEQS)
     if isinstance(given, int):
-        return given * replicas
+        return given * outputs.engines
     subject = deployed_plan(stack, outputs).subject
-    return URL_CONCURRENCY if subject is None else subject.resolved.max_num_seqs * replicas
+    return URL_CONCURRENCY if subject is None else subject.resolved.max_num_seqs * outputs.engines
 
 
 def _send_all(

@@ -16,6 +16,9 @@ def keep_sweep(stack: str, folder: Path, since: str) -> None:
     try:
         rows = [row for row in read_results(folder) if row["date"] >= since]
         outputs = stack_outputs(stack)
+        if outputs.target == "gateway":
+            say("bench", "the points are not recorded, because the plan is that of one server, not of a gateway.")
+            return
         plan = deployed_plan(stack, outputs)
         points = bench_points(rows, plan)
         if not points:

@@ -21,7 +21,7 @@ from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
-from scripts.bench.forecast import WITHOUT_STACK, PlanForecast, left_out
+from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast, left_out
 from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
@@ -82,7 +82,9 @@ def _with_folder(options: BenchOptions) -> BenchOptions:
     return replace(options, report=replace(options.report, out=out))
 
 
-def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast:
+def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
+    if outputs.target == "gateway":
+        return None
     answers = deployed_plan(stack, outputs).answers
     return PlanForecast(answers, outputs.features.image_tokens) if outputs.features else PlanForecast(answers)
 
@@ -101,6 +103,8 @@ def _with_adapters(options: BenchOptions) -> BenchOptions:
 
 
 def _deployment(outputs: StackOutputs) -> str | None:
+    if outputs.target == "gateway":  # its servers can change without it
+        return None
     identity = deployed_identity(outputs, None)
     return deployment_key(identity.image_digest, identity.settings_sha256)
 
@@ -124,7 +128,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
         raise SweepError(
             f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
         )
-    given_usd_per_hour = settings.usd_per_hour
+    given_usd_per_hour, is_gateway = settings.usd_per_hour, outputs.target == "gateway"
     with open_stack_access(outputs) as access:
         yield (
             endpoint_of(access),
@@ -138,8 +142,9 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),
-                kv_cache_tokens=outputs.plan.memory.kv_tokens,
+                kv_cache_tokens=None if is_gateway else outputs.plan.memory.kv_tokens * outputs.engines,
                 forecast=_forecast(settings.stack, outputs),
-                roofline=roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
+                no_forecast=WITH_GATEWAY if is_gateway else settings.no_forecast,
+                roofline=None if is_gateway else roofline_of(outputs.model, accelerator or outputs.plan.accelerator),
             ),
         )

@@ -8,10 +8,11 @@ from pathlib import Path
 from contracts.errors import CommandRefusedError
 from planning.planner import plan
 from scripts.capacity.gates import JudgedPlace
+from scripts.cli.settings import NO_PROJECT, gateway_settings
 from scripts.cli.settings_file import SettingsFile
 from stacks.loading import SettingsError
 from stacks.planned import to_deployment
-from stacks.settings import Settings
+from stacks.settings import Settings, TpuSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +70,23 @@ def _stopping(settings: Settings, folder: Path) -> set[str]:
 def _zones(stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, list[str], str]:
     """Return the open zones. A zone with a request of the stack stays first, because `up` releases capacity in removed zones."""
     held = [place for place in places if any(own.stack == stack for own in place.own)]
-    network = settings.tpu.existing_network if settings.tpu else None
+    regions = _regions(settings.tpu) if settings.tpu else None
     found = [place for place in places if place.is_open and place not in held]
-    if network is not None and settings.tpu is not None:
-        found = [place for place in found if place.place.rpartition("-")[0] in settings.tpu.regions]
+    if regions is not None:
+        found = [place for place in found if place.place.rpartition("-")[0] in regions]
     if not held and not found:
         raise CommandRefusedError(_nothing_open(places))
     zones = ", ".join(place.place for place in held)
     note = f"The stack has a capacity request in {zones}, which stays first." if held else ""
     return "tpu.zones", [place.place for place in (*held, *found)], note
+
+
+def _regions(tpu: TpuSettings) -> Sequence[str] | None:
+    """Return the regions in which the machines' network has a subnetwork; None if it is the stack's own, which can have any."""
+    gateway = gateway_settings(tpu.gateway, project=NO_PROJECT) if tpu.gateway else None
+    if gateway is not None:
+        return gateway.gateway.regions
+    return tpu.regions if tpu.gateway or tpu.existing_network else None
 
 
 def _region(settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, str, str]:

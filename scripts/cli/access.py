@@ -31,8 +31,10 @@ from urllib.parse import urlsplit, urlunsplit
 from contracts.capacity_states import WITHOUT_MACHINE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
+from contracts.gateway import backend_path
 from contracts.outputs import Auth, StackOutputs, Tunnel
 from loadtest.client.given_url import server_root
+from loadtest.client.metrics import METRICS_PATHS
 from loadtest.client.unix_url import MOST_PATH_BYTES, unix_url
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -211,6 +213,8 @@ class ServerAccess:
     """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
     """True if Google's front end responds for the server, as for Cloud Run. A failed connection then means a local network problem."""
+    metrics_paths: Sequence[str] = METRICS_PATHS
+    """Paths of the metrics, which are added up: one per server behind a gateway. Spares have none, because each read would start one."""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
@@ -243,6 +247,7 @@ def open_access(
     tunnel: Tunnel | None = None,
     api_key: str | None = None,
     behind_front_end: bool = False,
+    metrics_paths: Sequence[str] = METRICS_PATHS,
 ) -> Generator[ServerAccess]:
     """Open access to a server according to the outputs `endpoint`, `auth` and `tunnel`, and close it at the end.
 
@@ -259,6 +264,7 @@ def open_access(
             id_tokens=IdTokenSource(audience),
             api_key=api_key,
             behind_front_end=behind_front_end,
+            metrics_paths=metrics_paths,
         )
     else:
         if tunnel is None:
@@ -294,7 +300,10 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
         auth=outputs.auth,
         tunnel=outputs.tunnel,
         api_key=api_key,
-        behind_front_end=outputs.target == "cloud-run",
+        behind_front_end=outputs.target != "tpu",
+        metrics_paths=METRICS_PATHS
+        if outputs.target != "gateway"
+        else [f"{backend_path(server)}/metrics" for server in outputs.servers],
     )
 
 

@@ -28,7 +28,10 @@ def not_reached(access: ServerAccess, error: Exception) -> str:
 def endpoint_of(access: ServerAccess) -> Endpoint:
     """Return the server as an endpoint for the load tester."""
     return Endpoint(
-        base_url=access.base_url, headers=access.headers, not_reached=lambda error: not_reached(access, error)
+        base_url=access.base_url,
+        headers=access.headers,
+        not_reached=lambda error: not_reached(access, error),
+        metrics_paths=access.metrics_paths,
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from stacks.settings import Settings
+    from stacks.settings import GatewayStack, Settings
 
 NO_PROJECT: Final = "planned-without-a-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""
@@ -24,6 +24,26 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
         return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)
     except SettingsError as error:
         raise CommandRefusedError(str(error)) from None
+
+
+def gateway_settings(stack: str, *, project: str | None = None) -> "GatewayStack | None":
+    """Return the settings of a gateway; None if the file is missing or that of another target. Raises CommandRefusedError if it is invalid."""
+    from engine.runner import project_folder  # noqa: PLC0415 - as above
+    from stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
+
+    path = project_folder() / f"Pulumi.{stack}.yaml"
+    if not is_gateway_file(path):
+        return None
+    try:
+        return gateway_from_file(path, project=project)
+    except SettingsError as error:
+        raise CommandRefusedError(str(error)) from None
+
+
+def stack_project(stack: str, *, project: str | None = None) -> str:
+    """Return the project of any stack. Raises CommandRefusedError as `stack_settings` does."""
+    gateway = gateway_settings(stack, project=project)
+    return (gateway or stack_settings(stack, project=project)).project
 
 
 def registry_host(settings: "Settings") -> str:

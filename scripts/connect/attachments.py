@@ -39,7 +39,7 @@ class Attachment:
 
 def request_limit(outputs: StackOutputs | None) -> int:
     """Return the maximum size of a request, in bytes: that of Cloud Run, or that of the local proxy."""
-    is_cloud_run = outputs is not None and outputs.target == "cloud-run"
+    is_cloud_run = outputs is not None and outputs.target != "tpu"
     return CLOUD_RUN_REQUEST_BYTES if is_cloud_run else MAX_BODY_BYTES
 
 

@@ -42,17 +42,20 @@ class DoctorOptions:
 
 
 def _doctor(options: DoctorOptions) -> ExitCode:
-    from scripts.cli.settings import stack_settings
+    from scripts.cli.settings import gateway_settings, stack_settings
     from scripts.doctor.run import examine
     from stacks.loading import project_from_environment
 
-    settings = stack_settings(options.stack, project=options.project) if options.stack is not None else None
-    project = options.project or (settings.project if settings else project_from_environment())
+    gateway = gateway_settings(options.stack, project=options.project) if options.stack is not None else None
+    has_server = options.stack is not None and gateway is None
+    settings = stack_settings(options.stack or "", project=options.project) if has_server else None
+    found = settings or gateway
+    project = options.project or (found.project if found else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = settings.model_copy(update={"project": project})
-    lines = examine(project, options.stack, settings)
+    lines = examine(project, options.stack, settings, gateway)
     ready = all(line.state == "ok" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
         print(json.dumps(_report(project, options.stack, lines, ready=ready)))

@@ -7,7 +7,7 @@ from typing import Literal
 from cloud.caller import GoogleCaller
 from cloud.google_api import GoogleListError
 from contracts.errors import ScriptError
-from stacks.settings import Settings
+from stacks.settings import GatewayStack, Settings
 
 State = Literal["ok", "missing", "unknown"]
 
@@ -34,6 +34,8 @@ class Checkup(GoogleCaller):
     stack: str | None = None
     settings: Settings | None = None
     """Settings of the stack. None: check only what every stack needs."""
+    gateway: GatewayStack | None = None
+    """Settings of a gateway, which has no `settings`."""
 
     def refused(self, check: str, api: str, role: str, error: GoogleListError, *, about: str = "") -> Diagnosis:
         """Return the result of a check whose call Google rejected; `about` as in `refusal`."""

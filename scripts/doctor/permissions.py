@@ -102,7 +102,16 @@ _NETWORKS = RolePermissions(
         *(f"compute.routers.{verb}" for verb in _OWN),
     ),
 )
+_IN_GATEWAY = RolePermissions(
+    "roles/compute.networkAdmin",
+    ("compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.use"),
+)
+"""Machines and firewall rules in the network of a gateway."""
 _FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
+
+
+GATEWAY: Sequence[RolePermissions] = (*COMMON, _SERVICES, _NETWORKS, _LOGS)
+"""Permissions for a gateway: its service and its network. Each backend needs those of its own stack."""
 
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
@@ -121,7 +130,9 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
         needed.append(_ACCOUNT_ACCESS)
     if settings.tpu is not None:
         needed += [_NODES if settings.tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL]
-        needed += [] if settings.tpu.existing_network else [_NETWORKS, _FIREWALLS]
+        needed += (
+            [] if settings.tpu.existing_network else [_IN_GATEWAY if settings.tpu.gateway else _NETWORKS, _FIREWALLS]
+        )
     elif settings.cloud_run is not None:
         needed += _of_service(settings.cloud_run)
     if settings.tpu is not None or settings.cloud_run is not None:

@@ -10,8 +10,8 @@ from cloud.google_api import GoogleListError
 from cloud.quotas import VIEWER
 from contracts.fields import as_mapping, as_sequence
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.doctor.permissions import RolePermissions, permissions_of
-from stacks.apis import COMMON_APIS, LOG_APIS, apis_of
+from scripts.doctor.permissions import GATEWAY, RolePermissions, permissions_of
+from stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
 from stacks.settings import TpuSettings
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
@@ -22,7 +22,7 @@ _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the checks of a project. Each sends one request."""
     yield Check(name="APIs", run=partial(_apis, checkup))
-    for needed in permissions_of(checkup.settings):
+    for needed in GATEWAY if checkup.gateway else permissions_of(checkup.settings):
         yield Check(name=f"permissions of {needed.role}", run=partial(_permissions, checkup, needed))
     for constraint in _constraints(checkup):
         yield Check(name=f"policy {constraint.name}", run=partial(_policy, checkup, constraint))
@@ -30,7 +30,8 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
     settings = checkup.settings
-    needed = (*apis_of(settings), *LOG_APIS) if settings else COMMON_APIS
+    own = GATEWAY_APIS if checkup.gateway else COMMON_APIS
+    needed = (*apis_of(settings), *LOG_APIS) if settings else own
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
     try:
         enabled = read_enabled_apis(checkup.google, checkup.project, apis)
@@ -81,7 +82,9 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     settings = checkup.settings
     if settings and settings.tpu:
         yield from _machine_constraints(checkup, settings.tpu)
-    for region in settings.regions if settings else ():
+    gateway = checkup.gateway.gateway if checkup.gateway else None
+    regions = dict.fromkeys([gateway.region, *gateway.regions]) if gateway else ()
+    for region in settings.regions if settings else regions:
         yield _Constraint(
             name=f"gcp.resourceLocations for {region}",
             refusal=partial(_refuses_location, region),

@@ -15,7 +15,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
 from scripts.doctor import capacity, machine, model, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from stacks.settings import Settings
+from stacks.settings import GatewayStack, Settings
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
@@ -26,7 +26,9 @@ NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
 
 
-def examine(project_id: str, stack: str | None, settings: Settings | None) -> Sequence[Diagnosis]:
+def examine(
+    project_id: str, stack: str | None, settings: Settings | None, gateway: GatewayStack | None = None
+) -> Sequence[Diagnosis]:
     """Return the results of all checks, in a fixed order."""
     try:
         credentials = google_api.credentials()
@@ -38,7 +40,14 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
     if any(line.state != "ok" and line.check == "credentials" for line in lines):
         return lines
     caller = caller_of(project_id, credentials)
-    checkup = Checkup(project=project_id, google=caller.google, member=caller.member, stack=stack, settings=settings)
+    checkup = Checkup(
+        project=project_id,
+        google=caller.google,
+        member=caller.member,
+        stack=stack,
+        settings=settings,
+        gateway=gateway,
+    )
     found = concurrently([*_checks(checkup), Check(name=QUOTA_PROJECT, run=lambda: _quota_project(checkup))])
     refused = [line for line in found if line.check == QUOTA_PROJECT and line.state == "missing"]
     if not refused:

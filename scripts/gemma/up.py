@@ -32,6 +32,7 @@ from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
+from stacks.loading import is_gateway_file
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _ACTIVE: Final = "ACTIVE"
@@ -69,6 +70,8 @@ def _up(options: UpOptions) -> ExitCode:
 def _require_stack(stack: str) -> None:
     """Raise CommandRefusedError if the stack has no settings, or if the backend does not know it."""
     runner.require_stacks([stack])
+    if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
+        raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
     if stack not in runner.listed_stacks():
         raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
 

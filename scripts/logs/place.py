@@ -31,7 +31,7 @@ class ServerLog:
     def filter(self, since: datetime) -> str:
         """Return the filter for the logs since a time."""
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
-        if self.target == "cloud-run":
+        if self.target != "tpu":
             return RevisionLog(
                 project=self.project, location=self.location, service=names.base, revision=None, since=moment
             ).filter
@@ -63,7 +63,7 @@ def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
         stack=stack,
         project=outputs.project,
         target=outputs.target,
-        location=outputs.location if outputs.target == "cloud-run" else "",
+        location=outputs.location if outputs.target != "tpu" else "",
         api_key_secret=outputs.api_key_secret,
     )
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from contracts.server_change import ChangedValue
 from scripts.preview.plans import StackDescription
 from stacks.settings.block import EffectName
-from stacks.settings.keys import setting_fields
+from stacks.settings.keys import gateway_fields, setting_fields
 
 StackEffect = Literal["nothing", "update", "restart", "revision", "service", "capacity", "target"]
 """From mildest to strongest: nothing that runs; resources other than the server; a restart of the server on its node; a new revision of the
@@ -95,7 +95,7 @@ def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
 @cache
 def stated_effects() -> Mapping[str, EffectName | None]:
     """Return the effect of each setting by key (`stacks.settings.block.OnChange`)."""
-    return {field.key: field.effect for field in setting_fields()}
+    return {field.key: field.effect for field in (*gateway_fields(), *setting_fields())}
 
 
 def weights_to_stage(before: StackDescription | None, after: StackDescription) -> Iterator[str]:

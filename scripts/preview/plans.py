@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast
@@ -20,10 +21,11 @@ from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
 from planning.solve.wording import worded
 from planning.units import format_duration
-from stacks.loading import SettingsError, from_file, read_yaml
+from stacks.gateway_plan import plan_gateway
+from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS
-from stacks.settings import Settings
+from stacks.settings import GatewayStack, Settings
 from stacks.units import format_memory
 from stacks.wording import StackWording
 
@@ -118,6 +120,8 @@ def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument
 def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
     """Return one stack's plan, or the error message."""
     path = folder / f"Pulumi.{stack}.yaml"
+    if is_gateway_file(path):
+        return _described_gateway(path, stack, date=date)
     try:
         settings = from_file(path, project=UNKNOWN_PROJECT)
     except SettingsError as error:
@@ -142,6 +146,32 @@ def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
     )
 
 
+def _described_gateway(path: Path, stack: str, *, date: str) -> StackDescription:
+    """Return a gateway's settings and findings. It has no plan of its own, and the addresses of its backends are unknown here."""
+    try:
+        settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
+        found = plan_gateway(settings, stack, None, path.parent, today=date)
+    except (SettingsError, PlanningError) as error:
+        return StackDescription(stack=stack, error=masked(str(error)))
+    # Whether a spare accepts the gateway's account is unknown without the project in its name.
+    unknown = found.question.member if settings.project == UNKNOWN_PROJECT else None
+    findings = [one for one in found.findings if unknown is None or unknown not in one.message]
+    return StackDescription(
+        stack=stack,
+        settings=flat_settings(settings),
+        findings=tuple(
+            DescribedFinding(
+                id=one.id,
+                severity=one.severity,
+                text=masked(f"{one.id}: {one.message} {one.advice}".rstrip()),
+                accepted=False,
+                stops=one.severity == "block",
+            )
+            for one in findings
+        ),
+    )
+
+
 def write_plans(path: Path, document: PlansDocument) -> None:
     """Store the plans of a checkout."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +188,7 @@ def read_plans(path: Path) -> PlansDocument:
     return document
 
 
-def flat_settings(settings: Settings) -> dict[str, str]:
+def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
     """Return the effective settings by key, with defaults, spelled as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
     _flatten(settings, "", found)
@@ -190,7 +220,15 @@ def _spelled(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         items = cast("Mapping[str, object]", value).items()
         return ", ".join(f"{key}: {item}" for key, item in items)
-    return ", ".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
+    return ", ".join(map(_item, cast("list[object]", value))) if isinstance(value, list) else str(value)
+
+
+def _item(value: object) -> str:
+    """Return an item of a list; a block as its keys without defaults."""
+    if not isinstance(value, BaseModel):
+        return str(value)
+    given = value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return f"{{ {', '.join(f'{key}: {json.dumps(item) if isinstance(item, bool) else item}' for key, item in given.items())} }}"
 
 
 def _encrypted(path: Path) -> dict[str, str]:

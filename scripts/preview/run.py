@@ -20,6 +20,7 @@ from scripts.preview.against_base import Base, between
 from scripts.preview.plans import UNKNOWN_PROJECT
 from scripts.preview.report import StackPreview, write
 from scripts.preview.without_secrets import without_secrets
+from stacks.loading import is_gateway_file
 
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Pieces of Google's error messages that point to the project or the caller."""
@@ -102,9 +103,10 @@ def _previewed(stack: str, *, create: bool, hide: bool) -> tuple[Mapping[str, ob
     """
     try:
         with contextlib.ExitStack() as held:
-            if hide:
+            hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
+            if hides:
                 held.enter_context(frozen_here(stack))
-            is_known = held.enter_context((without_secrets if hide else selected_or_new)(stack, create=create))
+            is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack, create=create))
             return preview(stack), is_known
     except PreviewFailedError as failed:
         raise ScriptError(_with_hint(stack, str(failed))) from None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
-from engine.stack import stack_outputs
+from engine.stack import require_server, stack_outputs
 from loadtest.client.unix_url import plain_url
 from scripts.cli.access import ServerAccess, open_stack_access, open_url_access
 from scripts.cli.command import say
@@ -125,6 +125,7 @@ def _opened(options: QualityOptions) -> Generator[_Server]:
         raise CommandRefusedError("No server selected. Pass --stack NAME or --url URL.")
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
+        require_server(server.stack, outputs, what="measure")
         with open_stack_access(outputs) as access:
             yield _Server(access=access, outputs=outputs)
         return

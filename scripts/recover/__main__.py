@@ -36,12 +36,12 @@ class RecoverOptions:
 
 def _recover(options: RecoverOptions) -> ExitCode:
     from cloud import google_api
-    from scripts.cli.settings import stack_settings
+    from scripts.cli.settings import stack_project
     from scripts.recover import run
 
     started_s = time.monotonic()
     stack = options.stack
-    api = google_api.connect(stack_settings(stack).project)
+    api = google_api.connect(stack_project(stack))
     if options.dry_run or options.plan is not None:
         found = _grouped(run.look(stack, api))
         shown = {key: [finding.to_json() for finding in group] for key, group in found.items()}

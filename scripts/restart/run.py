@@ -8,7 +8,7 @@ from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.deployment import ResourceState, read_deployment
 from engine.locks import require_dead, stack_locks
-from engine.stack import outputs_in
+from engine.stack import outputs_in, require_server
 from planning.errors import PlanningError
 from planning.planner import plan
 from scripts.cli.settings import stack_settings
@@ -34,6 +34,7 @@ def restart_of(stack: str, say: Say) -> Restart:
         require_dead(stack, locks)
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
+    require_server(stack, outputs, what="restart")
     server = next((one for one in resources if one.type in {CAPACITY_TYPE, SERVICE_TYPE} and not one.delete), None)
     if server is None:
         raise CommandRefusedError(f"Stack {stack} has no server. Run `pulumi up --stack {stack}`.")

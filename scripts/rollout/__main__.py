@@ -92,13 +92,14 @@ def _of_stack(stack: str) -> "Rollout":
     from engine import runner
     from engine.deployment import read_deployment
     from engine.locks import past_dead_locks
-    from engine.stack import outputs_in
+    from engine.stack import outputs_in, require_server
     from scripts.rollout.gates import TagGates
     from scripts.rollout.run import Rollout
     from scripts.rollout.service import IMAGE_PULL_S, ServiceAtGoogle
 
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
+    require_server(stack, outputs, what="roll out")
     if outputs.rollout is None:
         raise CommandRefusedError(
             f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. To use rollouts, set it in Pulumi.{stack}.yaml, "

@@ -86,7 +86,9 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         outputs = stack_outputs(server.stack)
         recorder = SmokeRecorder(stack=server.stack, outputs=outputs, plan=deployed_plan(server.stack, outputs))
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
-        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, recorder.plan.smoke, failure)
+        # The plan is that of one server.
+        planned = recorder.plan.smoke if outputs.target != "gateway" else None
+        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     elif server.url is not None and server.model:
         way = open_url_access(server.url)
         features = _features(options.thresholds.features)

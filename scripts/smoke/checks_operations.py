@@ -1,7 +1,6 @@
 """Checks of metrics and of the options in effect."""
 
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Final
 
 from contracts.outputs import MemorySummary
@@ -12,8 +11,8 @@ from loadtest.client.metrics import (
     RUNNING,
     WAITING,
     Scrape,
-    parse_metrics,
 )
+from loadtest.client.openai import ServerError, UnreachableError
 from planning.solve.residuals import KV_TOLERANCE
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, warned
@@ -23,10 +22,12 @@ ROUNDING: Final = 1e-6
 
 
 async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:
-    answer = await context.client.get("/metrics", limit_s=CALL_LIMIT_S)
-    if answer.status != HTTPStatus.OK:
-        return None, f"/metrics returned {answer.status}"
-    return parse_metrics(str(answer.body)), ""
+    try:
+        return await context.client.metrics(limit_s=CALL_LIMIT_S), ""
+    except UnreachableError:
+        raise
+    except ServerError as error:
+        return None, str(error)
 
 
 async def metrics(context: CheckContext) -> Outcome:

@@ -133,7 +133,7 @@ def run_smoke(
 async def _run_all(
     access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, checks: tuple[Check, ...], known: _Known
 ) -> None:
-    async with OpenAIClient(access.base_url, access.headers) as client:
+    async with OpenAIClient(access.base_url, access.headers, access.metrics_paths) as client:
         context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
         for check in checks:
             report_progress(f"{check.name} …")

@@ -18,6 +18,7 @@ from engine.locks import StackLock, stack_locks
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
+from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, learn_command, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
 from scripts.status.refresh import refreshed_drift
@@ -72,6 +73,8 @@ class _Known:
     locks: tuple[StackLock, ...]
     outputs: StackOutputs | None
     serves: DeployedServer | None
+    front: "_Known | None" = None
+    """The gateway that sends requests to its server, if that is one of the stacks."""
     not_asked: str | None = None
     answers: dict[str, object] = field(default_factory=dict[str, object])
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
@@ -87,7 +90,10 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
         raise ScriptError(NOT_LOGGED_IN)
     if request.stack and found[0].status == "missing":
         _require_settings(request.stack, found[0])
+    if request.stack:
+        found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
+    _find_fronts(known)
     tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
     answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
     for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
@@ -97,7 +103,15 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
     now_s = clock()
     now = datetime.fromtimestamp(now_s, UTC)
-    return StatusReport(at_s=now_s, simulated=is_simulated(), stacks=tuple(_status(one, now) for one in known))
+    rows = [_status(one, now) for one in known]
+    return StatusReport(
+        at_s=now_s,
+        simulated=is_simulated(),
+        stacks=tuple(
+            judged_gateway(row, one.state, rows) if one.state.is_gateway else row
+            for row, one in zip(rows, known, strict=True)
+        ),
+    )
 
 
 def _require_settings(stack: str, state: StackState) -> None:
@@ -114,25 +128,42 @@ def _known(state: StackState) -> _Known:
     )
 
 
+def _find_fronts(known: Sequence[_Known]) -> None:
+    """Set the gateway of each server. Its address there needs no tunnel."""
+    fronts = {server: one for one in known if one.outputs is not None for server in one.outputs.servers}
+    for one in known:
+        one.front = fronts.get(one.state.stack)
+
+
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
     """Return the queries for a stack by source."""
     stack, outputs, found = one.state.stack, one.outputs, one.serves
     queries: dict[str, Callable[[], object]] = {}
     if found is not None:
         queries[GOOGLE] = partial(_query_google, found, stack)
+    if found is not None and not one.state.is_gateway:
         queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
-        one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
-        queries[MEASURED] = partial(rate_facts, stack, outputs)
         queries[SETTINGS] = partial(settings_drift, stack, outputs)
-        if one.not_asked is None:
-            queries[ENDPOINT] = partial(server_facts, outputs)
+        if not one.state.is_gateway:
+            queries[MEASURED] = partial(rate_facts, stack, outputs)
+        queries |= _of_server(one, request)
     if request.refresh and one.state.resources:
         queries[REFRESH] = partial(refreshed_drift, stack)
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
     return queries
+
+
+def _of_server(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
+    """Return the query for the server, through its gateway if it has one; nothing if it is not to be queried."""
+    asked = one.front or one
+    if asked.outputs is None:
+        return {}
+    one.not_asked = why_not_asked(asked.outputs, asked.serves, tunnel=request.tunnel, wake=request.wake)
+    backend = one.state.stack if one.front is not None else None
+    return {} if one.not_asked else {ENDPOINT: partial(server_facts, asked.outputs, backend)}
 
 
 def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
@@ -158,6 +189,8 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     refreshed, alerts = one.answers.get(REFRESH), one.answers.get(ALERTS)
     facts = _of_settings(cloud, outputs) if isinstance(cloud, CloudFacts) else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
+    if one.state.is_gateway:
+        target = "gateway"
     drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
     drift += cast("Sequence[str]", refreshed or ())
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
@@ -168,7 +201,8 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         deployed=outputs is not None and found is not None,
         target=target,
         model=outputs.model if outputs else None,
-        accelerator=outputs.plan.accelerator if outputs else None,
+        accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
+        address=_address(outputs),
         cloud=facts,
         server=server if isinstance(server, ServerFacts) else None,
         server_not_asked=one.not_asked,
@@ -180,6 +214,12 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         unanswered=(*one.unanswered, *unknown),
     )
     return replace(status, next_command=next_command(status, one.state, one.locks), learn_command=learn_command(status))
+
+
+def _address(outputs: StackOutputs | None) -> str:
+    if outputs is None:
+        return ""
+    return outputs.endpoint if outputs.target == "cloud-run" else outputs.address or ""
 
 
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:

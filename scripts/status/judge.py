@@ -150,7 +150,11 @@ def learn_command(status: StackStatus) -> str:
     is_ready = status.server is not None and status.server.health == "ready"
     if not is_ready and status.server is None and cloud is not None:
         is_ready = READY in {cloud.phase, cloud.state.lower()} and bool(cloud.running)
-    return f"python -m scripts.plan learn --stack {status.stack}" if is_ready and status.deployed else ""
+    return (
+        f"python -m scripts.plan learn --stack {status.stack}"
+        if is_ready and status.deployed and status.target != "gateway"
+        else ""
+    )
 
 
 def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
@@ -165,7 +169,7 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    yield google == "FAILED" and status.target == "cloud-run", "{run}.logs {stack}"
+    yield google == "FAILED" and status.target != "tpu", "{run}.logs {stack}"
     yield google in DEAD_STATES, "pulumi up --refresh {stack}"
     yield phase in {FAILED, RETRYING}, "{run}.logs {stack}"
     yield bool(state.pending), "{run}.recover {stack}"

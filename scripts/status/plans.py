@@ -4,7 +4,7 @@ from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
 from scripts.cli.measured.identity import deployed_identity, settings_identity
 from scripts.cli.measured.store import read_measured
-from scripts.cli.settings import stack_settings
+from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.status.report import RateFacts
 
 
@@ -30,11 +30,16 @@ def rate_facts(stack: str, outputs: StackOutputs) -> RateFacts:
 def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
     """Return how the settings file differs from the deployment, as a sentence; None if it does not.
 
-    Compares model, accelerator, vLLM options and image digest. Raises ScriptError if the file is missing or invalid.
+    Compares model, accelerator, vLLM options and image digest; of a gateway, the backends. Raises ScriptError if the file is missing or invalid.
     """
     from planning.cost.subject import examine  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
+    gateway = gateway_settings(stack, project=outputs.project)
+    if gateway is not None:
+        named = [(one.stack, one.spare) for one in gateway.gateway.backends]
+        is_same = named == [(one.stack, one.spare) for one in outputs.backends or ()]
+        return None if is_same else f"The backends in Pulumi.{stack}.yaml have changed since the last `pulumi up`."
     settings = stack_settings(stack, project=outputs.project)
     try:
         wanted = settings_identity(settings, examine(to_deployment(settings)).resolved)

@@ -108,7 +108,13 @@ def _table(report: StatusReport, title: str) -> FittedTable:
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     cloud, server = status.cloud, status.server
     if cloud is None:
-        state = "not deployed" if not status.deployed and not status.unanswered else "unknown"
+        state = (
+            "network only"
+            if status.target == "gateway"
+            else "not deployed"
+            if not status.deployed and not status.unanswered
+            else "unknown"
+        )
         return (status.stack, state, "", "", "", "", "", "")
     left_s = status.left_s(now_s)
     phase = cloud.phase or (status.health if cloud.state == "READY" else "") or ""

@@ -119,6 +119,8 @@ class StackStatus:
     target: str | None = None
     model: str | None = None
     accelerator: str | None = None
+    address: str = ""
+    """Address at which a gateway reaches the server, as of the last `pulumi up`; empty without one."""
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
     server_not_asked: str | None = None

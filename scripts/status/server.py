@@ -1,13 +1,15 @@
 """Query the health and load of a stack's server."""
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
+from contracts.gateway import backend_path
 from contracts.outputs import StackOutputs
-from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
+from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, Scrape, merged, parse_metrics
 from scripts.status.cloud import DeployedServer
 from scripts.status.report import ServerFacts
 
@@ -18,7 +20,7 @@ def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel
     """Return why the server is not queried, as a sentence; None if it is."""
     if outputs.auth == "tunnel" and not tunnel:
         return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
-    if outputs.target == "cloud-run" and not wake and _sleeps(found):
+    if outputs.target != "tpu" and not wake and _sleeps(found):
         return "Not checked: with minInstances 0, a request may start an instance. Pass --wake to check anyway."
     return None
 
@@ -29,26 +31,30 @@ def _sleeps(found: DeployedServer | None) -> bool:
     return not least
 
 
-def server_facts(outputs: StackOutputs) -> ServerFacts:
-    """Return the health and load of the server. Raises ScriptError if it is unreachable."""
+def server_facts(outputs: StackOutputs, backend: str | None = None) -> ServerFacts:
+    """Return the health and load of a server, or of all servers of a gateway together; with `backend`, of that stack through its gateway.
+
+    Raises ScriptError if it is unreachable.
+    """
     from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
     from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
 
     with open_stack_access(outputs) as access:
         try:
-            health = call_once(access.base_url, access.headers, "GET", "/health", limit_s=ANSWER_LIMIT_S)
+            call = partial(call_once, access.base_url, access.headers, "GET", limit_s=ANSWER_LIMIT_S)
+            prefix = backend_path(backend) if backend else ""
+            health = call(f"{prefix}/health")
             if health.status != HTTPStatus.OK:
                 return ServerFacts(health=f"HTTP {health.status}")
-            answer = call_once(access.base_url, access.headers, "GET", "/metrics", limit_s=ANSWER_LIMIT_S)
+            answers = [call(path) for path in ([f"{prefix}/metrics"] if backend else access.metrics_paths)]
         except UnreachableError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
-    if answer.status != HTTPStatus.OK:
+    if any(answer.status != HTTPStatus.OK for answer in answers):
         return ServerFacts(health="ready")
-    return ServerFacts(health="ready", **_load(str(answer.body)))
+    return ServerFacts(health="ready", **_load(merged(parse_metrics(str(answer.body)) for answer in answers)))
 
 
-def _load(text: str) -> Mapping[str, float | None]:
-    scrape = parse_metrics(text)
+def _load(scrape: Scrape) -> Mapping[str, float | None]:
     return {
         "running_requests": scrape.total(RUNNING),
         "waiting_requests": scrape.total(WAITING),

@@ -91,7 +91,7 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
         output.report_progress(sentence)
     over = [item for item in stacks if item.exceeded]
     receipts = [
-        _torn_down(replace(request, stack=item.owner.stack), item, api, output)
+        _torn_down(replace(request, stack=item.owner.stack, over_limit=True), item, api, output)
         for item in over
         if not _works_again(item, seen.found, api, output)
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud.found import FoundResource
+from cloud.kinds import SUBNETWORK
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVICE
@@ -17,6 +18,8 @@ from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.would_delete import number_of, searched, would_delete
 
+IN_USE: Final = "already being used by"
+"""Words of Compute Engine about a resource in use."""
 _ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
@@ -85,6 +88,12 @@ def text_of(receipt: Receipt, path: Path) -> str:
         for item in receipt.deletions
         if item.detail
     ]
+    if any(item.kind == SUBNETWORK for item in receipt.leaked) and any(
+        IN_USE in item.detail for item in receipt.deletions
+    ):
+        lines.append(
+            "Cloud Run holds a subnetwork for up to two hours after its service is gone. Then run the same command again."
+        )
     lines += receipt.unknown
     lines += receipt.warnings
     return "\n".join([*lines, f"Receipt: {path}"])

@@ -7,7 +7,7 @@ always run, even if destroy fails.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,15 +34,14 @@ from engine.deployment import (
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
-from scripts.cli.settings import stack_settings
+from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending, pending_store
 from scripts.teardown.output import TeardownOutput
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.retained_bucket import RetainedBucket, retained_bucket
 from scripts.teardown.would_delete import counted
-from stacks.apis import apis_of
+from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
-from stacks.settings import Settings
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
@@ -61,6 +60,20 @@ class TeardownRequest:
     include_retained: bool = False
     """Delete a bucket with `bucket.retainOnDestroy` too."""
     dry_run: bool = False
+    over_limit: bool = False
+    """The stack exceeds its limits, so it is torn down as far as other stacks in its network allow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsFacts:
+    """What a search needs from a stack's settings."""
+
+    project: str
+    zones: Sequence[str]
+    regions: Sequence[str]
+    bucket: str | None
+    """A bucket of another owner, on which the stack has grants."""
+    apis: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +81,7 @@ class TeardownInputs:
     """States, settings and projects that are read before the first call to Google."""
 
     states: Sequence[StackState]
-    settings: Mapping[str, Settings]
+    settings: Mapping[str, SettingsFacts]
     projects: Sequence[str]
     read_errors: Sequence[str]
     """States and settings that could not be read, one sentence each."""
@@ -100,6 +113,7 @@ class Teardown:
         self.warnings += self.known.read_errors
         self.search()
         self._require_known_stack()
+        self._require_no_guests()
         if not self.request.dry_run:
             self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
             for state in self.known.states:
@@ -134,9 +148,7 @@ class Teardown:
                 unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
         each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
         resources = tuple(sorted(each, key=lambda item: (order_of(item.kind), item.kind)))
-        self.searches.append(
-            Inventory(found=resources, calls=found.calls, unknown=tuple(unknown), elapsed_s=found.elapsed_s)
-        )
+        self.searches.append(replace(found, found=resources, unknown=tuple(unknown)))
         self.leaked = tuple(item for item in resources if not self._is_retained(item))
         self.retained = tuple(retained_bucket(self.api, item) for item in resources if self._is_retained(item))
 
@@ -179,10 +191,10 @@ class Teardown:
     def _scope(self) -> Scope:
         settings = self.known.settings.values()
         zones = [zone for state in self.known.states for zone in state.zones]
-        zones += [zone for item in settings if item.tpu for zone in item.tpu.zones]
+        zones += [zone for item in settings for zone in item.zones]
         regions = [region for item in settings for region in item.regions]
         buckets = [bucket for state in self.known.states for bucket in state.buckets]
-        buckets += [item.bucket.existing for item in settings if item.bucket.existing]
+        buckets += [item.bucket for item in settings if item.bucket]
         return Scope(
             projects=self.known.projects,
             stack=self.request.stack,
@@ -204,7 +216,7 @@ class Teardown:
             settings = self.known.settings.get(state.stack)
             if settings is None and not state.apis:
                 return None
-            found |= {*state.apis, *(apis_of(settings) if settings else ())}
+            found |= {*state.apis, *(settings.apis if settings else ())}
         return frozenset(found) or None
 
     def _kept(self) -> Iterator[FoundResource]:
@@ -226,6 +238,22 @@ class Teardown:
             raise CommandRefusedError(
                 f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
             )
+
+    def _require_no_guests(self) -> None:
+        """Reject a network with resources of other stacks, before anything is deleted. Raises CommandRefusedError; a dry run and a limit warn."""
+        guests = self.searches[-1].guests
+        if not guests:
+            return
+        stacks = sorted({item.owner.stack for item in guests})
+        commands = " and ".join(f"`python -m scripts.teardown --stack {stack}`" for stack in stacks)
+        refusal = (
+            f"The network of stack {self.request.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
+            f"deletes no network in use. Run {commands} first."
+        )
+        if self.request.dry_run or self.request.over_limit:
+            self.warnings.append(refusal)
+        else:
+            raise CommandRefusedError(f"{refusal} Nothing was changed.")
 
     # Confirmation
 
@@ -391,21 +419,37 @@ class Teardown:
             self.warnings.append(f"{warning}{copied}")
 
 
+def _facts(stack: str) -> SettingsFacts:
+    gateway = gateway_settings(stack)
+    if gateway is not None:
+        regions = [gateway.gateway.region, *gateway.gateway.regions]
+        return SettingsFacts(project=gateway.project, zones=(), regions=regions, bucket=None, apis=GATEWAY_APIS)
+    settings = stack_settings(stack)
+    return SettingsFacts(
+        project=settings.project,
+        zones=settings.tpu.zones if settings.tpu else (),
+        regions=settings.regions,
+        bucket=settings.bucket.existing,
+        apis=apis_of(settings),
+    )
+
+
 def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownInputs:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
     read_errors: list[str] = []
     found = [states.read(request.stack)] if request.stack else states.all_states()
-    settings: dict[str, Settings] = {}
+    settings: dict[str, SettingsFacts] = {}
     for state in found:
         if state.status != "read" and (request.stack or state.status != "missing"):
             read_errors.append(f"{state.detail} Continuing without the state.")
         try:
-            settings[state.stack] = stack_settings(state.stack)
+            settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
     for error in read_errors:
         report(error)
-    found = [pending_store.remembered(state) for state in found]
+    # A gateway's network goes after the machines in it.
+    found = sorted(map(pending_store.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
     environment = project_from_environment()

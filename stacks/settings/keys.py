@@ -5,6 +5,7 @@ from functools import cache
 from typing import NamedTuple, get_args
 
 from stacks.settings.block import Block, EffectName, Judged, OnChange
+from stacks.settings.gateway import GatewayStack
 from stacks.settings.stack import Settings
 
 
@@ -25,6 +26,12 @@ class SettingField(NamedTuple):
 def setting_fields() -> tuple[SettingField, ...]:
     """Return every field of the settings, blocks before their fields. Fields of the planner's own blocks are not included."""
     return tuple(_fields(Settings, SettingField("", (), None, None)))
+
+
+@cache
+def gateway_fields() -> tuple[SettingField, ...]:
+    """Return every field of a gateway's settings, blocks before their fields. The planner judges none of them."""
+    return tuple(_fields(GatewayStack, SettingField("", (), None, None)))
 
 
 @cache

@@ -449,3 +449,28 @@ def test_a_place_that_is_gone_holds_nothing():
 
     found = search(Gone("bucket", {}), scope())
     assert (found.found, found.unknown) == ((), ())
+
+
+def test_resources_of_other_stacks_in_a_stacks_network_are_named_and_nothing_else():
+    """Google deletes no network in use, and a machine's own stack has to go first."""
+    with open_world() as world:
+        for stack in ("x", "y", "z"):
+            world.network(f"gemma-{stack}", owner(stack).description)
+        for stack, network in (("y", "x"), ("z", "z"), (None, "x")):
+            world.call(
+                "POST",
+                "compute",
+                f"compute/v1/projects/{PROJECT}/global/firewalls",
+                {
+                    "name": f"rule-{stack}-in-{network}".lower(),
+                    "network": f"projects/{PROJECT}/global/networks/gemma-{network}",
+                    "allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}],
+                    "sourceRanges": ["10.64.0.0/24"],
+                    "description": owner(stack).description if stack else "mine",
+                },
+            )
+        assert [(item.kind, item.id, item.owner) for item in search(world.api, scope("x")).guests] == [
+            ("firewall rule", "rule-y-in-x", owner("y"))
+        ]
+        assert search(world.api, scope("y")).guests == ()
+        assert search(world.api, scope(None)).guests == ()

@@ -5,7 +5,7 @@ Names differ between vLLM versions. The first existing name of a list counts.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ TTFT_SUM: Final = ("vllm:time_to_first_token_seconds_sum",)
 TTFT_COUNT: Final = ("vllm:time_to_first_token_seconds_count",)
 GAPS_SUM: Final = ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum")
 """Seconds between tokens, over all requests. vLLM renamed the histogram; the old name is deprecated."""
+METRICS_PATHS: Final = ("/metrics",)
+"""Path of a server's metrics. A gateway has one path per server."""
 CACHE_CONFIG: Final = ("vllm:cache_config_info",)
 PROCESS_START: Final = ("process_start_time_seconds",)
 """Seconds since the epoch, of the Prometheus client in the API server."""
@@ -68,6 +70,15 @@ class Scrape:
 
     def _first(self, names: tuple[str, ...]) -> tuple[Sample, ...]:
         return next((self.samples[name] for name in names if self.samples.get(name)), ())
+
+
+def merged(scrapes: Iterable[Scrape]) -> Scrape:
+    """Return the samples of several servers as one scrape, so that totals add up."""
+    samples: dict[str, tuple[Sample, ...]] = {}
+    for scrape in scrapes:
+        for name, found in scrape.samples.items():
+            samples[name] = (*samples.get(name, ()), *found)
+    return Scrape(samples)
 
 
 def _unescape(text: str) -> str:

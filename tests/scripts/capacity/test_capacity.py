@@ -609,6 +609,14 @@ def test_the_open_zones_are_written_with_all_comments_and_the_file_plans_as_fitt
     assert fits(path)
     code, printed = world.run("--write", "tpu-v6e4", "--yes")
     assert (code, "Nothing was written" in printed.err) == (0, True)
+    # A machine in a gateway's network needs a subnetwork of it.
+    path.write_text(before.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    gateway: front\n"))
+    block = "{ region: us-east5, regions: [us-east5, europe-west4], backends: [{ stack: tpu-v6e4 }] }"
+    front = path.with_name("Pulumi.front.yaml")
+    front.write_text(f"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: {block}\n")
+    assert world.run("--write", "tpu-v6e4", "--yes")[0] == 0
+    front.unlink()
+    assert from_file(path, project=PROJECT).tpu.zones == ["us-east5-a", "us-east5-b", "europe-west4-a"]
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_written(world):

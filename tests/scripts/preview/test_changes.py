@@ -1,6 +1,7 @@
 """A plan can be judged: each change with its value before and after, without secrets, and what it does in one sentence."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,10 @@ from scripts.preview import headline as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.effects import effect_of
 from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
-from scripts.preview.plans import StackDescription
+from scripts.preview.plans import StackDescription, describe_checkout
 
 CANARY = "hf_canary0123456789abcdef"
+ROOT = Path(__file__).resolve().parents[3]
 CAPACITY = "gcp-tpu:index:QueuedResource"
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:abcdef"}
 SCRIPT = "#!/bin/bash\n" + "".join(f"step {n} of the start\n" for n in range(1000))
@@ -264,3 +266,42 @@ def test_a_machine_whose_collector_alone_changes_keeps_its_server():
         assert effect_of_changes(changes) == "update"
     changes = changes_of(machine({"startup-script": "a"}, {"startup-script": "b"}, 'metadata["startup-script"]'))
     assert effect_of_changes(changes) == "restart"
+
+
+def test_a_pull_request_shows_a_gateways_settings_findings_and_the_effect_of_a_change(tmp_path, subtests):
+    """A gateway is no error of a checkout, although its backends' addresses are unknown there."""
+    text = """\
+config:
+  gemma-serving:target: gateway
+  gemma-serving:gateway:
+    region: {region}
+    regions: [us-east5]
+    backends: [{{ stack: tpu-a }}{more}]
+    invokers: [{invoker}]
+"""
+    server = (ROOT / "Pulumi.tpu-v6e1.yaml").read_text()
+    (tmp_path / "Pulumi.tpu-a.yaml").write_text(
+        server.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    gateway: gateway\n", 1)
+    )
+
+    def described(region="us-east5", more="", invoker="user:a@example.com"):
+        (tmp_path / "Pulumi.gateway.yaml").write_text(text.format(region=region, more=more, invoker=invoker))
+        (found,) = [one for one in describe_checkout(tmp_path, date="2026-11-22").stacks if one.stack == "gateway"]
+        return found
+
+    base = described()
+    with subtests.test("no error, and findings"):
+        assert (base.error, base.settings["gateway.backends"]) == (None, "{ stack: tpu-a }")
+        assert {"GTW06", "GTW04"} <= {one.id for one in base.findings}
+    for changed, effect in (
+        (described(invoker="user:b@example.com"), "update"),
+        (described(more=", { stack: l4, spare: true }"), "revision"),
+        (described(region="us-east1"), "service"),
+        (described(), "nothing"),
+    ):
+        with subtests.test(effect):
+            assert effect_of(base, changed) == effect
+    with subtests.test("a finding that blocks"):
+        stopping = [one.text for one in described(more=", { stack: gone }").stopping]
+        assert any("remove gone from" in text for text in stopping), stopping
+        assert not any("remove gone from" in one.text for one in base.stopping)

@@ -29,6 +29,7 @@ from scripts.status.collect import StatusRequest, changed_lines
 from scripts.status.render import ReportView
 from scripts.status.report import CloudFacts, RateFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
 from scripts.status.server import server_facts, why_not_asked
+from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status.planted import queued, resource, service, stack_resource, state
 
@@ -320,6 +321,54 @@ class TestTheCommand:
             ("endpoint", "no answer within 0 s")
         ]
         assert found.stacks[0].cloud.state == "READY"
+
+    def test_a_gateway_has_a_row_a_backend_whose_load_comes_through_it_and_its_next_step(self, planted, subtests):
+        def backends(a="10.0.0.2", b=""):
+            each = {"spare": False, "state": "ACTIVE", "deadline": ""}
+            return [{**each, "stack": "tpu-a", "address": a}, {**each, "stack": "tpu-b", "address": b}]
+
+        def of(name):
+            address = {"tpu-a": "10.0.0.9", "tpu-b": None}[name] if name != "x" else None
+            kind = {"target": "gateway", "backends": backends()} if name == "x" else {"target": "tpu", "auth": "tunnel"}
+            outputs = stack_resource(address=address, **kind)
+            return replace(state(outputs, service() if name == "x" else queued()), stack=name)
+
+        def network_only(name):
+            outputs = {
+                "target": "gateway",
+                "project": PROJECT,
+                "backends": backends(""),
+                "next": "pulumi up --stack tpu-a",
+            }
+            bare = resource("pulumi:pulumi:Stack", "gemma-serving-x", outputs=outputs)
+            return state(bare) if name == "x" else replace(state(), stack=name, status="missing")
+
+        planted.setattr(
+            collect, "server_facts", lambda outputs, backend=None: ServerFacts(health=f"{outputs.target} {backend}")
+        )
+        planted.setattr(collect.states, "read", of)
+        with subtests.test("each backend, by the gateway's own requests"):
+            rows = {row.stack: row for row in collect.collect(StatusRequest(stack="x")).stacks}
+            assert list(rows) == ["x", "tpu-a", "tpu-b"]
+            assert [rows[name].health for name in ("x", "tpu-a")] == ["gateway None", "gateway tpu-a"]
+            assert "Pass --tunnel" in rows["tpu-b"].server_not_asked, "the gateway sends it no requests"
+            assert (rows["x"].accelerator, rows["x"].learn_command, rows["x"].alerts) == (None, "", None)
+        with subtests.test("a machine that was replaced"):
+            assert rows["x"].drift == [
+                "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."
+            ]
+            assert rows["x"].next_command == "pulumi up --stack x"
+        with subtests.test("all backends as the gateway has them"):
+            planted.setattr(
+                collect.states, "read", lambda name: of(name) if name != "tpu-a" else replace(of("tpu-b"), stack=name)
+            )
+            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
+            assert front.drift == ["Backend tpu-a has no address, but the gateway sends its requests to 10.0.0.2."]
+        with subtests.test("a network without a service"):
+            planted.setattr(collect.states, "read", network_only)
+            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
+            assert (front.deployed, front.target, front.next_command) == (False, "gateway", "pulumi up --stack tpu-a")
+            assert "the gateway has no service" in front.waits[0]
 
     def test_a_stack_that_nobody_knows_is_refused(self, planted, capsys):
         planted.setattr(

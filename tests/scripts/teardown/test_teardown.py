@@ -19,6 +19,7 @@ from engine import runner
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.teardown.__main__ import COMMAND
+from scripts.teardown.run import Teardown, TeardownRequest, known
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
 STACK = "x"
@@ -216,6 +217,45 @@ def test_all_stacks_of_the_product_go_and_nothing_else(desk):
     code, report, _ = desk.run("--yes", stack=None)
     assert (code, report["stack"]) == (ExitCode.DONE, None)
     assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"theirs"}
+
+
+def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_gateway_goes_last(desk, subtests):
+    """Google deletes no network in use, so a gateway goes after the machines in its network."""
+    world, rule = desk.world, "gemma-machine-server"
+    world.network("gemma-x", owner(STACK).description)
+    allowed = {"allowed": [{"IPProtocol": "tcp", "ports": ["8000"]}], "sourceRanges": ["10.64.0.0/24"]}
+    link = f"projects/{PROJECT}/global/networks/gemma-x"
+    body = {"name": rule, "network": link, "description": owner("machine").description, **allowed}
+    world.call("POST", "compute", f"compute/v1/projects/{PROJECT}/global/firewalls", body)
+    before = world.resources()
+    with subtests.test("refused, with the command for the other stack"):
+        code, _, said = desk.run("--yes")
+        assert (code, world.resources()) == (ExitCode.REFUSED, before)
+        assert "`python -m scripts.teardown --stack machine` first. Nothing was changed." in said
+    with subtests.test("a dry run warns"):
+        code, receipt, _ = desk.run("--dry-run")
+        assert (code, "resources of machine" in " ".join(receipt["warnings"])) == (ExitCode.FAILED, True)
+    with subtests.test("a stack beyond its limits goes as far as it can"):
+        request = TeardownRequest(stack=STACK, yes=True, over_limit=True)
+        limited = Teardown(request=request, known=known(request, print), api=world.api)
+        limited.search()
+        limited._require_no_guests()
+        assert "resources of machine" in " ".join(limited.warnings)
+    with subtests.test("all stacks: the gateway last"):
+        folder = desk.backend / "stacks" / "gemma-serving"
+        folder.mkdir(parents=True)
+        for stack, target in (("a-gateway", "gateway"), ("machine", "tpu")):
+            urn = f"urn:pulumi:{stack}::gemma-serving::pulumi:pulumi:Stack::gemma-serving-{stack}"
+            outputs = {"target": target, "project": PROJECT}
+            resources = [{"urn": urn, "type": "pulumi:pulumi:Stack", "custom": False, "outputs": outputs}]
+            latest = {"manifest": {"time": "2026-11-01T00:00:00Z"}, "resources": resources}
+            (folder / f"{stack}.json").write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
+        stacks = [state.stack for state in known(TeardownRequest(stack=None), print).states]
+        assert stacks == ["machine", STACK, "a-gateway"]
+    with subtests.test("after the other stack, it goes"):
+        assert desk.run("--yes", stack="machine")[0] == ExitCode.DONE
+        assert desk.run("--yes")[0] == ExitCode.DONE
+        assert world.resources() == set()
 
 
 def test_a_stack_or_all_has_to_be_named(desk):
