@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple, get_args, get_origin
 
 from stacks.settings.block import Block, EffectName, Judged, OnChange
 from stacks.settings.gateway import GatewayStack
@@ -62,6 +62,7 @@ def _fields(block: type[Block], above: SettingField) -> Iterator[SettingField]:
             effect=effects[0] if effects else above.effect,
         )
         yield field
-        for kind in (info.annotation, *get_args(info.annotation)):
+        # The blocks of a list have no keys of their own in the file.
+        for kind in (info.annotation, *get_args(info.annotation)) if get_origin(info.annotation) is not list else ():
             if isinstance(kind, type) and issubclass(kind, Block):
                 yield from _fields(kind, field)

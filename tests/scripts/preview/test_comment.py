@@ -339,7 +339,8 @@ def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     no_setting = {"queuedResourceId", "nodeId", "serviceAccount", "dataDisks"}
     assert replacing == {*spelled, *no_setting}
     stated = {key for key, effect in effects.stated_effects().items() if effect == "capacity"}
-    assert {*stated, effects.PROJECT} - {"tpu.existingNetwork"} == set(spelled.values())
+    # `tpu.gateway` is another way to name the network.
+    assert {*stated, effects.PROJECT} - {"tpu.existingNetwork", "tpu.gateway"} == set(spelled.values())
 
 
 def test_a_new_secret_is_a_change_without_its_value():

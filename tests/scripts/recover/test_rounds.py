@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -44,7 +43,7 @@ class World:
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
         monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
         monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
-        monkeypatch.setattr("scripts.cli.settings.stack_settings", lambda _stack: SimpleNamespace(project="p"))
+        monkeypatch.setattr("scripts.cli.settings.stack_project", lambda _stack: "p")
 
     def read(self):
         if isinstance(self.state, Exception):
