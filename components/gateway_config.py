@@ -63,7 +63,7 @@ def gateway_config(args: GatewayConfigArgs) -> str:
     A server gets requests while its `/health` answers. A spare has no health check, because each check would start a GPU.
 
     Raises:
-        ValueError: there is no backend.
+        ValueError: without backends.
     """
     if not args.servers and not args.spares:
         raise ValueError("a gateway needs at least one server or spare")
