@@ -61,12 +61,7 @@ def gateway_config(args: GatewayConfigArgs) -> str:
     """Return the text of Envoy's configuration: JSON, one value per line, so that a preview shows which line changes.
 
     A server gets requests while its `/health` answers. A spare has no health check, because each check would start a GPU.
-
-    Raises:
-        ValueError: without backends.
     """
-    if not args.servers and not args.spares:
-        raise ValueError("a gateway needs at least one server or spare")
     resources = {"listeners": list(_listeners(args)), "clusters": list(_clusters(args))}
     internal = _typed("envoy.bootstrap.internal_listener", "bootstrap.internal_listener.v3.InternalListener")
     return json.dumps({"bootstrap_extensions": [internal], "static_resources": resources}, indent=1)
@@ -129,8 +124,8 @@ def _retries(args: GatewayConfigArgs) -> _Block:
         "retry_host_predicate": [
             _typed("envoy.retry_host_predicates.previous_hosts", "retry.host.previous_hosts.v3.PreviousHostsPredicate")
         ],
-        # Draws until one is not the server that failed.
-        "host_selection_retry_max_attempts": 10,
+        # Draws until one is not a server that failed. That one has the fewest requests, so of two servers three draws in four name it.
+        "host_selection_retry_max_attempts": 100,
     }
     if args.spares:
         # Without it a server that died within the last ten seconds gets every retry, if it is the only one.
@@ -206,11 +201,10 @@ def _model(args: GatewayConfigArgs) -> _Block:
     # With Envoy's 140, a spare gets a share of the requests as soon as fewer than 72 % of the servers are healthy.
     cluster["load_assignment"]["policy"] = {"overprovisioning_factor": 10000}
     # Above the 1000 requests that an instance accepts.
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 20000)
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), 20000)
     return {
         **cluster,
         "lb_policy": "LEAST_REQUEST",
-        "least_request_lb_config": {"choice_count": 4},
         # Below this share of healthy servers Envoy would send requests to unhealthy ones too.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
         "typed_extension_protocol_options": {
@@ -220,7 +214,7 @@ def _model(args: GatewayConfigArgs) -> _Block:
                 "explicit_http_config": {"http_protocol_options": {}},
             }
         },
-        "circuit_breakers": {"thresholds": [{**limits, "max_retries": 200}]},
+        "circuit_breakers": {"thresholds": [limits]},
         "health_checks": [
             {
                 "timeout": "3s",

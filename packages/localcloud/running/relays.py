@@ -107,8 +107,8 @@ class Relay:
         ends = [writer]
         try:
             target = self._route()
-            if target is None:  # the rule went between two looks
-                await reader.read()
+            if target is None:  # the way went between two looks: a network would not have let this connection be made
+                writer.transport.abort()
                 return
             target_reader, target_writer = await asyncio.open_connection(*target)
             ends.append(target_writer)
