@@ -61,12 +61,7 @@ def gateway_config(args: GatewayConfigArgs) -> str:
     """Return the text of Envoy's configuration: JSON, one value per line, so that a preview shows which line changes.
 
     A server gets requests while its `/health` answers. A spare has no health check, because each check would start a GPU.
-
-    Raises:
-        ValueError: there is no backend.
     """
-    if not args.servers and not args.spares:
-        raise ValueError("a gateway needs at least one server or spare")
     resources = {"listeners": list(_listeners(args)), "clusters": list(_clusters(args))}
     internal = _typed("envoy.bootstrap.internal_listener", "bootstrap.internal_listener.v3.InternalListener")
     return json.dumps({"bootstrap_extensions": [internal], "static_resources": resources}, indent=1)

@@ -62,7 +62,8 @@ def plan_gateway(
     question = GatewayQuestion(
         stack=stack,
         member=member,
-        scaling=gateway.scaling,
+        region=gateway.region,
+        min_instances=gateway.min_instances,
         regions=gateway.regions,
         internet_egress=gateway.internet_egress,
         backends=[

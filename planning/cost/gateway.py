@@ -1,18 +1,7 @@
 """Cost of a gateway: instances of Cloud Run without a GPU, whose CPU is always allocated."""
 
-from dataclasses import dataclass
-
 from contracts.gateway import GATEWAY_MIB, GATEWAY_VCPU
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayScaling:
-    """Instances of a gateway."""
-
-    region: str
-    min_instances: int
-    max_instances: int
 
 
 def gateway_parts(region: str, book: PriceBook | None = None) -> tuple[HourlyPart, ...]:

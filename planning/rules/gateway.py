@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from contracts.gateway import LONGEST_REQUEST_S
-from planning.cost.gateway import GatewayScaling, gateway_parts
+from planning.cost.gateway import gateway_parts
 from planning.cost.subject import Subject
 from planning.data.prices import PriceBook, region_of
 from planning.question.types import Finding, Severity
@@ -71,7 +71,10 @@ class GatewayQuestion:
     stack: str
     member: str
     """The gateway's account, as an IAM member."""
-    scaling: GatewayScaling
+    region: str
+    """Region of its service."""
+    min_instances: int
+    """Instances that always run."""
     regions: Sequence[str]
     """Regions with a subnetwork."""
     internet_egress: bool
@@ -238,19 +241,17 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
 
 
 def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
-    scaling = question.scaling
-    parts = gateway_parts(scaling.region, question.prices)
+    minimum = question.min_instances
+    parts = gateway_parts(question.region, question.prices)
     each = sum(part.usd_per_hour for part in parts)
-    assumed = f", assumed for {scaling.region}" if any(part.price.is_assumed for part in parts) else ""
+    assumed = f", assumed for {question.region}" if any(part.price.is_assumed for part in parts) else ""
     servers = [backend.subject.cost for backend in question.servers if backend.subject is not None]
-    whole = sum((cost.usd_per_hour for cost in servers), each * scaling.min_instances)
+    whole = sum((cost.usd_per_hour for cost in servers), each * minimum)
     machines = f"{len(servers)} server{'s' if len(servers) != 1 else ''}"
     costs = f"An instance of the gateway costs ${each:.4f}/h (${each * _DAY_H:.2f} per day{assumed})."
-    together = (
-        f"With gateway.minInstances {scaling.min_instances}, it and {machines} cost ${whole:.2f}/h while all run."
-    )
+    together = f"With gateway.minInstances {minimum}, it and {machines} cost ${whole:.2f}/h while all run."
     waits = "A request after a pause waits a minute or more. To avoid that, set gemma-serving:gateway.minInstances: 1."
-    yield f"{costs} {together} A spare costs extra while it serves.", "" if scaling.min_instances else waits
+    yield f"{costs} {together} A spare costs extra while it serves.", "" if minimum else waits
 
 
 GATEWAY_RULES: Final = (

