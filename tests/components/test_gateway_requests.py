@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -31,6 +32,7 @@ class Backend:
     def __init__(self, name):
         self.name, self.dead, self.status, self.failed_checks = name, False, 200, 0
         self.idle_ends = queue.SimpleQueue()  # who closed each connection on which a completion was answered
+        self.holding, self.release = threading.Semaphore(0), threading.Event()
         backend = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,6 +56,9 @@ class Backend:
                     backend.failed_checks += self.path == "/health"
                     self.close_connection = True
                     return
+                if self.path == "/v1/held":
+                    backend.holding.release()
+                    backend.release.wait(LIMIT_S)
                 if self.path.startswith("/computeMetadata/"):
                     claims = {"aud": self.path.partition("audience=")[2], "exp": int(time.time()) + 3600}
                     body = ".".join((part({"alg": "RS256", "typ": "JWT"}), part(claims), part("signature")))
@@ -144,7 +149,13 @@ def test_requests_go_to_the_servers_and_then_to_each_spare_and_none_fails(front)
     closed = {backends[name].idle_ends.get(timeout=LIMIT_S) for name in ("tpu-a", "tpu-b")}
     assert closed == {"Envoy"}, "an idle connection ends before its server ends it"
     backends["tpu-a"].dead = True
-    assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
+    with ThreadPoolExecutor(16) as pool:
+        held = [pool.submit(requests.get, f"{url}/v1/held", timeout=LIMIT_S) for _ in range(16)]
+        assert all(backends["tpu-b"].holding.acquire(timeout=LIMIT_S) for _ in held)
+        # Envoy prefers the server with fewer requests, which is the dead one.
+        assert set(asked(url)) == {"tpu-b"}, "each request is retried on the other server"
+        backends["tpu-b"].release.set()
+        assert [one.result().status_code for one in held] == [200] * 16
     wait_until(lambda: backends["tpu-a"].failed_checks > 1)
     seen = asked(url)
     assert set(seen) == {"tpu-b"}, "a spare is not woken while a server is healthy"
