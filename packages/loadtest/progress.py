@@ -22,12 +22,6 @@ from loadtest.traffic.points import Point
 LINE_PERIOD_S: Final = 10.0
 
 
-def describe(point: Point) -> str:
-    """Return a point as text."""
-    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"rate {point.request_rate:g}/s"
-    return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
-
-
 def outcome(result: Mapping[str, Any]) -> str:
     """Return a point's figures as one line."""
     if not result["completed"]:
@@ -59,7 +53,7 @@ class Reporter:
 
     def start(self, point: Point) -> None:
         """Start a point."""
-        self._point, self._said_s = describe(point), time.monotonic()
+        self._point, self._said_s = point.text, time.monotonic()
 
     def progress(self, finished: int, in_flight: int) -> None:
         """Report the point's requests so far."""
@@ -70,12 +64,12 @@ class Reporter:
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
         """Report a measured and stored point."""
         self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
+        self.line(f"[{self._measured}/{self._total}] {point.text}: {outcome(result)}{self._left()}")
 
     def skipped(self, point: Point, reason: str) -> None:
         """Report a skipped point."""
         self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
+        self.line(f"[{self._measured}/{self._total}] {point.text}: skipped, {reason}")
 
     def line(self, text: str) -> None:
         """Report a message."""

@@ -245,7 +245,7 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
         lines.append("the server is SIMULATED. Results do not reflect real hardware.")
     if outcome.invalid:
         lines.append(
-            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the metrics are impossible. See the report."
+            f"INVALID: {outcome.invalid} {of_all}, because the client was the limit, or the metrics are impossible. See the report."
         )
     lines += [f"finding: {finding}" for finding in sweep_findings(outcome)]
     if outcome.found is not None:

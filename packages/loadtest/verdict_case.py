@@ -11,7 +11,7 @@ from loadtest.loads import (
     NAMES,
     Load,
     Shape,
-    best_load,
+    best_of,
     distances,
     good_share,
     loads_of,
@@ -63,11 +63,7 @@ class Case:
 def case_of(run: Run, results: Sequence[Run]) -> Case:
     """Return the evidence of a sweep from its run.json and its results."""
     loads, objective, share = loads_of(run, results), objective_of(run), share_of(run)
-    found = as_mapping(run.get("found"))
-    level = found.get("level")
-    at_most = (float(level) if isinstance(level, int | float) else 0.0) if found else math.inf
-    # A search has judged its loads with more care than the share of one step.
-    best = best_load([load for load in loads if load.level <= at_most], objective, share)
+    best = best_of(run, loads)
     valid = [load for load in loads if load.is_valid]
     shape = best.shape if best else (valid or loads)[-1].shape if loads else None
     missed = _first_missed(valid, shape, best, objective, share)

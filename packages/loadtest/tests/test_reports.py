@@ -172,7 +172,7 @@ def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
     (charts, *_) = report_charts({}, results)
     assert [mark.valid for mark in charts.charts[0].series[0].marks] == [True, False]
     write_reports(folder(tmp_path / "r", results))
-    assert "(load 1)" in (tmp_path / "r" / "report.md").read_text()
+    assert "at 1 user" in (tmp_path / "r" / "report.md").read_text()
 
 
 def test_the_csv_has_a_row_a_point_and_empty_fields_for_what_is_unknown(tmp_path):
@@ -277,7 +277,7 @@ def test_the_same_sweep_twice_shows_no_change(tmp_path):
     )
     assert not comparison.worse
     assert {change.verdict for change in comparison.changes} == {"same"}
-    assert comparison.left_out == ("concurrency 256, 4096 in, 32 out: invalid",)
+    assert comparison.left_out == ("256 users, 4,096 in, 32 out: invalid",)
     assert comparison.verdict == "cannot tell"  # of that point
     assert len(comparison.changes) == 11 * 4
 
@@ -347,7 +347,7 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
         confidence=0.95,
     )
     assert comparison.worse
-    assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
+    assert comparison.failures == ("8 users, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
 
 
 def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):

@@ -80,8 +80,8 @@ CASES = [
     # 64 users have 6,400 tok/s, all good: 3.6 / 3600 / 6400 x 1e6.
     ("the price", COST, RUN, planted(), "0.156 USD per million good tokens, 5 USD per million requests, at 3.6 USD per hour and 64 users", True),
     ("no price", COST, RUN | {"usd_per_hour": None}, planted(), "Unknown: no price. Pass --usd-per-hour.", False),
-    ("it meets the limits", MEETS, RUN, planted(), "Yes: ttft<=0.12, tpot<=0.05 for 99 % of the requests, with 100.00% good at 64 users", True),
-    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: ttft<=0.01 for 99 % of the requests at no measured load.", True),
+    ("it meets the limits", MEETS, RUN, planted(), "Yes: TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests, with 100.00% good at 64 users", True),
+    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: TTFT <= 0.01 s for 99% of the requests at no measured load.", True),
     ("no limits", MEETS, {}, planted(), "Unknown: no limits. Pass --slo.", False),
     ("the highest load within", UP_TO, RUN, planted(), "64 users (256 in, 32 out).", True),
     ("all loads within", UP_TO, RUN | {"slo": {"ttft_s": 9.0}}, planted(), "128 users (256 in, 32 out) (highest valid load).", True),
@@ -174,7 +174,7 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
 def test_the_sentence_has_saturation_limit_load_price_and_plan():
     found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
     assert found.sentence == (
-        "Saturated at 64 users, limited by the batch (max-num-seqs); meets ttft<=0.12, tpot<=0.05 for 99 % of the requests up to 64 users"
+        "Saturated at 64 users, limited by the batch (max-num-seqs); meets TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests up to 64 users"
         " (256 in, 32 out), 6,400 tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
         " (5,000 to 7,000)."
     )
@@ -216,7 +216,7 @@ def test_tiles_are_judged_by_the_limits():
 
     assert tiles(RUN | {"slo": None}).keys() == {"12,800 tok/s", "63.3 ms", "0.0781 USD"}
     within = tiles(RUN)
-    assert "highest load of which 99 % of the requests meet ttft<=0.12, tpot<=0.05" in within["64 users"]
+    assert "highest load of which 99% of the requests meet TTFT <= 0.12 s, TPOT <= 0.05 s" in within["64 users"]
     assert within["0.156 USD"].startswith("per million good tokens at 64 users")
     assert tiles(RUN | {"slo": {"ttft_s": 0.01}}).keys() == {"None"}
 
@@ -227,12 +227,18 @@ def test_limits_are_judged_in_the_steady_window():
         "ttfts": [0.5] * 4 + [0.05] * 4,
         "start_times": [0.0] * 4 + [2.0] * 4,
         "request_goodput": 4.0,
-        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0},
+        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0, "first_wave": {}},
     }
     objective = objective_of(run)
-    assert good_share([cold], objective) == 1.0
-    assert good_share([cold | {"steady": None}], objective) == 0.5
-    assert good_share([cold | {"failed": 8}], objective) == 0.5
+    for share, results in (
+        (1.0, [cold]),
+        (0.5, [cold | {"steady": None}]),
+        (0.5, [cold | {"failed": 8}]),
+        (0.75, [cold, cold | {"steady": None, "point": cold["point"] | {"repeat": 1}}]),
+        (0.9, [cold | {"steady": cold["steady"] | {"good_share": 0.9}}]),
+    ):
+        (load,) = loads_of(run, results)
+        assert good_share(load.results, objective) == share
     assert best_load(loads_of(run, [cold]), objective, 0.99).level == 8
     assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
 
@@ -307,7 +313,7 @@ def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
         "noisy": (repeated(tmp_path / "noisy", 1.0, (8, 64), spread=0.3), 0, 2, "**0 worse, 8 cannot tell**"),
         "a point less": (repeated(tmp_path / "less", 1.001), 0, 2, "> **Missing in "),
         "another load": (repeated(tmp_path / "other", 1.0, (4,)), 1, 2, "**NOT COMPARED**, because the sweeps have no common point"),
-        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because no common point is valid"),
+        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because every common point is invalid in one of the sweeps, so measure again: 8 users, 256 in, 32 out | 64"),
     }  # fmt: skip
     for name, (after, code, gate, words) in cases.items():
         with subtests.test(name):
@@ -322,11 +328,11 @@ def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
     with subtests.test("the points of both are listed"):
         main(["compare", str(base), str(tmp_path / "other")])
         first = capsys.readouterr().out.splitlines()[2]
-        assert f"{base} has concurrency 8, 256 in, 32 out | concurrency 64, 256 in, 32 out" in first
-        assert f"{tmp_path / 'other'} has concurrency 4, 256 in, 32 out" in first
+        assert f"{base} has 8 users, 256 in, 32 out | 64 users, 256 in, 32 out" in first
+        assert f"{tmp_path / 'other'} has 4 users, 256 in, 32 out" in first
     with subtests.test("a point of BEFORE that AFTER lacks is named"):
         main(["compare", str(base), str(tmp_path / "less")])
-        assert f"> **Missing in {tmp_path / 'less'}: concurrency 64, 256 in, 32 out.**" in capsys.readouterr().out
+        assert f"> **Missing in {tmp_path / 'less'}: 64 users, 256 in, 32 out.**" in capsys.readouterr().out
 
 
 def test_the_same_needs_evidence_and_the_requests_that_give_it_are_named(subtests):
