@@ -223,7 +223,9 @@ async def _sweep(
             unreached = endpoint.not_reached(error)
             if unreached:
                 raise NotReachedError(unreached) from None
-            raise SweepError(f"Cannot measure {client.base_url}: {error}") from None
+            raise SweepError(
+                f"Cannot measure {client.base_url}: {str(error).rstrip('.')}. Check that the server runs at this address."
+            ) from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         before = read_run(settings.out).get(SEARCH_START) if settings.find and settings.resume else None

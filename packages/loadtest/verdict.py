@@ -109,7 +109,7 @@ def _best_json(case: Case) -> BestLoad | None:
         good_share=round(good_share(load.results, case.objective), 6) if case.objective else None,
         output_tok_per_s=round(load.output_tok_per_s, 4),
         good_tok_per_s=round(good_output_tok_per_s(load, case.objective), 4),
-        usd_per_million_good_tokens=None if price is None else round(price, 4),
+        usd_per_million_good_tokens=None if price is None else round(price, 8),
     )
 
 

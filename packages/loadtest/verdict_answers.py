@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadtest.bottleneck import LimitName
+from loadtest.bottleneck import LimitName, is_shared
 from loadtest.loads import (
     NAMES,
     Load,
@@ -42,7 +42,7 @@ NEXT: Final[Mapping[LimitName, str]] = {
     "client": "Run the client on a faster or less busy machine, or with more --workers, and measure again.",
     "KV cache": "Enlarge the KV cache: higher gpu-memory-utilization, an fp8 KV cache, a shorter max-model-len, or more devices.",
     "batch": "Raise max-num-seqs, because the KV cache has space for more concurrent requests.",
-    "queue": "Lower the load, or add a second server: requests arrive faster than this one computes them.",
+    "queue": "Lower the load, or add a second server: requests wait although this one runs as many as it can.",
     "server": "Use more or faster devices, fewer bits per weight, or speculative decoding.",
 }
 SLOW: Final[Mapping[str, str]] = {
@@ -188,15 +188,17 @@ def _certainty(case: Case) -> Answer:
     counts = f"{len(case.loads) - invalid} of {len(case.loads)} loads are valid"
     if load is None:
         return _answered(7, f"Not at all: {counts}.", known=False)
-    parts = [counts, _share_interval(case, load)]
+    shared = sum(any(map(is_shared, each.results)) for each in case.loads)
+    others = f"other clients used the server during {shared} of them" if shared else ""
+    parts = [counts, others, _share_interval(case, load)]
     repeats = len(load.results)
     if repeats < REPEATS_WANTED:
         measured = "one measurement" if repeats == 1 else f"{repeats} measurements"
         parts.append(f"the variation between runs is unknown from {measured} (--repeats {REPEATS_WANTED})")
     else:
-        parts.append(f"output rate +-{_half_width(load):.1%} over {repeats} repeats (95 %)")
+        parts.append(f"output rate +-{_half_width(load):.1%} over {repeats} repeats (95% interval)")
     text = "; ".join(part for part in parts if part)
-    return _answered(7, f"{text}.", known=repeats >= REPEATS_WANTED)
+    return _answered(7, f"{text}.", known=repeats >= REPEATS_WANTED and not shared)
 
 
 def _share_interval(case: Case, load: Load) -> str:

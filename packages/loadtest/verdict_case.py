@@ -13,6 +13,7 @@ from loadtest.loads import (
     Shape,
     best_of,
     distances,
+    good_output_tok_per_s,
     good_share,
     loads_of,
     objective_of,
@@ -138,9 +139,9 @@ def limit_name(limit: LimitName) -> str:
 def figures_text(case: Case, load: Load) -> str:
     """Return the output rate of a load and its price, as the continuation of a sentence."""
     price = usd_per_million_good_tokens(case.run, load, case.objective)
-    kind = "good" if case.objective else "output"
+    kind, rate = "good" if case.objective else "output", good_output_tok_per_s(load, case.objective)
     cost = f"{price:,.3g} USD per million {kind} tokens" if price is not None else "no price without --usd-per-hour"
-    return f", {load.output_tok_per_s:,.4g} tok/s, {cost}"
+    return f", {rate:,.4g} {'good ' if case.objective else ''}tok/s, {cost}"
 
 
 def miss_text(case: Case) -> str:

@@ -127,7 +127,11 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
     left_out = as_list(run.get("left_out"))
     if left_out:
         names = "; ".join(f"{as_mapping(row).get('key')}: {as_mapping(row).get('reason')}" for row in left_out)
-        notices.append(Notice(text=f"{len(left_out)} points were not measured: {names}."))
+        notices.append(
+            Notice(
+                text=f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}."
+            )
+        )
     if any(r.get("schema_version") == 1 for r in results):
         notices.append(
             Notice(

@@ -319,9 +319,14 @@ def test_a_load_generator_that_is_killed_ends_the_sweep_and_is_not_blamed_on_the
     assert not list(workers_of_this_process())
 
 
-def test_a_sweep_that_cannot_begin_says_why(calm, tmp_path):
-    with pytest.raises(SweepError, match=r"Cannot measure .*: GET /v1/models failed"):
+def test_a_sweep_that_cannot_begin_says_why(calm, start_server, tmp_path):
+    with pytest.raises(
+        SweepError, match=r"Cannot measure .*: GET /v1/models failed.* Check that the server runs at this address\."
+    ):
         bench("http://127.0.0.1:9", tmp_path)
+    locked = r"returned 401 \(who are you\?\)\. Set OPENAI_API_KEY to a key that the server accepts\."
+    with pytest.raises(SweepError, match=locked):
+        bench(start_server("--token", "secret").url, tmp_path)
     settings = SweepSettings(url=calm.url, model="other", out=tmp_path)
     with pytest.raises(SweepError, match="--model is 'other', but the server serves timed"):
         run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
