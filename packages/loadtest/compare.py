@@ -19,7 +19,7 @@ import numpy as np
 
 from loadtest.errors import SweepError
 from loadtest.foreign import Groups, aligned, read_foreign
-from loadtest.measure import SCHEMA_VERSION, point_text, requests_for
+from loadtest.measure import SCHEMA_VERSION, point_text, points_text, requests_for
 from loadtest.steady import judged
 from loadtest.store import RESULTS, read_results, read_run
 from loadtest.student import student_t
@@ -419,7 +419,7 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
     worse = f"{counts['worse'] + len(comparison.failures)} worse"
     points = ((comparison.invalid, "invalid"), (comparison.missing, "missing"))
     open_ones = f", {counts['cannot tell']} cannot tell" if counts["cannot tell"] else ""
-    open_ones += "".join(f", {_count(named)} {what}" for named, what in points if named)
+    open_ones += "".join(f", {points_text(len(named))} {what}" for named, what in points if named)
     rest = (
         f"{counts['better']} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
         f" intervals of {comparison.confidence:.0%} over all comparisons together."
@@ -442,10 +442,6 @@ def _why_nothing(comparison: Comparison) -> str:
     )
     sides = ((comparison.before, comparison.points_before), (comparison.after, comparison.points_after))
     return "; ".join([why, *(f"{side} has {_named(points)}" for side, points in sides)])
-
-
-def _count(points: Sequence[str]) -> str:
-    return f"{len(points)} point{'' if len(points) == 1 else 's'}"
 
 
 def _named(points: Sequence[str]) -> str:

@@ -233,10 +233,15 @@ def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
     return round(max(shares), 4) if shares else None
 
 
+def points_text(count: int) -> str:
+    """Return a number of points as text."""
+    return f"{count:,} point{'' if count == 1 else 's'}"
+
+
 def load_text(result: Mapping[str, Any]) -> str:
     """Return a point's load as text."""
     point = result["point"]
-    return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"
+    return f"{point['level']:,g}" if point["mode"] == "closed" else f"{point['level']:,g}/s"
 
 
 def load_name(point: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
+"""Progress of a sweep on stderr: a live line on a terminal, lines otherwise."""
 
 import sys
 import time
@@ -7,12 +7,10 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
-    BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -86,38 +84,36 @@ class Reporter:
         return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
 
-class BarReporter(Reporter):
-    """Progress as a bar on the terminal, with the points' figures above it."""
+class LiveReporter(Reporter):
+    """Progress as one live line on the terminal, with the points' figures above it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=False)
-        self._bar = Progress(
+        self._live = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._live.add_task("", total=None)
 
     def begin(self, points: int) -> None:
         """Start a sweep of `points` points."""
         super().begin(points)
-        self._bar.update(self._task, total=points)
-        self._bar.start()
+        self._live.update(self._task, total=points)
+        self._live.start()
 
     def start(self, point: Point) -> None:
         """Start a point."""
         super().start(point)
-        self._bar.update(self._task, description=self._point, completed=self._measured)
+        self._live.update(self._task, description=self._point, completed=self._measured)
 
     def progress(self, finished: int, in_flight: int) -> None:
         """Report the point's requests so far."""
-        self._bar.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
+        self._live.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
 
     def line(self, text: str) -> None:
         """Report a message."""
@@ -125,9 +121,9 @@ class BarReporter(Reporter):
 
     def end(self) -> None:
         """Finish the sweep."""
-        self._bar.stop()
+        self._live.stop()
 
 
 def reporter_for_stderr(name: str) -> Reporter:
-    """Return a progress bar if stderr is a terminal, or else lines. `name` is the program's."""
-    return BarReporter(name) if sys.stderr.isatty() else Reporter(name)
+    """Return a live line if stderr is a terminal, or else lines. `name` is the program's."""
+    return LiveReporter(name) if sys.stderr.isatty() else Reporter(name)

@@ -287,7 +287,7 @@ def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch,
         assert (code, found["findings"], found["invalid"]) == (0, [], 0)
         return
     assert (code, found["invalid"]) == (1, 2)
-    assert found["findings"][0] == "No point is valid: 2 of 2 points were measured."
+    assert found["findings"][0] == "None of 2 points is valid."
     assert any(
         "the client's event loop was late by" in finding and "all 2 points" in finding for finding in found["findings"]
     )
