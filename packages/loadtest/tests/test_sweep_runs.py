@@ -421,7 +421,7 @@ def run_cli(*words, **options):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path, number):
-    load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30"
+    load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30 --allow-invalid"
     words = ["--url", calm.url, *load.split()]
     calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
     process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
