@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from loadtest.client.json_values import as_list, as_mapping
 from loadtest.kv_cells import KV_REASON
 from loadtest.loads import Load, Shape
+from loadtest.proof import OTHER_CLIENTS
 
 LimitName: TypeAlias = Literal["client", "KV cache", "batch", "queue", "server", "none", "unknown"]
 """`queue`: requests wait although the server runs all that it can, such as prompts that are computed in turn. `server`: no request waits, so the
@@ -50,6 +51,11 @@ def is_of_client(result: Mapping[str, Any]) -> bool:
     """Return whether a point is invalid because of this client."""
     reasons = [str(reason) for reason in as_list(result.get("invalid_reasons"))]
     return any(reason.startswith(CLIENT_REASONS) or NOT_SENT in reason for reason in reasons)
+
+
+def is_shared(result: Mapping[str, Any]) -> bool:
+    """Return whether other clients used the server during a point."""
+    return any(OTHER_CLIENTS in str(note) for note in as_list(result.get("notes")))
 
 
 def bottleneck_of(run: Mapping[str, Any], loads: Sequence[Load], shape: Shape) -> Bottleneck:

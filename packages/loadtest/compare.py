@@ -19,7 +19,7 @@ import numpy as np
 
 from loadtest.errors import SweepError
 from loadtest.foreign import Groups, aligned, read_foreign
-from loadtest.measure import SCHEMA_VERSION, load_text, requests_for
+from loadtest.measure import SCHEMA_VERSION, point_text, points_text, requests_for
 from loadtest.steady import judged
 from loadtest.store import RESULTS, read_results, read_run
 from loadtest.student import student_t
@@ -128,14 +128,10 @@ class Comparison:
 
 
 def point_name(result: dict[str, Any]) -> str:
-    """Return the identity of a point: load and lengths, without the repeat."""
+    """Return the identity of a point: load, lengths and traffic, without the repeat."""
     point = result["point"]
-    asked = point["requested_input_tokens"] or point["input_tokens"]
-    return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out{_traffic_name(point)}"
-
-
-def _traffic_name(point: dict[str, Any]) -> str:
-    return f", {point['traffic']}" if point.get("traffic") else ""
+    name = point_text(point | {"repeat": 0})
+    return f"{name}, {point['traffic']}" if point.get("traffic") else name
 
 
 def results_of(path: Path) -> list[dict[str, Any]]:
@@ -421,7 +417,9 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
         return "NOT COMPARED", f"because {_why_nothing(comparison)}."
     counts = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _SAID}
     worse = f"{counts['worse'] + len(comparison.failures)} worse"
+    points = ((comparison.invalid, "invalid"), (comparison.missing, "missing"))
     open_ones = f", {counts['cannot tell']} cannot tell" if counts["cannot tell"] else ""
+    open_ones += "".join(f", {points_text(len(named))} {what}" for named, what in points if named)
     rest = (
         f"{counts['better']} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
         f" intervals of {comparison.confidence:.0%} over all comparisons together."
@@ -434,9 +432,12 @@ _SAID: Final[tuple[ChangeVerdict, ...]] = ("worse", "better", "cannot tell")
 
 def _why_nothing(comparison: Comparison) -> str:
     """Return why nothing was compared, with the points of both sweeps."""
+    common = len(comparison.points_before) - len(comparison.missing)
+    if common and len(comparison.invalid) == common:
+        return f"every common point is invalid in one of the sweeps, so measure again: {_named(comparison.invalid)}"
     why = (
         "no common point is valid in both sweeps or has metrics"
-        if len(comparison.missing) < len(comparison.points_before)
+        if common
         else "the sweeps have no common point, so measure the same loads and lengths"
     )
     sides = ((comparison.before, comparison.points_before), (comparison.after, comparison.points_after))

@@ -1,20 +1,26 @@
 """Judgement of each load of a sweep against the limits of `--slo`: share of good requests, distance from each limit, cost. Pure functions.
 
-Latencies are of the steady window if the point has one, because the first requests meet an idle server.
+A load is judged by its steady window, because the first requests meet an idle server (`loadtest.steady.judged`).
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from loadtest.client.json_values import as_list, as_mapping
-from loadtest.measure import Objective, has_too_many_failures, percentile, requests_for
+from loadtest.measure import (
+    Objective,
+    has_too_many_failures,
+    load_name,
+    percentile,
+    requested_tokens,
+    shape_text,
+    supported_percentile,
+)
 from loadtest.slo_search import DEFAULT_SHARE
-from loadtest.steady import steady_output
+from loadtest.steady import judged, steady_output
 
-TAIL_SHARES: Final = (99, 95, 90)
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 """Names of the latencies as users read them, by their names in `--slo`."""
 _Result: TypeAlias = Mapping[str, Any]
@@ -38,14 +44,14 @@ class Shape:
     @property
     def text(self) -> str:
         """Lengths as text."""
-        return f"{self.input_tokens:,} in, {self.output_tokens:,} out"
+        return shape_text({"input_tokens": self.input_tokens, "output_tokens": self.output_tokens})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
     """The highest percentile that the requests of a load support."""
 
-    share: int | None
+    share: float | None
     """Percent; None if even the lowest has too few requests, so that the values are the largest ones."""
     requests: int
     values_s: Mapping[str, float]
@@ -54,7 +60,7 @@ class Tail:
     @property
     def name(self) -> str:
         """Name of the percentile."""
-        return f"p{self.share}" if self.share else "largest"
+        return f"p{self.share:g}" if self.share else "largest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,12 @@ class Load:
     @property
     def text(self) -> str:
         """The load with its unit."""
-        return f"{self.level:g} {'user' if self.unit == 'users' and self.level == 1 else self.unit}"
+        return load_name(self.results[0]["point"])
+
+    @property
+    def name(self) -> str:
+        """The load with its unit and its lengths."""
+        return f"{self.text} ({self.shape.text})"
 
     @property
     def key(self) -> str:
@@ -112,10 +123,9 @@ def loads_of(run: _Result, results: Sequence[_Result]) -> list[Load]:
     """Return the loads of a sweep, by shape and rising level. A load is valid if all its repeats are."""
     most = float(run.get("max_failed", 1.0))
     groups: dict[tuple[Shape, float], list[_Result]] = {}
-    for result in results:
+    for result in map(judged, results):
         point = result["point"]
-        asked = point.get("requested_input_tokens") or point["input_tokens"]
-        shape = Shape(mode=point["mode"], input_tokens=asked, output_tokens=point["output_tokens"])
+        shape = Shape(mode=point["mode"], input_tokens=requested_tokens(point), output_tokens=point["output_tokens"])
         groups.setdefault((shape, float(point["level"])), []).append(result)
     found = [
         Load(shape=shape, level=level, results=tuple(group), is_valid=all(_is_usable(each, most) for each in group))
@@ -131,26 +141,18 @@ def _is_usable(result: _Result, most: float) -> bool:
 
 
 def good_share(results: Sequence[_Result], objective: Objective) -> float:
-    """Return the share of the requests of a load that met every limit. Failed requests met none."""
-    sent = sum(result["completed"] + result["failed"] for result in results)
-    good = sum(_good_in(result, objective) * result["completed"] for result in results)
-    return min(1.0, good / sent) if sent else 0.0
+    """Return the share of the requests of a load that met every limit, as the mean of the repeats. Failed requests met none."""
+    return statistics.fmean(_good_share(result, objective) for result in results)
 
 
-def _good_in(result: _Result, objective: Objective) -> float:
-    """Return the share of the complete responses that met every limit: of the steady window, or else of the whole point."""
-    if not result["completed"]:
-        return 0.0
-    goodput = result.get("request_goodput")
-    rows = _rows(result)
-    if rows and (result.get("steady") or goodput is None):
-        return sum(_is_good(row, objective) for row in rows) / len(rows)
-    # A stored rate is rounded, so the number of requests is the nearest whole one.
-    return round(float(goodput or 0.0) * float(result["duration"])) / float(result["completed"])
-
-
-def _is_good(row: Mapping[str, float], objective: Objective) -> bool:
-    return all(row[name] <= limit for name, limit in limits_of(objective).items())
+def _good_share(result: _Result, objective: Objective) -> float:
+    stored = result.get("good_share")
+    if stored is not None:
+        return float(stored)
+    # Results of earlier releases have the latencies alone.
+    rows, sent = _rows(result), result["completed"] + result["failed"]
+    good = sum(all(row[name] <= limit for name, limit in limits_of(objective).items()) for row in rows)
+    return good / len(rows) * result["completed"] / sent if rows else 0.0
 
 
 def limits_of(objective: Objective) -> Mapping[str, float]:
@@ -160,29 +162,18 @@ def limits_of(objective: Objective) -> Mapping[str, float]:
 
 
 def _rows(result: _Result) -> list[dict[str, float]]:
-    """Return the latencies of each complete response that was sent in the steady window, in seconds; of all without one."""
-    columns = [_numbers(result.get(name)) for name in ("ttfts", "e2els", "output_lens", "start_times")]
+    """Return the latencies of each complete response, in seconds."""
+    columns = [_numbers(result.get(name)) for name in ("ttfts", "e2els", "output_lens")]
     if len({len(column) for column in columns}) != 1:
         return []
-    start_s, end_s = _window(result)
     return [
         {"ttft": ttft, "tpot": (e2e - ttft) / (tokens - 1) if tokens > 1 else 0.0, "e2e": e2e}
-        for ttft, e2e, tokens, at_s in zip(*columns, strict=True)
-        if start_s <= at_s <= end_s
+        for ttft, e2e, tokens in zip(*columns, strict=True)
     ]
 
 
 def _numbers(value: object) -> list[float]:
     return [float(number) for number in as_list(value) if isinstance(number, int | float)]
-
-
-def _window(result: _Result) -> tuple[float, float]:
-    """Return the start and the end of the steady window; no bounds without one."""
-    steady = as_mapping(result.get("steady"))
-    start_s, end_s = steady.get("start_s"), steady.get("end_s")
-    if isinstance(start_s, int | float) and isinstance(end_s, int | float):
-        return float(start_s), float(end_s)
-    return -math.inf, math.inf
 
 
 def latencies_of(load: Load) -> Latencies:
@@ -197,7 +188,7 @@ def tail_of(load: Load) -> Tail | None:
     requests = len(found["ttft"])
     if not requests:
         return None
-    share = next((share for share in TAIL_SHARES if requests >= requests_for(share)), None)
+    share = supported_percentile(requests)
     values = {name: percentile(values, share or 100) for name, values in found.items()}
     return Tail(share=share, requests=requests, values_s=values)
 
@@ -218,8 +209,8 @@ def good_output_tok_per_s(load: Load, objective: Objective | None) -> float:
         return load.output_tok_per_s
     # Failed requests have no tokens, so they are not in the output rate.
     done = sum(result["completed"] for result in load.results)
-    good = sum(_good_in(result, objective) * result["completed"] for result in load.results)
-    return load.output_tok_per_s * good / done if done else 0.0
+    sent = done + sum(result["failed"] for result in load.results)
+    return load.output_tok_per_s * min(1.0, good_share(load.results, objective) * sent / max(1, done))
 
 
 def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective | None) -> float | None:
@@ -228,6 +219,15 @@ def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective |
     if not isinstance(price, int | float) or rate <= 0:
         return None
     return price / 3600 / rate * 1e6
+
+
+def best_of(run: _Result, loads: Sequence[Load]) -> Load | None:
+    """Return the best load of a sweep. A search has judged its loads with more care than the share of one step, so its result limits them."""
+    found = as_mapping(run.get("found"))
+    level = found.get("level")
+    if found:
+        loads = [load for load in loads if isinstance(level, int | float) and load.level <= level]
+    return best_load(loads, objective_of(run), share_of(run))
 
 
 def best_load(loads: Sequence[Load], objective: Objective | None, share: float) -> Load | None:
@@ -240,8 +240,3 @@ def best_load(loads: Sequence[Load], objective: Objective | None, share: float) 
     longest = usable[-1].shape
     kept = [load for load in usable if load.shape == longest and good_share(load.results, objective) >= share]
     return max(kept, key=lambda load: load.level, default=None)
-
-
-def load_name(load: Load) -> str:
-    """Return the load and its lengths as text."""
-    return f"{load.text} ({load.shape.text})"

@@ -233,22 +233,32 @@ def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
     return round(max(shares), 4) if shares else None
 
 
+def points_text(count: int) -> str:
+    """Return a number of points as text."""
+    return f"{count:,} point{'' if count == 1 else 's'}"
+
+
 def load_text(result: Mapping[str, Any]) -> str:
     """Return a point's load as text."""
     point = result["point"]
-    return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"
+    return f"{point['level']:,g}" if point["mode"] == "closed" else f"{point['level']:,g}/s"
 
 
 def load_name(point: Mapping[str, Any]) -> str:
-    """Return the load of a point for a reader: `16 users` or `2.5 requests/s`."""
+    """Return the load of a point for a reader: `16 users` or `2.5 req/s`."""
     if point["mode"] == "open":
-        return f"{point['level']:,.6g} requests/s"
+        return f"{point['level']:,.6g} req/s"
     return f"{point['level']:,g} user{'' if point['level'] == 1 else 's'}"
 
 
+def requested_tokens(point: Mapping[str, Any]) -> int:
+    """Return the input tokens that were asked for, which a server with a short max-model-len clamps."""
+    return int(point.get("requested_input_tokens") or point["input_tokens"])
+
+
 def shape_text(point: Mapping[str, Any]) -> str:
-    """Return the tokens of a point for a reader: `1,024 in, 128 out`."""
-    return f"{point['input_tokens']:,} in, {point['output_tokens']:,} out"
+    """Return the requested tokens of a point for a reader: `1,024 in, 128 out`."""
+    return f"{requested_tokens(point):,} in, {point['output_tokens']:,} out"
 
 
 def point_text(point: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Overview of many sweeps: the best load of each, in one table per workload.
 
-The best load of a sweep has the highest output throughput among its valid loads: of those within the limits of `--slo`, or of all loads if the
+The best load of a sweep is that of its report: the highest valid load within the limits of `--slo`, or that of the highest output rate if the
 sweep has no limits. Sweeps of different workloads are never in one table.
 """
 
@@ -13,9 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
-from loadtest.loads import good_share, objective_of, share_of
+from loadtest.loads import Load, best_of, loads_of, share_of
 from loadtest.measure import SCHEMA_VERSION, load_text
-from loadtest.steady import judged, steady_output
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
@@ -86,7 +85,7 @@ def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: ""
         raise SweepError("A folder is named twice. Pass each folder once.")
     tables: dict[tuple[str, bool], list[SweepRow]] = {}
     for folder in folders:
-        run, results = read_run(folder), [judged(result) for result in read_results(folder)]
+        run, results = read_run(folder), read_results(folder)
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
         quality = quality_of(run)
@@ -154,21 +153,18 @@ def _limits_text(run: Mapping[str, Any]) -> str:
 
 
 def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
-    loads: dict[float, list[Mapping[str, Any]]] = {}
-    for result in results:
-        loads.setdefault(float(result["point"]["level"]), []).append(result)
-    valid = {level: group for level, group in loads.items() if all(each["valid"] for each in group)}
-    usable = {level: group for level, group in (valid or loads).items() if _is_within(run, group)}
-    best = max(usable, key=lambda level: _output(usable[level]), default=None)
-    group = usable[best] if best is not None else []
+    loads = loads_of(run, results)
+    valid = [load for load in loads if load.is_valid]
+    best = best_of(run, valid or [replace(load, is_valid=_has_response(load)) for load in loads])
+    group = best.results if best is not None else ()
     return SweepRow(
         folder=str(folder),
         model=str(run.get("model") or results[0]["model_id"] or UNKNOWN),
         machine=str(as_mapping(run.get("roofline")).get("accelerator") or UNKNOWN),
         stack=str(run.get("stack") or ""),
         load=load_text(group[0]) if group else "",
-        is_highest=best == max(loads),
-        output_throughput=_output(group) if group else None,
+        is_highest=best is not None and best.level == loads[-1].level,
+        output_throughput=best.output_tok_per_s if best is not None else None,
         mean_ttft_ms=_mean(group, "mean_ttft_ms"),
         p95_ttft_ms=_mean(group, "p95_ttft_ms"),
         mean_tpot_ms=_mean(group, "mean_tpot_ms"),
@@ -180,25 +176,11 @@ def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
     )
 
 
-def _output(group: _Results) -> float:
-    """Return the mean throughput of the repeats."""
-    return statistics.fmean(map(steady_output, group))
+def _has_response(load: Load) -> bool:
+    return any(result["completed"] for result in load.results)
 
 
 def _mean(group: _Results, field: str) -> float | None:
     """Return the mean of a metric over the repeats; None if one of them lacks it."""
     values = [float(result[field]) for result in group if result.get(field) is not None]
     return statistics.fmean(values) if values and len(values) == len(group) else None
-
-
-def _is_within(run: Mapping[str, Any], group: _Results) -> bool:
-    """Return whether enough requests of a load met the limits; True if the sweep has none."""
-    if not any(result["completed"] for result in group):
-        return False
-    objective = objective_of(run)
-    if objective is None:
-        return True
-    level = as_mapping(run.get("found")).get("level")
-    if isinstance(level, int | float) and group[0]["point"]["level"] > level:
-        return False
-    return good_share(group, objective) >= share_of(run)

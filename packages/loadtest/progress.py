@@ -1,4 +1,4 @@
-"""Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
+"""Progress of a sweep on stderr: a live line on a terminal, lines otherwise."""
 
 import sys
 import time
@@ -7,12 +7,10 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
-    BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -20,12 +18,6 @@ from loadtest.client.plain_text import for_terminal
 from loadtest.traffic.points import Point
 
 LINE_PERIOD_S: Final = 10.0
-
-
-def describe(point: Point) -> str:
-    """Return a point as text."""
-    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"rate {point.request_rate:g}/s"
-    return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
 
 
 def outcome(result: Mapping[str, Any]) -> str:
@@ -59,7 +51,7 @@ class Reporter:
 
     def start(self, point: Point) -> None:
         """Start a point."""
-        self._point, self._said_s = describe(point), time.monotonic()
+        self._point, self._said_s = point.text, time.monotonic()
 
     def progress(self, finished: int, in_flight: int) -> None:
         """Report the point's requests so far."""
@@ -70,12 +62,12 @@ class Reporter:
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
         """Report a measured and stored point."""
         self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
+        self.line(f"[{self._measured}/{self._total}] {point.text}: {outcome(result)}{self._left()}")
 
     def skipped(self, point: Point, reason: str) -> None:
         """Report a skipped point."""
         self._measured += 1
-        self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
+        self.line(f"[{self._measured}/{self._total}] {point.text}: skipped, {reason}")
 
     def line(self, text: str) -> None:
         """Report a message."""
@@ -92,38 +84,36 @@ class Reporter:
         return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
 
 
-class BarReporter(Reporter):
-    """Progress as a bar on the terminal, with the points' figures above it."""
+class LiveReporter(Reporter):
+    """Progress as one live line on the terminal, with the points' figures above it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=False)
-        self._bar = Progress(
+        self._live = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._live.add_task("", total=None)
 
     def begin(self, points: int) -> None:
         """Start a sweep of `points` points."""
         super().begin(points)
-        self._bar.update(self._task, total=points)
-        self._bar.start()
+        self._live.update(self._task, total=points)
+        self._live.start()
 
     def start(self, point: Point) -> None:
         """Start a point."""
         super().start(point)
-        self._bar.update(self._task, description=self._point, completed=self._measured)
+        self._live.update(self._task, description=self._point, completed=self._measured)
 
     def progress(self, finished: int, in_flight: int) -> None:
         """Report the point's requests so far."""
-        self._bar.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
+        self._live.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
 
     def line(self, text: str) -> None:
         """Report a message."""
@@ -131,9 +121,9 @@ class BarReporter(Reporter):
 
     def end(self) -> None:
         """Finish the sweep."""
-        self._bar.stop()
+        self._live.stop()
 
 
 def reporter_for_stderr(name: str) -> Reporter:
-    """Return a progress bar if stderr is a terminal, or else lines. `name` is the program's."""
-    return BarReporter(name) if sys.stderr.isatty() else Reporter(name)
+    """Return a live line if stderr is a terminal, or else lines. `name` is the program's."""
+    return LiveReporter(name) if sys.stderr.isatty() else Reporter(name)

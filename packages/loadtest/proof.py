@@ -37,16 +37,23 @@ SEVERAL_TOKENS: Final = 1.5
 COUNT_DIFFERENCE: Final = 0.02
 """Allowed difference in request counts. Server and client must count the same requests for their means to be comparable."""
 
+OTHER_CLIENTS: Final = "so other clients use it too"
+"""End of the note about tokens that the server generated for others."""
+
 
 def little_reasons(
     records: Sequence[RequestRecord], figures: Mapping[str, Any], point: Point, window: SteadyWindow | None
 ) -> list[str]:
-    """Return contradictions of the metrics with Little's law."""
+    """Return contradictions of the metrics with Little's law and with the load."""
     if not figures["completed"] or figures["duration"] <= 0:
         return []
     counted = sum(record.end_s - record.sent_s for record in records) / figures["duration"]
     claimed = figures["request_throughput"] * figures["mean_e2el_ms"] / 1000
     reasons: list[str] = []
+    if point.concurrency is not None and len(records) < point.concurrency:
+        reasons.append(
+            f"only {len(records)} requests were sent, fewer than the {point.concurrency} users of this load; raise --requests or --duration"
+        )
     missed_s = abs(counted - claimed) * figures["duration"] / figures["completed"]
     if missed_s > LITTLE_FLOOR_S and abs(counted - claimed) > MOST_DIFFERENCE * max(counted, claimed):
         reasons.append(

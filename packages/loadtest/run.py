@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
+from loadtest.measure import points_text
 from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
 from loadtest.progress import reporter_for_stderr, say
 from loadtest.reports.notes import group_notes
@@ -209,7 +210,7 @@ def sweep_findings(outcome: SweepOutcome) -> list[str]:
     if outcome.found is not None or outcome.ending != "done":
         return []
     none = outcome.invalid == outcome.stored
-    first = [f"No point is valid: {outcome.stored} of {outcome.planned} points were measured."] if none else []
+    first = [f"None of {points_text(outcome.stored)} is valid."] if none else []
     return [*first, *(f"{note.line}." for note in group_notes(outcome.invalid_points, outcome.stored))]
 
 
@@ -223,10 +224,10 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
     lines = [f"verdict: {folder_verdict(settings.out).sentence}"] if has_reports else []
     lines += _problems(settings, outcome)
     if outcome.ending != "done":
-        kept = f"{outcome.stored} of {outcome.planned} points are complete in {settings.out}"
+        kept = f"{outcome.stored} of {points_text(outcome.planned)} are complete in {settings.out}"
         lines.append(f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
     elif has_reports:
-        lines.append(f"{outcome.stored} points in {settings.out}, report: {settings.out / 'report.html'}")
+        lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
         command = read_results(settings.out)[-1]["vllm_command"]
         lines += [f"the last point with vLLM's own tool: {command}"] if command else []
     for line in lines:
@@ -235,7 +236,7 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
 
 def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
     """Return the lines about points without valid metrics, and the result of a search."""
-    of_all = f"of {outcome.stored} points"
+    of_all = f"of {points_text(outcome.stored)}"
     lines: list[str] = []
     if outcome.failing:
         lines.append(
@@ -244,9 +245,7 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
     if outcome.simulated is not None:
         lines.append("the server is SIMULATED. Results do not reflect real hardware.")
     if outcome.invalid:
-        lines.append(
-            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the metrics are impossible. See the report."
-        )
+        lines.append(f"INVALID: {outcome.invalid} {of_all}. Do not use their metrics. See the report.")
     lines += [f"finding: {finding}" for finding in sweep_findings(outcome)]
     if outcome.found is not None:
         lines.append(f"{outcome.found['sentence']}.")

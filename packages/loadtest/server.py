@@ -27,6 +27,7 @@ from loadtest.client.metrics import (
     Scrape,
 )
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
+from loadtest.endpoint import API_KEY_VARIABLE
 from loadtest.errors import SweepError
 
 now_s: Final = time.perf_counter
@@ -67,7 +68,9 @@ async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool)
     """
     answer = await client.get("/v1/models", limit_s=CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
-        raise SweepError(f"{client.base_url}/v1/models returned {answer.status}: {answer.message}")
+        denied = answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        fix = f"Set {API_KEY_VARIABLE} to a key that the server accepts." if denied else "Check --url."
+        raise SweepError(f"{client.base_url}/v1/models returned {answer.status} ({answer.message}). {fix}")
     models = served_models(answer.body)
     served = next((found for found in models if model in {None, found.id}), None)
     if served is None:

@@ -259,7 +259,7 @@ def bisection_for(concurrency: Sequence[int], rates: Sequence[float]) -> Bisecti
     )
 
 
-def share_interval(kept: int, total: int) -> tuple[float, float]:
+def share_interval(kept: float, total: int) -> tuple[float, float]:
     """Return the interval of a share with the confidence INTERVAL (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
     if not total:
         return 0.0, 1.0
@@ -271,8 +271,8 @@ def share_interval(kept: int, total: int) -> tuple[float, float]:
 
 def limits_text(objective: Objective) -> str:
     """Return the limits as text."""
-    pairs = (("ttft", objective.ttft_s), ("tpot", objective.tpot_s), ("e2e", objective.e2e_s))
-    return ", ".join(f"{name}<={limit:g}" for name, limit in pairs if limit is not None)
+    pairs = (("TTFT", objective.ttft_s), ("TPOT", objective.tpot_s), ("E2E", objective.e2e_s))
+    return ", ".join(f"{name} <= {limit:g} s" for name, limit in pairs if limit is not None)
 
 
 def found_json(
@@ -297,7 +297,7 @@ def found_json(
     unit = "users" if whole else "req/s"
     doubts = ([] if is_sure else ["no longer step confirmed it"]) + _doubts(best, worst, unit)
     expected = no_forecast if forecast is None else forecast_text(forecast, unit, whole=whole)
-    sentence = f"{name} meets {_wanted(objective, share)} {_found(best, worst, unit)}; {expected}"
+    sentence = f"{name} meets {wanted_text(objective, share)} {_found(best, worst, unit)}; {expected}"
     return {
         "sentence": "; ".join([sentence, *doubts]),
         "level": best["point"]["level"] if best is not None else None,
@@ -338,7 +338,8 @@ def _met(best: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _wanted(objective: Objective, share: float) -> str:
+def wanted_text(objective: Objective, share: float) -> str:
+    """Return the limits and the share of the requests that must meet them, as text."""
     return f"{limits_text(objective)} for {_percent(share)} of the requests"
 
 

@@ -185,15 +185,6 @@ def tail(result: Mapping[str, Any], latency: str) -> tuple[float, float] | None:
     return max(((share, float(value)) for share, value in found if value is not None), default=None)
 
 
-def good_share(result: Mapping[str, Any]) -> float | None:
-    """Return the share of the requests of a judged result that meet the limits of `--slo`; None without limits."""
-    share, goodput = result.get("good_share"), result.get("request_goodput")
-    if share is not None or goodput is None:
-        return share
-    # Results of earlier releases have the rate alone.
-    return round(goodput * result["duration"]) / max(1, result["completed"] + result["failed"])
-
-
 def steady_output(result: Mapping[str, Any]) -> float:
     """Return a point's output tokens per second in its steady window, or in the whole point without one."""
     steady = result.get("steady")

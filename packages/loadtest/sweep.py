@@ -18,7 +18,7 @@ from loadtest.generator.limits import open_files_limit
 from loadtest.generator.load import Share
 from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from loadtest.kv_cells import beyond_cache
-from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures
+from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures, load_figures, point_text
 from loadtest.progress import Reporter
 from loadtest.records import WorkerResult
 from loadtest.results import point_result
@@ -201,7 +201,9 @@ class _State:
             empty=sum(result["completed"] == 0 for result in self.results.values()),
             invalid=sum(not result["valid"] for result in self.results.values()),
             invalid_points=tuple(
-                (key, str(reason)) for key, result in self.results.items() for reason in result["invalid_reasons"]
+                (point_text(result["point"]), str(reason))
+                for result in self.results.values()
+                for reason in result["invalid_reasons"]
             ),
             failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
             left_out=tuple(self.left_out),
@@ -224,7 +226,9 @@ async def _sweep(
             unreached = endpoint.not_reached(error)
             if unreached:
                 raise NotReachedError(unreached) from None
-            raise SweepError(f"Cannot measure {client.base_url}: {error}") from None
+            raise SweepError(
+                f"Cannot measure {client.base_url}: {str(error).rstrip('.')}. Check that the server runs at this address."
+            ) from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         before = read_run(settings.out).get(SEARCH_START) if settings.find and settings.resume else None
@@ -399,7 +403,7 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
                 state.measured += 1
                 run.reporter.done(point, result)
             search.learn(step, result["search"]["verdict"])
-            run.reporter.line(f"{point.key}: {verdict_name(result['search']['verdict'])} the limits")
+            run.reporter.line(f"{point.text}: {verdict_name(result['search']['verdict'])} the limits")
     except _GoneError as error:
         return state.outcome(error.ending, str(error))
     except WorkerError as error:
@@ -544,7 +548,7 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
             if unreached:
                 raise _GoneError(f"{unreached} Point {point.key} was not kept", "unreachable")
             break
-        run.reporter.line(f"{point.key}: the server stopped responding and came back, measuring the point again")
+        run.reporter.line(f"{point.text}: the server stopped responding and came back, measuring the point again")
     raise _GoneError(f"the server stopped responding at point {point.key}, which was not kept")
 
 

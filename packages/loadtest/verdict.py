@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.bottleneck import Bottleneck, LimitName
-from loadtest.loads import good_output_tok_per_s, good_share, load_name, usd_per_million_good_tokens
-from loadtest.slo_search import limits_text
+from loadtest.loads import good_output_tok_per_s, good_share, usd_per_million_good_tokens
+from loadtest.slo_search import limits_text, wanted_text
 from loadtest.verdict_answers import Answer, answers_of
 from loadtest.verdict_case import (
     Case,
@@ -109,7 +109,7 @@ def _best_json(case: Case) -> BestLoad | None:
         good_share=round(good_share(load.results, case.objective), 6) if case.objective else None,
         output_tok_per_s=round(load.output_tok_per_s, 4),
         good_tok_per_s=round(good_output_tok_per_s(load, case.objective), 4),
-        usd_per_million_good_tokens=None if price is None else round(price, 4),
+        usd_per_million_good_tokens=None if price is None else round(price, 8),
     )
 
 
@@ -120,7 +120,7 @@ def _missed_json(case: Case) -> MissedLoad | None:
     metric, above = worst_latency(load, objective, case.share)
     return MissedLoad(
         key=load.key,
-        load=load_name(load),
+        load=load.name,
         level=load.level,
         good_share=round(good_share(load.results, objective), 6),
         metric=metric,
@@ -149,13 +149,11 @@ def _result(case: Case) -> str:
     best, objective = case.best, case.objective
     if objective is None:
         return (
-            f"highest output rate at {load_name(best)}{figures_text(case, best)}"
-            if best is not None
-            else "no load is valid"
+            f"highest output rate at {best.name}{figures_text(case, best)}" if best is not None else "no load is valid"
         )
-    wanted = f"{limits_text(objective)} for {100 * case.share:.6g} % of the requests"
+    wanted = wanted_text(objective, case.share)
     if best is not None:
-        kept = f"meets {wanted} up to {load_name(best)}{figures_text(case, best)}"
+        kept = f"meets {wanted} up to {best.name}{figures_text(case, best)}"
         return f"{kept}; {miss_text(case)}" if case.missed is not None else f"{kept}, the highest valid load"
     if case.missed is not None:
         return f"meets {wanted} at no measured load: {miss_text(case)}"

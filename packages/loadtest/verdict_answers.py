@@ -6,26 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadtest.bottleneck import LimitName
+from loadtest.bottleneck import LimitName, is_shared
 from loadtest.loads import (
     NAMES,
     Load,
     best_load,
     distances,
     good_share,
-    load_name,
     tail_of,
     usd_per_million_good_tokens,
 )
-from loadtest.slo_search import limits_text
+from loadtest.slo_search import share_interval, wanted_text
+from loadtest.steady import steady_output
 from loadtest.student import student_t
 from loadtest.verdict_case import Case, limit_name, miss_text, plan_text, worst_latency
 
 REPEATS_WANTED: Final = 3
 ERROR: Final = 0.05
 """Error probability of the intervals in the answers."""
-WILSON_Z: Final = 1.959964
-"""Standard deviations of a 95 % interval."""
 
 QUESTIONS: Final = (
     "Is it saturated?",
@@ -44,7 +42,7 @@ NEXT: Final[Mapping[LimitName, str]] = {
     "client": "Run the client on a faster or less busy machine, or with more --workers, and measure again.",
     "KV cache": "Enlarge the KV cache: higher gpu-memory-utilization, an fp8 KV cache, a shorter max-model-len, or more devices.",
     "batch": "Raise max-num-seqs, because the KV cache has space for more concurrent requests.",
-    "queue": "Lower the load, or add a second server: requests arrive faster than this one computes them.",
+    "queue": "Lower the load, or add a second server: requests wait although this one runs as many as it can.",
     "server": "Use more or faster devices, fewer bits per weight, or speculative decoding.",
 }
 SLOW: Final[Mapping[str, str]] = {
@@ -116,18 +114,18 @@ def _cost(case: Case) -> Answer:
     kind = "good" if case.objective else "output"
     per_request = f"{cost * load.shape.output_tokens:,.3g} USD per million requests"
     return _answered(
-        2, f"{cost:,.3g} USD per million {kind} tokens, {per_request}, at {price:g} USD per hour and {load_name(load)}."
+        2, f"{cost:,.3g} USD per million {kind} tokens, {per_request}, at {price:g} USD per hour and {load.name}."
     )
 
 
 def _meets(case: Case) -> Answer:
     if case.objective is None:
         return _answered(3, "Unknown: no limits. Pass --slo.", known=False)
-    wanted = f"{limits_text(case.objective)} for {100 * case.share:.6g} % of the requests"
+    wanted = wanted_text(case.objective, case.share)
     if case.best is not None:
         return _answered(
             3,
-            f"Yes: {wanted}, with {good_share(case.best.results, case.objective):.2%} good at {load_name(case.best)}.",
+            f"Yes: {wanted}, with {good_share(case.best.results, case.objective):.2%} good at {case.best.name}.",
         )
     if case.missed is not None:
         return _answered(3, f"No: {wanted} at no measured load.")
@@ -136,17 +134,17 @@ def _meets(case: Case) -> Answer:
 
 def _up_to(case: Case) -> Answer:
     if case.objective is None or case.best is None:
-        name = f"{load_name(case.best)}, the highest output rate" if case.best and case.objective is None else "None"
+        name = f"{case.best.name}, the highest output rate" if case.best and case.objective is None else "None"
         return _answered(4, f"{name}.", known=case.objective is not None and case.missed is not None)
     others = [
-        f"{load_name(found)}"
+        found.name
         for shape in dict.fromkeys(load.shape for load in case.loads)
         if shape != case.best.shape
         and (found := best_load([load for load in case.loads if load.shape == shape], case.objective, case.share))
         is not None
     ]
     end = "" if case.missed else " (highest valid load)"
-    return _answered(4, f"{load_name(case.best)}{end}{'; ' + '; '.join(others) if others else ''}.")
+    return _answered(4, f"{case.best.name}{end}{'; ' + '; '.join(others) if others else ''}.")
 
 
 def _by_how_much(case: Case) -> Answer:
@@ -190,33 +188,33 @@ def _certainty(case: Case) -> Answer:
     counts = f"{len(case.loads) - invalid} of {len(case.loads)} loads are valid"
     if load is None:
         return _answered(7, f"Not at all: {counts}.", known=False)
-    parts = [counts, _share_interval(case, load)]
+    shared = sum(any(map(is_shared, each.results)) for each in case.loads)
+    others = f"other clients used the server during {shared} of them" if shared else ""
+    parts = [counts, others, _share_interval(case, load)]
     repeats = len(load.results)
     if repeats < REPEATS_WANTED:
         measured = "one measurement" if repeats == 1 else f"{repeats} measurements"
         parts.append(f"the variation between runs is unknown from {measured} (--repeats {REPEATS_WANTED})")
     else:
-        parts.append(f"output rate +-{_half_width(load):.1%} over {repeats} repeats (95 %)")
+        parts.append(f"output rate +-{_half_width(load):.1%} over {repeats} repeats (95% interval)")
     text = "; ".join(part for part in parts if part)
-    return _answered(7, f"{text}.", known=repeats >= REPEATS_WANTED)
+    return _answered(7, f"{text}.", known=repeats >= REPEATS_WANTED and not shared)
 
 
 def _share_interval(case: Case, load: Load) -> str:
-    """Return the 95 % interval of the share of good requests (E. B. Wilson, JASA 22, 1927), as text."""
+    """Return the share of good requests with its 95 % interval, as text."""
     if case.objective is None:
         return ""
     found = tail_of(load)
     count = found.requests if found else sum(result["completed"] for result in load.results)
     share = good_share(load.results, case.objective)
-    square = WILSON_Z * WILSON_Z
-    middle = (share + square / (2 * count)) / (1 + square / count)
-    half = WILSON_Z / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
-    return f"{share:.1%} good ({max(0.0, middle - half):.1%} to {min(1.0, middle + half):.1%}, {count:,} requests)"
+    low, high = share_interval(share * count, count)
+    return f"{share:.1%} good ({low:.1%} to {high:.1%}, {count:,} requests)"
 
 
 def _half_width(load: Load) -> float:
     """Return half the 95 % interval of the output rate over the repeats, relative to its mean."""
-    rates = [float((result.get("steady") or result)["output_throughput"]) for result in load.results]
+    rates = list(map(steady_output, load.results))
     error = statistics.stdev(rates) / math.sqrt(len(rates))
     return student_t(ERROR, len(rates) - 1) * error / statistics.fmean(rates)
 
@@ -230,7 +228,7 @@ def _tail(case: Case) -> Answer:
     where = " of the steady window" if any(result.get("steady") for result in load.results) else ""
     return _answered(
         8,
-        f"{found.name} {values} at {load_name(load)}, from {found.requests:,} requests{where}.",
+        f"{found.name} {values} at {load.name}, from {found.requests:,} requests{where}.",
         known=found.share is not None,
     )
 

@@ -11,8 +11,9 @@ from loadtest.loads import (
     NAMES,
     Load,
     Shape,
-    best_load,
+    best_of,
     distances,
+    good_output_tok_per_s,
     good_share,
     loads_of,
     objective_of,
@@ -63,11 +64,7 @@ class Case:
 def case_of(run: Run, results: Sequence[Run]) -> Case:
     """Return the evidence of a sweep from its run.json and its results."""
     loads, objective, share = loads_of(run, results), objective_of(run), share_of(run)
-    found = as_mapping(run.get("found"))
-    level = found.get("level")
-    at_most = (float(level) if isinstance(level, int | float) else 0.0) if found else math.inf
-    # A search has judged its loads with more care than the share of one step.
-    best = best_load([load for load in loads if load.level <= at_most], objective, share)
+    best = best_of(run, loads)
     valid = [load for load in loads if load.is_valid]
     shape = best.shape if best else (valid or loads)[-1].shape if loads else None
     missed = _first_missed(valid, shape, best, objective, share)
@@ -142,9 +139,9 @@ def limit_name(limit: LimitName) -> str:
 def figures_text(case: Case, load: Load) -> str:
     """Return the output rate of a load and its price, as the continuation of a sentence."""
     price = usd_per_million_good_tokens(case.run, load, case.objective)
-    kind = "good" if case.objective else "output"
+    kind, rate = "good" if case.objective else "output", good_output_tok_per_s(load, case.objective)
     cost = f"{price:,.3g} USD per million {kind} tokens" if price is not None else "no price without --usd-per-hour"
-    return f", {load.output_tok_per_s:,.4g} tok/s, {cost}"
+    return f", {rate:,.4g} {'good ' if case.objective else ''}tok/s, {cost}"
 
 
 def miss_text(case: Case) -> str:

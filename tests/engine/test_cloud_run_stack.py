@@ -102,7 +102,7 @@ def test_a_search_for_limits_names_the_plans_forecast_and_the_price(workspace, d
     assert (
         f"; the plan expects {band['typical']:.3g} req/s ({band['low']:.3g} to {band['high']:.3g})" in found["sentence"]
     )
-    assert found["sentence"].startswith(f"{STACK} meets ttft<=0.5 for 0.5 of the requests ")
+    assert found["sentence"].startswith(f"{STACK} meets TTFT <= 0.5 s for 50% of the requests ")
     # How fast this machine simulates decides what is found; the price and the exit code follow from that.
     assert answer.code == (0 if found["valid"] else 1)
     assert ("USD per million output tokens" in found["sentence"]) == (found["level"] is not None)

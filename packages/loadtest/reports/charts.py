@@ -198,7 +198,7 @@ def _limits(plot: Plot, run: Mapping[str, Any]) -> tuple[LimitLine, ...]:
     if plot.limit != "slo_share":
         return limit_lines(as_mapping(run.get("slo")), plot.limit)
     share = _figures({**run, **as_mapping(run.get("find"))}).get("slo_share")
-    return () if share is None else (LimitLine(axis="y", value=100 * share, text=f"--slo-share {100 * share:.4g} %"),)
+    return () if share is None else (LimitLine(axis="y", value=100 * share, text=f"--slo-share {100 * share:.4g}%"),)
 
 
 def _spans(plot: Plot, run: Mapping[str, Any]) -> tuple[Span, ...]:

@@ -78,7 +78,7 @@ def _line(key: str, group: Sequence[Result]) -> Series:
     valid = all(bool(result["valid"]) for result in group)
     name = load_name(group[0]["point"]) + ("" if valid else " (not valid)")
     marks = (
-        Mark(x=value, y=share, label=f"{name}: {share:g} % within {value:,.4g} ms", valid=valid)
+        Mark(x=value, y=share, label=f"{name}: {share:g}% within {value:,.4g} ms", valid=valid)
         for share, value in _pairs(key, group)
     )
     return Series(name=name, marks=tuple(marks), look="plain", is_dashed=not valid)

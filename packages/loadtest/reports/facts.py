@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadtest.client.json_values import as_list, as_mapping
-from loadtest.measure import failed_share, failed_text, has_too_many_failures, load_text
+from loadtest.measure import failed_share, failed_text, has_too_many_failures
 from loadtest.reports.chart_model import Result
 from loadtest.reports.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
 from loadtest.verdict import BestLoad, SweepVerdict, sweep_verdict
@@ -127,7 +127,11 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
     left_out = as_list(run.get("left_out"))
     if left_out:
         names = "; ".join(f"{as_mapping(row).get('key')}: {as_mapping(row).get('reason')}" for row in left_out)
-        notices.append(Notice(text=f"{len(left_out)} points were not measured: {names}."))
+        notices.append(
+            Notice(
+                text=f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}."
+            )
+        )
     if any(r.get("schema_version") == 1 for r in results):
         notices.append(
             Notice(
@@ -174,12 +178,19 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: SweepVerd
 
 def _limit_tiles(run: Mapping[str, Any], verdict: SweepVerdict, *, has_found: bool) -> list[Tile]:
     """Return the tiles of a sweep with limits: the highest load within them, and its price. A search has its own tile for the load."""
-    wanted = f"{verdict.limits} for {100 * verdict.slo_share:.6g} % of the requests"
+    share = f"{100 * verdict.slo_share:.6g}%"
     best = verdict.best
     if best is None:
-        return [Tile(name=f"of the valid loads meets {wanted}", value="None", terms=("goodput",), alarming=True)]
+        return [
+            Tile(
+                name=f"of the valid loads meets {verdict.limits} for {share} of the requests",
+                value="None",
+                terms=("goodput",),
+                alarming=True,
+            )
+        ]
     load = Tile(
-        name=f"highest load of which {100 * verdict.slo_share:.6g} % of the requests meet {verdict.limits} ({best.lengths})",
+        name=f"highest load of which {share} of the requests meet {verdict.limits} ({best.lengths})",
         value=f"{best.level:g} {best.unit}",
         terms=("load", "goodput"),
     )
@@ -206,10 +217,10 @@ def _best_tiles(run: Mapping[str, Any], results: Sequence[Result], verdict: Swee
     bad = {result["point"]["key"] for result in invalid_points(results, _most_failed(run))}
     usable = [result for result in results if result["completed"] and result["point"]["key"] not in bad]
     result = next(result for result in usable if result["point"]["key"] == best.key)
-    where = "in the steady window " if result.get("steady") else ""
+    where = " in the steady window" if result.get("steady") else ""
     return [
         Tile(
-            name=f"highest output rate {where}(load {load_text(result)})",
+            name=f"highest output rate{where}, at {best.load}",
             value=f"{best.output_tok_per_s:,.0f} tok/s",
             terms=("throughput", "steady"),
         ),

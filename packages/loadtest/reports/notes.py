@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from loadtest.measure import failure_reason, point_text
+from loadtest.measure import failure_reason, point_text, points_text
 from loadtest.reports.chart_model import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
@@ -27,7 +27,7 @@ class GroupedNote:
         """Number of affected points, as text."""
         if len(self.points) == self.of >= ALL_FROM:
             return f"all {self.of} points"
-        return f"{len(self.points)} point{'s' if len(self.points) > 1 else ''}"
+        return points_text(len(self.points))
 
     @property
     def line(self) -> str:

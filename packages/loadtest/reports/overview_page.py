@@ -80,8 +80,8 @@ def _notices(overview: Overview) -> list[Notice]:
 
 
 def _choice(*, has_limits: bool) -> str:
-    of = "within the limits" if has_limits else "measured"
-    return f"Each row is the load with the highest throughput {of}. (highest): no higher load was measured, so the server may reach more."
+    of = "highest load within the limits" if has_limits else "load with the highest throughput"
+    return f"Each row is the {of}. (highest): no higher load was measured, so the server may reach more."
 
 
 def _page(template: str, overview: Overview) -> str:

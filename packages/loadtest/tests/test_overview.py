@@ -82,10 +82,10 @@ def test_limits_that_differ_by_little_are_not_the_same(tmp_path):
 
 
 def test_the_best_load_is_within_the_limits(tmp_path):
-    results = [{**result(level, 256), "request_goodput": good} for level, good in ((1, 64.0), (8, 64.0), (64, 30.0))]
+    results = [{**result(level, 256), "good_share": good} for level, good in ((1, 1.0), (8, 1.0), (64, 0.5))]
     (table,) = overview_of([folder(tmp_path / "a", results, run={"slo": {"ttft_s": 1.0}})]).tables
     assert (table.rows[0].load, table.rows[0].is_highest, table.has_limits) == ("8", False, True)
-    none = [{**each, "request_goodput": 0.0} for each in results]
+    none = [{**each, "good_share": 0.0} for each in results]
     text = overview_markdown(overview_of([folder(tmp_path / "b", none, run={"slo": {"ttft_s": 1.0}})]))
     assert rows(text)[0][3:9] == ["none within the limits", *["\N{EN DASH}"] * 5]
 

@@ -247,7 +247,7 @@ def test_good_complete_and_offered_rates_stand_in_one_chart_of_one_window():
     assert [(mark.x, mark.y) for mark in offered.marks] == [(8.0, 8.0), (16.0, 16.0)]
     kept = charts["kept-open"]
     assert [mark.y for mark in kept.series[0].marks] == pytest.approx([100 * 5.9 / 7.9, 100 * 5.9 / 9.0])
-    assert kept.limits == (LimitLine(axis="y", value=90.0, text="--slo-share 90 %"),)
+    assert kept.limits == (LimitLine(axis="y", value=90.0, text="--slo-share 90%"),)
     old = [r | {"steady": dict(list(steady.items())[:3]), "request_throughput": 5.0} for r in results]
     assert [mark.y for mark in over_load(old)["goodput-open-i16-o32"].series[1].marks] == [5.0, 5.0]
     assert not {key for key in over_load([result(1, 16), result(8, 16)]) if key.startswith(("goodput", "kept"))}

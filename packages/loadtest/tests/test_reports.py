@@ -172,7 +172,7 @@ def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
     (charts, *_) = report_charts({}, results)
     assert [mark.valid for mark in charts.charts[0].series[0].marks] == [True, False]
     write_reports(folder(tmp_path / "r", results))
-    assert "(load 1)" in (tmp_path / "r" / "report.md").read_text()
+    assert "at 1 user" in (tmp_path / "r" / "report.md").read_text()
 
 
 def test_the_csv_has_a_row_a_point_and_empty_fields_for_what_is_unknown(tmp_path):
@@ -277,7 +277,7 @@ def test_the_same_sweep_twice_shows_no_change(tmp_path):
     )
     assert not comparison.worse
     assert {change.verdict for change in comparison.changes} == {"same"}
-    assert comparison.left_out == ("concurrency 256, 4096 in, 32 out: invalid",)
+    assert comparison.left_out == ("256 users, 4,096 in, 32 out: invalid",)
     assert comparison.verdict == "cannot tell"  # of that point
     assert len(comparison.changes) == 11 * 4
 
@@ -347,7 +347,7 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
         confidence=0.95,
     )
     assert comparison.worse
-    assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
+    assert comparison.failures == ("8 users, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
 
 
 def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
@@ -370,16 +370,18 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
         "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)",
     ]
-    assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
+    assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
     assert "older version of this tool" in notices[3]
 
 
 def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():
-    known = result(4, 16) | {"ttft_uncertainty": {"lag_mean_ms": 0.44, "server_mean_ms": 20.1}}
+    known = result(4, 16) | {
+        "ttft_uncertainty": {"lag_mean_ms": 0.44, "server_mean_ms": 20.1, "first_event_mean_ms": 20.36}
+    }
     older = result(8, 16)
     cells = {column.title: [column.text(row) for row in (known, older)] for column in columns_of([known, older])}
     assert cells["TTFT mean ms"] == [f"{known['mean_ttft_ms']:,.1f} ± 0.4", f"{older['mean_ttft_ms']:,.1f}"]
-    assert cells["server's"] == ["20.1", NOTHING]
-    assert "server's" not in {column.title for column in columns_of([older])}
+    assert cells["above server's ms"] == ["+0.3", NOTHING]
+    assert "above server's ms" not in {column.title for column in columns_of([older])}
     row, _ = csv.DictReader(io.StringIO(summary_csv([known, older])))
     assert (row["ttft_lag_mean_ms"], row["ttft_server_mean_ms"]) == ("0.44", "20.1")

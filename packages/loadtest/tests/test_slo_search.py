@@ -128,7 +128,7 @@ def found_of(steps, **more):
 def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_its_band():
     found = found_of(STEPS, forecast=Band(low=1.214, typical=2.8, high=3.4))
     assert found["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 for 99% of the requests up to 2.3 req/s (between 2.3 and 2.4): 100% of 194 requests met them,"
+        "l4-qat meets TTFT <= 1 s, TPOT <= 0.05 s for 99% of the requests up to 2.3 req/s (between 2.3 and 2.4): 100% of 194 requests met them,"
         " 95% interval 98.06% to 100%; 0.41 USD per million output tokens; the plan expects 2.8 req/s (1.21 to 3.4)"
     )
     assert found["met"] == {"share": 1.0, "low": 0.980583, "high": 1.0, "requests": 194}
@@ -140,7 +140,7 @@ def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_i
 def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sentence_says_so():
     found = found_of([step(2.0, "keeps", confirms=True), step(2.1, "misses")])
     assert found["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 for 99% of the requests up to 2 req/s (between 2 and 2.1): 100% of 194 requests met them,"
+        "l4-qat meets TTFT <= 1 s, TPOT <= 0.05 s for 99% of the requests up to 2 req/s (between 2 and 2.1): 100% of 194 requests met them,"
         " 95% interval 98.06% to 100%; no price without --usd-per-hour; no forecast"
     )
     assert (found["forecast"], found["no_forecast"]) == (None, "no forecast")
@@ -149,7 +149,7 @@ def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sente
 def test_no_load_that_keeps_is_said_so():
     nothing = found_of([step(0.01, "misses")], share=0.9, forecast=Band(low=0.0, typical=0.0, high=0.5))
     assert nothing["sentence"] == (
-        "l4-qat meets ttft<=1, tpot<=0.05 for 90% of the requests at no tested load, not even 0.01 req/s;"
+        "l4-qat meets TTFT <= 1 s, TPOT <= 0.05 s for 90% of the requests at no tested load, not even 0.01 req/s;"
         " the plan expects that no load meets them (0 to 0.5)"
     )
     assert nothing["valid"] is False
@@ -392,7 +392,7 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
     found = json.loads(captured.out)["found"]
     assert code == (0 if found["valid"] else 1)
     assert found["sentence"] in captured.err
-    assert found["sentence"].startswith("timed meets ttft<=0.1 for 90% of the requests ")
+    assert found["sentence"].startswith("timed meets TTFT <= 0.1 s for 90% of the requests ")
     assert found["sentence"].endswith("no forecast") or not found["valid"]
     # No machine makes the server faster than 40 requests per second.
     assert found["level"] is None or found["level"] <= 40 * 1.1

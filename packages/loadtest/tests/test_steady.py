@@ -172,6 +172,8 @@ def test_a_clock_that_stops_too_early_contradicts_littles_law():
     records, load = waves(4, 4), point(concurrency=4)
     window = steady_window(records, load)
     assert little_reasons(records, load_figures(records, None), load, window) == []
+    few = "only 3 requests were sent, fewer than the 4 users of this load; raise --requests or --duration"
+    assert few in little_reasons(records[:3], load_figures(records[:3], None), load, None)
     cut = [replace(r, times_s=r.times_s[:4]) for r in records]  # times end with the fourth of eleven tokens
     (reason,) = little_reasons(cut, load_figures(cut, None), load, window)
     assert reason == (

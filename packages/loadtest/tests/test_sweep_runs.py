@@ -319,9 +319,14 @@ def test_a_load_generator_that_is_killed_ends_the_sweep_and_is_not_blamed_on_the
     assert not list(workers_of_this_process())
 
 
-def test_a_sweep_that_cannot_begin_says_why(calm, tmp_path):
-    with pytest.raises(SweepError, match=r"Cannot measure .*: GET /v1/models failed"):
+def test_a_sweep_that_cannot_begin_says_why(calm, start_server, tmp_path):
+    with pytest.raises(
+        SweepError, match=r"Cannot measure .*: GET /v1/models failed.* Check that the server runs at this address\."
+    ):
         bench("http://127.0.0.1:9", tmp_path)
+    locked = r"returned 401 \(who are you\?\)\. Set OPENAI_API_KEY to a key that the server accepts\."
+    with pytest.raises(SweepError, match=locked):
+        bench(start_server("--token", "secret").url, tmp_path)
     settings = SweepSettings(url=calm.url, model="other", out=tmp_path)
     with pytest.raises(SweepError, match="--model is 'other', but the server serves timed"):
         run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
@@ -354,8 +359,8 @@ def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path
         "import sys\nfrom loadtest.__main__ import main\nsys.exit(main())\n"
     )
     load = "--concurrency 150 --requests 150 --input-tokens 16 --output-tokens 4 --warm-up 0"
-    words = ["--url", calm.url, *load.split()]
-    for hard, code_wanted, said in ((400, 0, "1 points in"), (100, 2, "needs more open files than the 100")):
+    words = ["--url", calm.url, *load.split(), "--allow-invalid"]
+    for hard, code_wanted, said in ((400, 0, "1 point in"), (100, 2, "needs more open files than the 100")):
         command = [sys.executable, "-c", code, str(hard), *words, "--workers", "1", "--out", str(tmp_path / str(hard))]
         done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code_wanted, done.stderr
@@ -416,7 +421,7 @@ def run_cli(*words, **options):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path, number):
-    load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30"
+    load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30 --allow-invalid"
     words = ["--url", calm.url, *load.split()]
     calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
     process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))

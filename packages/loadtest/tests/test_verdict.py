@@ -12,6 +12,7 @@ from loadtest.forecast import Band
 from loadtest.kv_cells import beyond_cache
 from loadtest.loads import best_load, good_share, loads_of, objective_of
 from loadtest.measure import Objective
+from loadtest.proof import OTHER_CLIENTS
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
 from loadtest.store import read_run
@@ -80,8 +81,8 @@ CASES = [
     # 64 users have 6,400 tok/s, all good: 3.6 / 3600 / 6400 x 1e6.
     ("the price", COST, RUN, planted(), "0.156 USD per million good tokens, 5 USD per million requests, at 3.6 USD per hour and 64 users", True),
     ("no price", COST, RUN | {"usd_per_hour": None}, planted(), "Unknown: no price. Pass --usd-per-hour.", False),
-    ("it meets the limits", MEETS, RUN, planted(), "Yes: ttft<=0.12, tpot<=0.05 for 99 % of the requests, with 100.00% good at 64 users", True),
-    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: ttft<=0.01 for 99 % of the requests at no measured load.", True),
+    ("it meets the limits", MEETS, RUN, planted(), "Yes: TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests, with 100.00% good at 64 users", True),
+    ("no load meets them", MEETS, RUN | {"slo": {"ttft_s": 0.01}}, planted(), "No: TTFT <= 0.01 s for 99% of the requests at no measured load.", True),
     ("no limits", MEETS, {}, planted(), "Unknown: no limits. Pass --slo.", False),
     ("the highest load within", UP_TO, RUN, planted(), "64 users (256 in, 32 out).", True),
     ("all loads within", UP_TO, RUN | {"slo": {"ttft_s": 9.0}}, planted(), "128 users (256 in, 32 out) (highest valid load).", True),
@@ -97,7 +98,9 @@ CASES = [
     ("no plan", PLANNED, RUN | {"no_forecast": "no forecast without --stack"}, planted(), "Unknown: no forecast without --stack.", False),
     ("one measurement", CERTAIN, RUN, planted(),
      "4 of 4 loads are valid; 100.0% good (98.8% to 100.0%, 320 requests); the variation between runs is unknown from one measurement (--repeats 3).", False),
-    ("three measurements", CERTAIN, RUN, planted(repeats=3), "output rate +-0.0% over 3 repeats (95 %).", True),
+    ("three measurements", CERTAIN, RUN, planted(repeats=3), "output rate +-0.0% over 3 repeats (95% interval).", True),
+    ("another client", CERTAIN, RUN, planted(repeats=3, notes=[f"the server generated 9 tokens in this time, {OTHER_CLIENTS}"]),
+     "4 of 4 loads are valid; other clients used the server during 4 of them;", False),
     ("p99", TAIL, RUN, planted(), "p99 TTFT 95.7", True),
     ("too few requests for a percentile", TAIL, {}, [result(8, 256, requests=20)], "largest TTFT", False),
     ("more load", NEXT, {}, planted(), "Measure higher loads, such as --concurrency 256.", True),
@@ -174,8 +177,8 @@ def test_every_sweep_has_the_forecast_and_the_client_machine(server, tmp_path, m
 def test_the_sentence_has_saturation_limit_load_price_and_plan():
     found = sweep_verdict(RUN, planted(full_from=64, server=QUEUE, **BAND))
     assert found.sentence == (
-        "Saturated at 64 users, limited by the batch (max-num-seqs); meets ttft<=0.12, tpot<=0.05 for 99 % of the requests up to 64 users"
-        " (256 in, 32 out), 6,400 tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
+        "Saturated at 64 users, limited by the batch (max-num-seqs); meets TTFT <= 0.12 s, TPOT <= 0.05 s for 99% of the requests up to 64 users"
+        " (256 in, 32 out), 6,400 good tok/s, 0.156 USD per million good tokens; 128 users miss TTFT by 7%; 7% above the plan's 6,000 tok/s"
         " (5,000 to 7,000)."
     )
     assert (found.saturated, found.limit, found.best.level, found.missed.metric) == (True, "batch", 64, "ttft")
@@ -216,7 +219,7 @@ def test_tiles_are_judged_by_the_limits():
 
     assert tiles(RUN | {"slo": None}).keys() == {"12,800 tok/s", "63.3 ms", "0.0781 USD"}
     within = tiles(RUN)
-    assert "highest load of which 99 % of the requests meet ttft<=0.12, tpot<=0.05" in within["64 users"]
+    assert "highest load of which 99% of the requests meet TTFT <= 0.12 s, TPOT <= 0.05 s" in within["64 users"]
     assert within["0.156 USD"].startswith("per million good tokens at 64 users")
     assert tiles(RUN | {"slo": {"ttft_s": 0.01}}).keys() == {"None"}
 
@@ -227,12 +230,18 @@ def test_limits_are_judged_in_the_steady_window():
         "ttfts": [0.5] * 4 + [0.05] * 4,
         "start_times": [0.0] * 4 + [2.0] * 4,
         "request_goodput": 4.0,
-        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0},
+        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0, "first_wave": {}},
     }
     objective = objective_of(run)
-    assert good_share([cold], objective) == 1.0
-    assert good_share([cold | {"steady": None}], objective) == 0.5
-    assert good_share([cold | {"failed": 8}], objective) == 0.5
+    for share, results in (
+        (1.0, [cold]),
+        (0.5, [cold | {"steady": None}]),
+        (0.5, [cold | {"failed": 8}]),
+        (0.75, [cold, cold | {"steady": None, "point": cold["point"] | {"repeat": 1}}]),
+        (0.9, [cold | {"steady": cold["steady"] | {"good_share": 0.9}}]),
+    ):
+        (load,) = loads_of(run, results)
+        assert good_share(load.results, objective) == share
     assert best_load(loads_of(run, [cold]), objective, 0.99).level == 8
     assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
 
@@ -278,7 +287,7 @@ def test_a_run_without_valid_points_is_no_success(server, tmp_path, monkeypatch,
         assert (code, found["findings"], found["invalid"]) == (0, [], 0)
         return
     assert (code, found["invalid"]) == (1, 2)
-    assert found["findings"][0] == "No point is valid: 2 of 2 points were measured."
+    assert found["findings"][0] == "None of 2 points is valid."
     assert any(
         "the client's event loop was late by" in finding and "all 2 points" in finding for finding in found["findings"]
     )
@@ -307,7 +316,7 @@ def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
         "noisy": (repeated(tmp_path / "noisy", 1.0, (8, 64), spread=0.3), 0, 2, "**0 worse, 8 cannot tell**"),
         "a point less": (repeated(tmp_path / "less", 1.001), 0, 2, "> **Missing in "),
         "another load": (repeated(tmp_path / "other", 1.0, (4,)), 1, 2, "**NOT COMPARED**, because the sweeps have no common point"),
-        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because no common point is valid"),
+        "all invalid": (repeated(tmp_path / "invalid", 1.0, (8, 64), valid=False), 1, 2, "**NOT COMPARED**, because every common point is invalid in one of"),
     }  # fmt: skip
     for name, (after, code, gate, words) in cases.items():
         with subtests.test(name):
@@ -322,11 +331,11 @@ def test_a_comparison_is_a_gate(tmp_path, capsys, subtests):
     with subtests.test("the points of both are listed"):
         main(["compare", str(base), str(tmp_path / "other")])
         first = capsys.readouterr().out.splitlines()[2]
-        assert f"{base} has concurrency 8, 256 in, 32 out | concurrency 64, 256 in, 32 out" in first
-        assert f"{tmp_path / 'other'} has concurrency 4, 256 in, 32 out" in first
+        assert f"{base} has 8 users, 256 in, 32 out | 64 users, 256 in, 32 out" in first
+        assert f"{tmp_path / 'other'} has 4 users, 256 in, 32 out" in first
     with subtests.test("a point of BEFORE that AFTER lacks is named"):
         main(["compare", str(base), str(tmp_path / "less")])
-        assert f"> **Missing in {tmp_path / 'less'}: concurrency 64, 256 in, 32 out.**" in capsys.readouterr().out
+        assert f"> **Missing in {tmp_path / 'less'}: 64 users, 256 in, 32 out.**" in capsys.readouterr().out
 
 
 def test_the_same_needs_evidence_and_the_requests_that_give_it_are_named(subtests):

@@ -1,11 +1,11 @@
 """Points of a sweep, in order and within the server's length limit."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from loadtest.errors import SweepError
-from loadtest.measure import JUDGED_PERCENTILE, requests_for
+from loadtest.measure import JUDGED_PERCENTILE, point_text, requests_for
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
 
 Mode = Literal["closed", "open"]
@@ -49,6 +49,11 @@ class Point:
         load = f"c{self.level:g}" if self.mode == "closed" else f"r{self.level:g}"
         asked = self.requested_input_tokens or self.input_tokens
         return f"{self.mode}-{load}-i{asked}-o{self.output_tokens}-n{self.repeat}"
+
+    @property
+    def text(self) -> str:
+        """The point for a reader."""
+        return point_text(asdict(self))
 
     @property
     def concurrency(self) -> int | None:
