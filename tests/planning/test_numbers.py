@@ -25,7 +25,7 @@ from scripts.cli.command import Command, run_command
 from scripts.cli.options import _fields
 from scripts.plan.__main__ import main
 from scripts.plan.question import set_keys
-from stacks.loading import SettingsError, from_file, from_values
+from stacks.loading import SettingsError, from_file, from_values, gateway_from_file, is_gateway_file
 from stacks.schema import alternatives, block_of, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,13 +196,21 @@ def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
 
 NO_NUMBERS = (".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", "9" * 400, '"NaN"', '"Infinity"')
 FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
+GATEWAY = {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]}
+
+
+def document_with(key: str) -> dict[str, Any]:
+    """A valid settings file of the target that a key is of."""
+    if key.startswith("gateway."):
+        return {"config": {"gemma-serving:target": "gateway", "gemma-serving:gateway": {**GATEWAY}}}
+    source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
+    return yaml.safe_load(source.read_text(encoding="utf-8"))
 
 
 def test_a_settings_file_is_refused_with_the_key(subtests: pytest.Subtests, tmp_path: Path):
     for key, text in product(number_settings(settings_schema()), NO_NUMBERS):
         with subtests.test(f"{key}: {text[:20]}"):
-            source = FILES["tpu" if key.startswith("tpu.") else "cloudRun"]
-            document = yaml.safe_load(source.read_text(encoding="utf-8"))
+            document = document_with(key)
             place: Any = document["config"]
             first, *rest = key.split(".")
             keys = [f"gemma-serving:{first}", *rest]
@@ -212,7 +220,7 @@ def test_a_settings_file_is_refused_with_the_key(subtests: pytest.Subtests, tmp_
             path = tmp_path / "Pulumi.x.yaml"
             path.write_text(yaml.safe_dump(document), encoding="utf-8")
             with pytest.raises(SettingsError) as caught:
-                from_file(path, project="my-project")
+                (gateway_from_file if is_gateway_file(path) else from_file)(path, project="my-project")
             assert keys[-1] in str(caught.value)
             assert all(
                 line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines()
