@@ -22,9 +22,9 @@ LABELS: Final = {"managed-by": "gemma-serving", "gemma-serving-project": "gemma-
 """Two of the three labels of our resources."""
 
 
-def settle(world: World) -> None:
-    """Create them, and wait for what becomes of them: from then on, they do not change by themselves."""
-    for stack in STACKS:
+def settle(world: World, *more: str) -> None:
+    """Create them, for more stacks too, and wait for what becomes of them: from then on, they do not change by themselves."""
+    for stack in (*STACKS, *more):
         _of_stack(world, f"gemma-{stack}")
     _queued(world, _ELSEWHERE, f"gemma-{TPU}", {})
     _queued(world, "us-east5-b", f"gemma-{TPU}-2", {**LABELS, "gemma-serving-stack": f"{TPU}-2"})
