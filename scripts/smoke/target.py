@@ -28,7 +28,7 @@ class SmokeTarget:
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Expected options, by `cache_config_info` label."""
     replicas: int = 1
-    """Expected engines, each with a `cache_config_info` of its own (`vllm.dataParallelSize`)."""
+    """Expected engines, each with a `cache_config_info` of its own: `vllm.dataParallelSize` times the servers of a gateway."""
     features: ServedFeatures | None = None
     """Features from the stack's settings; None without a stack, and for one that an earlier release deployed."""
     stack: str | None = None
@@ -58,7 +58,7 @@ def stack_target(
         thresholds=outputs.smoke,
         memory=outputs.plan.memory,
         cache_options=options,
-        replicas=int(str(outputs.vllm.get("dataParallelSize") or 1)),
+        replicas=outputs.engines,
         features=outputs.features,
         opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
         planned=planned,
