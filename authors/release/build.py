@@ -12,11 +12,12 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from authors.release import checksums, plugins, rehearsal, wheels
+from authors.release import checksums, plugins, rehearsal, sdks, wheels
 from authors.release.archives import commit_date, files_of, packed
 from authors.release.checksums import Artefact
 from authors.release.version import repository, the_version
 from contracts.errors import CommandRefusedError, ScriptError
+from tools.languages.generator import Language
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
@@ -46,7 +47,9 @@ def build(out: Path) -> Sequence[Artefact]:
         artefacts = [_described(made, kind, version, date) for make in MAKERS for made, kind in make(folder, version)]
         unknown = {path.name for path in folder.iterdir()} - {artefact.name for artefact in artefacts}
         if unknown:
-            raise ScriptError(f"{', '.join(sorted(unknown))}: made, but listed by no maker in authors/release/build.py.")
+            raise ScriptError(
+                f"{', '.join(sorted(unknown))}: made, but listed by no maker in authors/release/build.py."
+            )
         checksums.write(folder, artefacts, repository=repository(ROOT))
         folder.chmod(0o755)
         if out.exists():
@@ -76,9 +79,32 @@ def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
         yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
 
 
+SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json"}
+"""Schema of each Pulumi package."""
+
+
 def _schemas(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Copy the provider's schema, which generators of SDKs and `schema-diff` read."""
-    yield Path(shutil.copyfile(ROOT / "packages/gcp-tpu/schema.json", folder / f"gcp-tpu-v{version}-schema.json")), "schema"
+    """Copy the schemas, which generators of SDKs and `schema-diff` read."""
+    for package, path in SCHEMAS.items():
+        yield Path(shutil.copyfile(ROOT / path, folder / f"{package}-v{version}-schema.json")), "schema"
+
+
+LANGUAGES: Final[Mapping[Language, Sequence[str]]] = {"python": ("wheel", "sdist"), "nodejs": ("npm",), "go": ("go",)}
+"""Languages of the SDKs, with the kind of each file that is packed for one."""
+
+
+def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
+    """Make the SDK of each package in each language."""
+    del version
+    for path in SCHEMAS.values():
+        for language, kinds in LANGUAGES.items():
+            with tempfile.TemporaryDirectory(prefix="sources-") as base:
+                try:
+                    sources = sdks.generate(ROOT / path, language, Path(base) / "sdk")
+                    made = sdks.pack(sources, language, folder)
+                except sdks.SdkError as error:
+                    raise ScriptError(str(error)) from error
+            yield from zip(made, kinds, strict=True)
 
 
 FOLDERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -102,7 +128,7 @@ def _rehearsal(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _folders, _rehearsal)
+MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _sdks, _folders, _rehearsal)
 """Makers of all artefacts."""
 
 
@@ -118,7 +144,7 @@ def _described(file: Path, kind: str, version: str, date: int) -> Artefact:
         with tarfile.open(file) as archive:
             names = [member.name for member in archive.getmembers()]
             _check_members(file, archive.getmembers(), date)
-            if kind in {"sdist", "python-sdk-source"}:
+            if kind == "sdist":
                 content = archive.extractfile(f"{names[0].partition('/')[0]}/PKG-INFO")
                 assert content is not None  # noqa: S101 - extractfile returns None for folders alone
                 _check_metadata(file, content.read().decode(), version)
