@@ -169,7 +169,7 @@ resources:
       acceleratorType: v6e-1
       runtimeVersion: v2-alpha-tpuv6e
       provisioningModel: flex-start
-      project: p
+      project: my-project-1
       zones: [us-east5-a]
       maxRunDurationS: 3600
 """
