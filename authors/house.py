@@ -105,7 +105,7 @@ def _is_test(parts: Sequence[str]) -> bool:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the handwritten files of a package."""
     for path in sorted(folder.rglob("*.py")):
-        if not {TESTS, "__pycache__", "build"} & {folder.name, *path.relative_to(folder).parts}:
+        if not {TESTS, "__pycache__", "build", ".venv"} & {folder.name, *path.relative_to(folder).parts}:
             head = path.read_text(encoding="utf-8")[:200].lower()
             if not head.startswith(_GENERATED):
                 yield path
