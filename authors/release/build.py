@@ -40,6 +40,13 @@ def build(out: Path) -> Sequence[Artefact]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandRefusedError(f"{out} is not empty. Pass a new folder, or delete it.")
     version = the_version(ROOT)
+    try:
+        return _built(out, version)
+    except (wheels.WheelError, sdks.SdkError) as error:
+        raise ScriptError(str(error)) from error
+
+
+def _built(out: Path, version: str) -> Sequence[Artefact]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".release-") as base, commit_date(ROOT) as date:
         folder = Path(base) / "dist"
@@ -71,10 +78,7 @@ def _plugins(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
 def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     """Make the wheel and the source archive of each distribution."""
     for name in WHEELS:
-        try:
-            wheel = wheels.build(ROOT / "packages" / name, folder)
-        except wheels.WheelError as error:
-            raise ScriptError(str(error)) from error
+        wheel = wheels.build(ROOT / "packages" / name, folder)
         yield wheel, "wheel"
         yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
 
@@ -99,11 +103,8 @@ def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     for path in SCHEMAS.values():
         for language, kinds in LANGUAGES.items():
             with tempfile.TemporaryDirectory(prefix="sources-") as base:
-                try:
-                    sources = sdks.generate(ROOT / path, language, Path(base) / "sdk")
-                    made = sdks.pack(sources, language, folder)
-                except sdks.SdkError as error:
-                    raise ScriptError(str(error)) from error
+                sources = sdks.generate(ROOT / path, language, Path(base) / "sdk")
+                made = sdks.pack(sources, language, folder)
             yield from zip(made, kinds, strict=True)
 
 

@@ -4,13 +4,11 @@ The archive has sources and the pinned requirements, so one archive serves every
 installs the requirements into an environment inside the plugin's folder.
 """
 
-import gzip
-import io
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from authors.release.archives import packed
 from authors.release.wheels import LICENSE, source_date
 from gcp_tpu_provider import VERSION
 
@@ -31,7 +29,7 @@ def provider_archive(out: Path) -> Path:
     """Write the archive into a folder and return its path. The same commit gives the same bytes."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / ARCHIVE
-    path.write_bytes(_packed(archive_files()))
+    path.write_bytes(packed(archive_files(), source_date(FOLDER)))
     return path
 
 
@@ -41,17 +39,3 @@ def archive_files() -> Mapping[str, bytes]:
     others = {name: (FOLDER / name).read_bytes() for name in FILES}
     written = {"LICENSE": LICENSE.read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}
     return dict(sorted({**modules, **others, **written}.items()))
-
-
-def _packed(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar.gz of files that belong to root and have the commit's time."""
-    packed, date = io.BytesIO(), source_date(FOLDER)
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=date) as compressed,
-        tarfile.open(mode="w", fileobj=compressed, format=tarfile.USTAR_FORMAT) as archive,
-    ):
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode, entry.mtime = len(content), 0o644, date
-            archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()

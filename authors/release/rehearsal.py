@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Install each artefact of a release as a user does, and use it. No checkout and no cloud account is needed.
 
 Usage: python rehearse.py FOLDER [--only STEP ...] [--complete] [--list]
@@ -21,10 +20,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,7 +189,8 @@ def read_artefacts(folder: Path) -> Artefacts:
 def checksums(at: Workplace) -> str:
     """Compare every artefact with SHA256SUMS."""
     folder = at.artefacts.folder
-    listed = dict(reversed(line.split("  ", 1)) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     missing = sorted({*at.artefacts.kinds} - {*listed})
     if missing:
         raise FailedError(f"SHA256SUMS does not list {', '.join(missing)}")
@@ -279,8 +281,8 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     raise FailedError(f"the simulated server did not become ready within {_READY_S} s:\n{end_of_log}")
 
 
+_INIT: Final = "pulumi stack init dev --non-interactive"
 _UP: Final = (
-    "pulumi stack init dev --non-interactive",
     "pulumi preview --non-interactive",
     "pulumi up --yes --skip-preview --non-interactive",
     "pulumi up --yes --skip-preview --expect-no-changes --non-interactive",
@@ -341,10 +343,9 @@ def _sdk_environment(at: Workplace, package: str) -> Path:
     return at.environment(f"program-{package}", at.artefacts.one(rf"{name}-.*\.whl"), "pulumi").parent
 
 
-def _lives(at: Workplace, folder: Path, expected: Mapping[str, str], settings: Sequence[str] = ()) -> str:
-    """Bring a program up and down, and compare outputs of the stack with patterns."""
-    init, *rest = _UP
-    shown = at.in_cloud(folder, [init, *settings, *rest])
+def _lives(at: Workplace, folder: Path, expected: Mapping[str, str], init: str = _INIT) -> str:
+    """Bring a program up and down, and compare outputs of the stack with patterns. `init` is the command that makes the stack."""
+    shown = at.in_cloud(folder, [init, *_UP])
     (line,) = [line for line in shown.splitlines() if line.startswith("OUTPUTS ")]
     outputs = json.loads(line.partition(" ")[2])
     for name, pattern in expected.items():
@@ -365,6 +366,93 @@ def provider_yaml(at: Workplace) -> str:
     """Create a queued resource from YAML, which needs no SDK."""
     install_plugin(at, "gcp-tpu")
     return _lives(at, at.project("provider-yaml", {"Pulumi.yaml": _QUEUED_RESOURCE_YAML}), {"state": "ACTIVE"})
+
+
+def _components_files(kind: str, properties: str) -> Mapping[str, str]:
+    """Return a YAML program of one component."""
+    program = (
+        f"name: rehearsal\nruntime: yaml\nresources:\n  server:\n    type: gemma-serving:{kind}\n    properties:\n"
+    )
+    return {"Pulumi.yaml": f"{program}{properties}outputs:\n  model: ${{server.servedModel}}\n"}
+
+
+_MODEL: Final = "google/gemma-4-E4B-it"
+_TPU_SERVER: Final = f"""      model: {_MODEL}
+      accelerator: v6e-1
+      zones: [us-east5-b, us-east5-a]
+      maxRunDuration: 4h
+      hfToken: hf_local
+"""
+_CLOUD_RUN_SERVER: Final = f"""      model: {_MODEL}
+      region: us-east4
+      gpu: nvidia-rtx-pro-6000
+      hfToken: hf_local
+"""
+
+
+def _install_components(at: Workplace) -> None:
+    """Install the plugin of the components, and that of the provider, which they use."""
+    install_plugin(at, "gemma-serving")
+    install_plugin(at, "gcp-tpu")
+
+
+def tpu_server_yaml(at: Workplace) -> str:
+    """Deploy the component for a TPU from YAML."""
+    _install_components(at)
+    folder = at.project("tpu-server-yaml", _components_files("TpuServer", _TPU_SERVER))
+    return _lives(at, folder, {"model": _MODEL})
+
+
+def cloud_run_server_yaml(at: Workplace) -> str:
+    """Deploy the component for Cloud Run from YAML."""
+    _install_components(at)
+    folder = at.project("cloud-run-server-yaml", _components_files("CloudRunServer", _CLOUD_RUN_SERVER))
+    return _lives(at, folder, {"model": _MODEL})
+
+
+def template(at: Workplace) -> str:
+    """Make a project from the template with `pulumi new`, and deploy it: the component for a TPU from Python."""
+    archive = at.artefacts.one(r"gemma-serving-template-.*\.tar\.gz")
+    at.artefacts.one(r"pulumi_gemma_serving-.*\.whl")
+    _install_components(at)
+    with tarfile.open(archive) as packed:
+        packed.extractall(at.folder / "template", filter="data")
+    (unpacked,) = (at.folder / "template").iterdir()
+    folder = at.folder / "from-template"
+    new = f"pulumi new {unpacked} --dir {folder} --name my-server --stack dev --yes -c gcp:project=local-project"
+    made = f"{new} >&2 && cd {folder} && pulumi config set --secret hfToken hf_local"
+    return _lives(at, at.folder, {"servedModel": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
+
+
+def policies(at: Workplace) -> str:
+    """Refuse a program with the policy pack, and accept it after the change that the message names."""
+    archive = at.artefacts.one(r"gemma-serving-policies-.*\.tar\.gz")
+    install_plugin(at, "gcp-tpu")
+    with tarfile.open(archive) as packed:
+        packed.extractall(at.folder / "policies", filter="data")
+    (pack,) = (at.folder / "policies").iterdir()
+    at.run(sys.executable, "-m", "venv", pack / ".venv")
+    install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt")
+    at.run(pack / ".venv" / "bin" / "python", *install, cwd=pack)
+    bad = _QUEUED_RESOURCE_YAML.replace("maxRunDurationS: 3600", "maxRunDurationS: 3600\n      enableExternalIps: true")
+    for program, expected in ((bad, "REFUSED"), (_QUEUED_RESOURCE_YAML, "ACCEPTED")):
+        folder = at.project(f"policies-{expected}", {"Pulumi.yaml": program})
+        preview = f"pulumi preview --non-interactive --policy-pack {pack} && echo ACCEPTED || echo REFUSED"
+        shown = at.in_cloud(folder, [_INIT, preview])
+        if expected not in shown.splitlines() or (expected == "REFUSED" and "no-external-addresses" not in shown):
+            raise FailedError(f"the preview was not {expected}:\n" + "\n".join(shown.splitlines()[-_LINES:]))
+    return "one program refused, its correction accepted"
+
+
+def go_module(at: Workplace) -> str:
+    """Build the Go module of the provider's SDK."""
+    archive = at.artefacts.one(r"gcptpu-go-.*\.zip")
+    if shutil.which("go") is None:
+        raise SkippedError("go is not on PATH")
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(at.folder / "go")  # noqa: S202 - SHA256SUMS lists this archive
+    at.run("go", "build", "./...", cwd=at.folder / "go" / "gcptpu")
+    return "built"
 
 
 def npm_package(at: Workplace) -> str:
@@ -391,6 +479,11 @@ STEPS: Final[Sequence[Step]] = (
     Step("provider-yaml", "Provider from YAML", provider_yaml),
     Step("provider-python", "Provider from Python", provider_python),
     Step("npm", "npm package of the provider", npm_package),
+    Step("go", "Go module of the provider", go_module),
+    Step("policies", "Policy pack", policies),
+    Step("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
+    Step("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
+    Step("template", "TpuServer from Python, by the template", template),
 )
 """Every step, in the order of the report. Each can run alone."""
 
