@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import grpc
@@ -12,7 +13,7 @@ from google.protobuf import empty_pb2
 from google.protobuf.struct_pb2 import Struct
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc
 
-from tools.engine import language_host
+from tools.engine import dependencies, language_host
 
 RUNNER = """
 import json, os, sys
@@ -67,9 +68,138 @@ def test_it_says_what_it_is(host):
     assert not host[1].GetRequiredPackages(language_pb2.GetRequiredPackagesRequest(), timeout=60).packages
 
 
-def test_it_installs_nothing_for_a_plugin_folder(host):
+def install(host, folder, *, is_plugin, root=None, **options):
+    info = program_info(root or folder, folder, **options)
+    request = language_pb2.InstallDependenciesRequest(info=info, is_plugin=is_plugin)
+    chunks = list(host[1].InstallDependencies(request, timeout=300))
+    return b"".join(chunk.stdout + chunk.stderr for chunk in chunks).decode()
+
+
+def program_info(root, folder, **options):
+    given = Struct()
+    given.update(options)
+    return language_pb2.ProgramInfo(root_directory=str(root), program_directory=str(folder), options=given)
+
+
+def requirements_of(folder, text="./tiny-1.0-py3-none-any.whl\n"):
+    """Write a wheel that needs no registry, and requirements.txt that names it."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "SIZE = 3\n")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    (folder / "requirements.txt").write_text(text)
+    return folder
+
+
+def test_it_never_changes_the_environment_that_it_runs_in(host, tmp_path, subtests):
     """The engine asks before it starts a folder with PulumiPlugin.yaml; `make setup` has installed the packages."""
-    assert not list(host[1].InstallDependencies(language_pb2.InstallDependenciesRequest(), timeout=60))
+    checkout = Path(__file__).parents[2]
+    provider = checkout / "packages" / "gcp-tpu"
+    with subtests.test("a plugin of this checkout"):
+        assert install(host, provider, is_plugin=True, virtualenv="../../.venv") == ""
+    with subtests.test("one that names no environment"):
+        assert install(host, provider, is_plugin=True) == ""
+        assert not (provider / "venv").exists()
+    with subtests.test("a program that names none"):
+        told = install(host, requirements_of(tmp_path / "program"), is_plugin=False)
+        assert "set `virtualenv: venv` under `runtime.options` in Pulumi.yaml" in told
+        assert not (tmp_path / "program" / "venv").exists()
+
+
+def test_a_plugin_folder_gets_an_environment_of_its_own_and_runs_in_it(host, tmp_path, subtests):
+    folder = requirements_of(tmp_path / "plugin")
+    (folder / "__main__.py").write_text("import sys, tiny; print(tiny.SIZE, sys.prefix)")
+    told = install(host, folder, is_plugin=True)
+    assert f"Creating the virtual environment {folder}/venv\n" in told
+    assert "Successfully installed tiny-1.0" in told
+    request = language_pb2.RunPluginRequest(kind="resource", pwd=str(tmp_path), info=program_info(folder, folder))
+    chunks = list(host[1].RunPlugin(request, timeout=60))
+    assert b"".join(chunk.stdout for chunk in chunks).decode() == f"3 {folder}/venv\n"
+    with subtests.test("a second time, nothing is created"):
+        told = install(host, folder, is_plugin=True)
+        assert "Creating" not in told
+        assert "already satisfied" in told or "already installed" in told
+    with subtests.test("pip's error is shown with its last lines"):
+        requirements_of(folder, "./absent-1.0-py3-none-any.whl\n")
+        with pytest.raises(grpc.RpcError) as failed:
+            install(host, folder, is_plugin=True)
+        lines = failed.value.details().splitlines()
+        assert lines[0].startswith(
+            f"Installing {folder}/requirements.txt failed: `{folder}/venv/bin/python -m pip install"
+        )
+        assert lines[0].endswith("exited with code 1. Last lines:")
+        assert any("absent-1.0-py3-none-any.whl" in line for line in lines[1:])
+
+
+def test_what_cannot_be_installed_is_refused_and_nothing_is_created(host, tmp_path, subtests):
+    folder = requirements_of(tmp_path / "program")
+    (folder / "data").mkdir()
+    (folder / "data" / "file").write_text("kept")
+    for name, options, words in (
+        ("another tool", {"virtualenv": "venv", "toolchain": "uv"}, "runtime.options.toolchain is uv"),
+        ("a folder with other files", {"virtualenv": "data"}, f"{folder}/data, which is not a virtual environment"),
+        ("a file", {"virtualenv": "requirements.txt"}, "requirements.txt, which is not a virtual environment"),
+    ):
+        with subtests.test(name), pytest.raises(grpc.RpcError, match=words):
+            install(host, folder, is_plugin=False, **options)
+    with subtests.test("a broken pyproject.toml"):
+        (folder / "pyproject.toml").write_text("[project\n")
+        with pytest.raises(grpc.RpcError, match=r"pyproject.toml is not valid TOML"):
+            install(host, folder, is_plugin=True)
+    assert not (folder / "venv").exists()
+
+
+def test_a_plugin_that_is_a_distribution_is_installed_before_its_requirements(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[build-system]\nbuild-backend = "y"\n')
+    (tmp_path / "requirements.txt").write_text("")
+    commands = [[*step.command[-2:]] for step in dependencies.steps(tmp_path, tmp_path / "venv", is_plugin=True)]
+    assert commands == [["venv", f"{tmp_path}/venv"], ["--no-input", str(tmp_path)], ["-r", "requirements.txt"]]
+    program = dependencies.steps(tmp_path, tmp_path / "venv", is_plugin=False)
+    assert [step.command[-1] for step in program] == [f"{tmp_path}/venv", "requirements.txt"]
+
+
+def test_a_new_project_gets_pip_and_an_environment_without_a_question(host, tmp_path):
+    asked = []
+    options = {}
+    while (
+        prompts := host[1]
+        .RuntimeOptionsPrompts(
+            language_pb2.RuntimeOptionsRequest(info=program_info(tmp_path, tmp_path, **options)), timeout=60
+        )
+        .prompts
+    ):
+        (prompt,) = prompts
+        assert [choice.stringValue for choice in prompt.choices] == [prompt.default.stringValue]
+        options[prompt.key] = prompt.default.stringValue
+        asked.append(prompt.key)
+    assert asked == ["toolchain", "virtualenv"]
+    assert options == {"toolchain": "pip", "virtualenv": "venv"}
+    host[1].Template(language_pb2.TemplateRequest(), timeout=60)
+
+
+def test_a_generated_sdk_is_added_to_the_requirements_once(host, tmp_path, subtests):
+    sdk = tmp_path / "sdks" / "gcp-tpu"
+    (sdk / "pulumi_gcp_tpu").mkdir(parents=True)
+    (sdk / "pulumi_gcp_tpu" / "pulumi-plugin.json").write_text("{}")
+    request = language_pb2.LinkRequest(info=program_info(tmp_path, tmp_path))
+    request.packages.add(path="sdks/gcp-tpu")
+    with (
+        subtests.test("requirements.txt is missing"),
+        pytest.raises(grpc.RpcError, match=r"requirements\.txt not found"),
+    ):
+        host[1].Link(request, timeout=60)
+    (tmp_path / "requirements.txt").write_text("# ours\npulumi>=3,<4\n\nPulumi.gcp-tpu==0.1 # old\npulumi-gcp-tpus\n")
+    for _ in range(2):
+        answer = host[1].Link(request, timeout=60)
+    assert answer.import_instructions.endswith(":\n\n  import pulumi_gcp_tpu as gcp_tpu\n")
+    expected = "# ours\npulumi>=3,<4\n\npulumi-gcp-tpus\nsdks/gcp-tpu\n"
+    assert (tmp_path / "requirements.txt").read_text() == expected
+    request.packages.add(path="sdks")
+    with subtests.test("a folder that is no SDK"), pytest.raises(grpc.RpcError, match="has 0 folders with"):
+        host[1].Link(request, timeout=60)
+    assert (tmp_path / "requirements.txt").read_text() == expected
 
 
 def test_dependencies_of_the_program_are_listed(host):

@@ -1,8 +1,8 @@
 """Python language host for engines that were built without one.
 
 The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module lacks it. This server implements the
-same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the
-interpreter of `runtime.options.virtualenv`. It exits when the engine does.
+same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs, providers)
+with the interpreter of their virtual environment, which it creates. It exits when the engine does.
 """
 
 import argparse
@@ -17,12 +17,15 @@ import subprocess
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import util
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import grpc
 from google.protobuf import empty_pb2
@@ -55,19 +58,37 @@ WARM_PROGRAMS = "GEMMA_SERVING_WARM_PROGRAMS"
 NUMBER = struct.Struct("!q")
 """Encoding of lengths, process ids and exit codes on that socket."""
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_LAST_LINES = 12
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 _GRACE_S = 2.0
 _PARENT_CHECK_S = 1.0
 
 
-def interpreter(info: language_pb2.ProgramInfo) -> str:
-    """Return the interpreter to use: `runtime.options.virtualenv`, relative to the project's folder, or our own."""
-    folder = info.options.fields["virtualenv"].string_value if "virtualenv" in info.options.fields else ""
-    if folder:
-        candidate = Path(info.root_directory or ".") / folder / "bin" / "python"
-        if candidate.exists():
-            return str(candidate)
-    return sys.executable
+def option(info: language_pb2.ProgramInfo, name: str) -> str:
+    """Return a text of `runtime.options`, or an empty text."""
+    return info.options.fields[name].string_value if name in info.options.fields else ""
+
+
+def environment_folder(info: language_pb2.ProgramInfo, *, is_plugin: bool) -> Path | None:
+    """Return the virtual environment of a program or plugin, or None if it uses the one that this host runs in.
+
+    The option `virtualenv` names it, relative to the folder of Pulumi.yaml. Without the option, a program uses our own, and a plugin `venv`
+    in its folder, as with the official host. A plugin of this checkout, such as `packages/gcp-tpu`, uses the checkout's environment.
+    """
+    root = Path(info.root_directory or ".")
+    named = option(info, "virtualenv")
+    if not named and (not is_plugin or _CHECKOUT in root.resolve().parents):
+        return None
+    folder = root / (named or "venv")
+    return None if folder.resolve() == Path(sys.prefix).resolve() else folder
+
+
+def interpreter(info: language_pb2.ProgramInfo, *, is_plugin: bool = False) -> str:
+    """Return the interpreter of a program or plugin: that of its virtual environment if it exists, otherwise our own."""
+    folder = environment_folder(info, is_plugin=is_plugin)
+    candidate = folder / "bin" / "python" if folder else None
+    return str(candidate) if candidate and candidate.exists() else sys.executable
 
 
 class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
@@ -109,9 +130,66 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def InstallDependencies(  # noqa: N802
         self, request: language_pb2.InstallDependenciesRequest, context: grpc.ServicerContext
     ) -> Iterator[language_pb2.InstallDependenciesResponse]:
-        """Return nothing: `make setup` installs packages of programs and plugins, and this host never changes an environment."""
+        """Create the virtual environment of a program or plugin, install its packages with pip, and stream pip's output.
+
+        The environment that this host runs in is never changed: `make setup` installs its packages.
+        """
+        from tools.engine import dependencies  # noqa: PLC0415  not needed at start-up
+
+        info = request.info
+        environment = environment_folder(info, is_plugin=request.is_plugin)
+        folder = Path(info.program_directory or request.directory or ".")
+        if environment is None:
+            if not request.is_plugin and (folder / dependencies.REQUIREMENTS).is_file():
+                yield _told(dependencies.NOT_INSTALLED.format(folder=folder))
+            return
+        try:
+            dependencies.require_pip(option(info, "toolchain"))
+            steps = dependencies.steps(folder, environment, is_plugin=request.is_plugin)
+        except dependencies.DependencyError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        answer = language_pb2.InstallDependenciesResponse
+        for step in steps:
+            yield _told(f"{step.told}\n")
+            last: deque[str] = deque(maxlen=_LAST_LINES)
+            with self._child([*step.command], {}, cwd=str(folder), piped=True) as child:
+                context.add_callback(partial(_stop, child))
+                for stream, line in _output(child):
+                    last.append(line.decode(errors="replace").rstrip())
+                    yield answer(stdout=line) if stream == "stdout" else answer(stderr=line)
+                code = child.wait()
+            if code != 0:
+                context.abort(grpc.StatusCode.UNKNOWN, dependencies.failure(step, code, last))
+
+    def RuntimeOptionsPrompts(  # noqa: N802
+        self, request: language_pb2.RuntimeOptionsRequest, context: grpc.ServicerContext
+    ) -> language_pb2.RuntimeOptionsResponse:
+        """Return the options that `pulumi new` sets in a project without them: pip, and a virtual environment in `venv`. One choice is no question."""
+        del context
+        toolchain = option(request.info, "toolchain")
+        prompts: list[language_pb2.RuntimeOptionPrompt] = []
+        if not toolchain:
+            prompts.append(_only_choice("toolchain", "The tool that installs packages", "pip"))
+        elif toolchain == "pip" and not option(request.info, "virtualenv"):
+            prompts.append(_only_choice("virtualenv", "The folder of the virtual environment", "venv"))
+        return language_pb2.RuntimeOptionsResponse(prompts=prompts)
+
+    def Template(  # noqa: N802
+        self, request: language_pb2.TemplateRequest, context: grpc.ServicerContext
+    ) -> language_pb2.TemplateResponse:
+        """Change nothing in a new project: with pip, requirements.txt of the template is complete."""
         del request, context
-        return iter(())
+        return language_pb2.TemplateResponse()
+
+    def Link(self, request: language_pb2.LinkRequest, context: grpc.ServicerContext) -> language_pb2.LinkResponse:  # noqa: N802
+        """Add generated SDKs to requirements.txt of a program."""
+        from tools.engine import dependencies  # noqa: PLC0415  not needed at start-up
+
+        try:
+            text = dependencies.link(Path(request.info.root_directory), [package.path for package in request.packages])
+        except dependencies.DependencyError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return language_pb2.LinkResponse(import_instructions=text)
 
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter of programs."""
@@ -185,9 +263,12 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             else ["-u", folder, *request.args]
         )
         given = dict(pair.split("=", 1) for pair in request.env if "=" in pair)
-        with self._child([interpreter(request.info), *start], given, cwd=request.pwd or None, piped=True) as child:
+        python = interpreter(request.info, is_plugin=request.kind != "analyzer")
+        with self._child([python, *start], given, cwd=request.pwd or None, piped=True) as child:
             context.add_callback(lambda: _stop(child))
-            yield from _output(child)
+            answer = language_pb2.RunPluginResponse
+            for stream, line in _output(child):
+                yield answer(stdout=line) if stream == "stdout" else answer(stderr=line)
             yield language_pb2.RunPluginResponse(exitcode=child.wait())
 
     def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:  # noqa: N802
@@ -226,30 +307,38 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         return child
 
 
-def _output(child: "subprocess.Popen[bytes]") -> Iterator[language_pb2.RunPluginResponse]:
-    """Yield both streams of a plugin as they arrive. The engine reads the plugin's port from the first line of stdout."""
-    chunks: queue.Queue[language_pb2.RunPluginResponse | None] = queue.Queue()
+def _output(child: "subprocess.Popen[bytes]") -> Iterator[tuple[str, bytes]]:
+    """Yield the lines of both streams of a child as they arrive, with "stdout" or "stderr". The engine reads a plugin's port from its first line."""
+    lines: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
 
-    def pump(name: str) -> None:
-        stream = child.stdout if name == "stdout" else child.stderr
-        if stream is not None:
-            for line in stream:
-                chunks.put(
-                    language_pb2.RunPluginResponse(stdout=line)
-                    if name == "stdout"
-                    else language_pb2.RunPluginResponse(stderr=line)
-                )
-        chunks.put(None)
+    def pump(name: str, stream: IO[bytes] | None) -> None:
+        for line in stream or ():
+            lines.put((name, line))
+        lines.put(None)
 
-    for name in ("stdout", "stderr"):
-        threading.Thread(target=pump, args=(name,), daemon=True).start()
+    for name, stream in (("stdout", child.stdout), ("stderr", child.stderr)):
+        threading.Thread(target=pump, args=(name, stream), daemon=True).start()
     ended = 0
     while ended < len(("stdout", "stderr")):
-        chunk = chunks.get()
-        if chunk is None:
+        found = lines.get()
+        if found is None:
             ended += 1
         else:
-            yield chunk
+            yield found
+
+
+def _told(text: str) -> language_pb2.InstallDependenciesResponse:
+    return language_pb2.InstallDependenciesResponse(stdout=text.encode())
+
+
+def _only_choice(key: str, description: str, value: str) -> language_pb2.RuntimeOptionPrompt:
+    string = language_pb2.RuntimeOptionPrompt.STRING
+    choice = language_pb2.RuntimeOptionPrompt.RuntimeOptionValue(
+        promptType=string, stringValue=value, displayName=value
+    )
+    return language_pb2.RuntimeOptionPrompt(
+        key=key, description=description, promptType=string, choices=[choice], default=choice
+    )
 
 
 def _stop(child: "subprocess.Popen[bytes]") -> None:
@@ -340,6 +429,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="pulumi-language-python")
     parser.add_argument("--exec", required=True, type=Path)
     options, rest = parser.parse_known_args()
+    sys.path.insert(0, str(_CHECKOUT))  # `python -P` leaves it out; methods import what only they need
     addresses = [argument for argument in rest if not argument.startswith("-")]
     serve(addresses[0] if addresses else "", options.exec)
 

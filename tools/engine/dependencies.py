@@ -1,0 +1,132 @@
+"""Packages of a Python program or plugin: its virtual environment, the commands that fill it, and local SDKs in its requirements.
+
+The rules are those of the official language host, so a folder that works here also works with the official distribution.
+"""
+
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+REQUIREMENTS = "requirements.txt"
+NOT_INSTALLED = (
+    "{folder} has no virtual environment of its own, so no packages were installed. "
+    "To have them installed, set `virtualenv: venv` under `runtime.options` in Pulumi.yaml.\n"
+)
+
+_PIP_INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input")
+_PLUGIN_FACTS = "pulumi-plugin.json"
+
+
+class DependencyError(Exception):
+    """The packages of a folder cannot be installed or linked. The message is one sentence with what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command of an installation."""
+
+    told: str
+    """Its purpose, shown to the user before the command runs."""
+    command: Sequence[str]
+
+
+def require_pip(toolchain: str) -> None:
+    """Raise DependencyError if `runtime.options.toolchain` names another tool than pip. The official host also supports poetry and uv."""
+    if toolchain not in {"", "pip"}:
+        raise DependencyError(
+            f"runtime.options.toolchain is {toolchain}, but this engine was built from source and installs with pip only: set it to pip, "
+            "or install Pulumi from https://www.pulumi.com/docs/install/."
+        )
+
+
+def steps(folder: Path, environment: Path, *, is_plugin: bool) -> Sequence[Step]:
+    """Return the commands that create a virtual environment and install the packages of `folder` into it, in order.
+
+    A plugin that is a distribution of its own (pyproject.toml with a build system) is installed too, as the official host does.
+    Raises DependencyError if `environment` is a file or a folder with other content, or pyproject.toml is invalid.
+    """
+    python = environment / "bin" / "python"
+    found: list[Step] = []
+    if not python.exists():
+        if environment.is_file() or (environment.is_dir() and any(environment.iterdir())):
+            raise DependencyError(
+                f"runtime.options.virtualenv names {environment}, which is not a virtual environment: "
+                "remove it, or name another folder in Pulumi.yaml."
+            )
+        told = f"Creating the virtual environment {environment}"
+        found.append(Step(told=told, command=(sys.executable, "-m", "venv", str(environment))))
+    if is_plugin and _is_distribution(folder):
+        command = (str(python), *_PIP_INSTALL, str(folder))
+        found.append(Step(told=f"Installing the plugin in {folder}", command=command))
+    if (folder / REQUIREMENTS).is_file():
+        command = (str(python), *_PIP_INSTALL, "-r", REQUIREMENTS)
+        found.append(Step(told=f"Installing {folder / REQUIREMENTS}", command=command))
+    return found
+
+
+def failure(step: Step, code: int, lines: Sequence[str]) -> str:
+    """Return the error message of a command that failed: one sentence, then its last lines."""
+    shown = "\n".join(f"  {line}" for line in lines) or "  (no output)"
+    return f"{step.told} failed: `{' '.join(step.command)}` exited with code {code}. Last lines:\n{shown}"
+
+
+def link(root: Path, sdks: Sequence[str]) -> str:
+    """Add SDK folders to requirements.txt of the program in `root`, and return how to import them.
+
+    `sdks` are paths relative to `root`. A line that names the same distribution or path is replaced. Raises DependencyError.
+    """
+    file = root / REQUIREMENTS
+    if not file.is_file():
+        raise DependencyError(f"{file} not found: create it with the line `pulumi`, then run the command again.")
+    modules = {path: _module(root / path) for path in sdks}
+    replaced = {_normal(module) for module in modules.values()}
+    kept = [
+        line
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.strip() not in modules and _normal(_distribution(line)) not in replaced
+    ]
+    file.write_text("".join(f"{line}\n" for line in (*kept, *sorted(modules))), encoding="utf-8")
+    imports = "".join(f"  import {module} as {module.removeprefix('pulumi_')}\n" for module in modules.values())
+    return f"You can import the SDK in your Python code with:\n\n{imports}"
+
+
+def _module(sdk: Path) -> str:
+    """Return the module of a generated SDK: the one folder with pulumi-plugin.json."""
+    found = sorted(path.parent.name for path in sdk.glob(f"*/{_PLUGIN_FACTS}"))
+    if len(found) != 1:
+        raise DependencyError(
+            f"{sdk} has {len(found)} folders with {_PLUGIN_FACTS}, but a generated Python SDK has one: "
+            "run `pulumi package add` again."
+        )
+    return found[0]
+
+
+def _distribution(line: str) -> str:
+    """Return the distribution that a line of requirements.txt names, or an empty text for paths, options and comments."""
+    text = line.strip()
+    end = next((index for index, letter in enumerate(text) if not (letter.isalnum() or letter in "-_.")), len(text))
+    return "" if text[:1] in {"", "#", "-", "."} or text[end : end + 1] == "/" else text[:end]
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _is_distribution(folder: Path) -> bool:
+    """Return whether `pip install FOLDER` is possible: pyproject.toml names a project and a build backend."""
+    file = folder / "pyproject.toml"
+    if not file.is_file():
+        return False
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DependencyError(f"{file} is not valid TOML: {error}.") from error
+    return bool(_table(table, "project").get("name")) and bool(_table(table, "build-system").get("build-backend"))
+
+
+def _table(table: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = table.get(name)
+    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
