@@ -76,6 +76,7 @@ TESTED: Final = {
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
     "tools": ("localcloud", "scripts", "stacks", "tools"),
+    "upgrade": ("authors", "gcp-tpu", "localcloud", "tools"),
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
 """Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""
@@ -84,7 +85,7 @@ SHARED: Final = {
     "agreement": ("engine",),
     "cloud": ("scripts",),
     "contracts": ("scripts", "stacks"),
-    "engine": ("agreement", "evals", "kills", "scripts"),
+    "engine": ("agreement", "evals", "kills", "scripts", "upgrade"),
     "engine_room": ("scripts",),
     "evals": ("engine", "scripts"),
     "kills": ("engine",),

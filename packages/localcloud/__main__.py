@@ -1,11 +1,22 @@
-"""`python -m localcloud`."""
+"""`python -m localcloud`, and the command `localcloud`."""
 
 import sys
 
 from localcloud.thin_sdk import leave_the_sdk_out
 
-if __name__ == "__main__":
-    leave_the_sdk_out()
-    from localcloud.cli import main
 
-    sys.exit(main(sys.argv[1:]))
+def console() -> int:
+    """Run the command line of this process and return the exit code."""
+    words = sys.argv[1:]
+    if words[:1] == ["model-server"]:
+        from localcloud.vllm.server import main as serve_model  # noqa: PLC0415 - the cloud takes a second to load
+
+        return serve_model(["serve", *words[1:]])
+    leave_the_sdk_out()
+    from localcloud.cli import main  # noqa: PLC0415 - the SDK stays out only if this comes after
+
+    return main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(console())

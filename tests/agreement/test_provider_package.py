@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contracts import guest_attributes, labels
-from gcp_tpu_provider import TOKEN, VERSION, desired_state, python_sdk, schema, tpu_api
+from gcp_tpu_provider import TOKEN, VERSION, desired_state, publication, python_sdk, schema, tpu_api
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packages" / "gcp-tpu"
@@ -47,10 +47,42 @@ def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path):
     command = [str(cli), "package", "get-schema", str(FOLDER)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    checked = subprocess.run(
+        [str(cli), "schema", "check", "-"],
+        input=done.stdout,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
     answered, committed = json.loads(done.stdout), json.loads((FOLDER / "schema.json").read_text())
     assert answered["name"] == "gcp-tpu"
     assert answered["resources"][TOKEN]["properties"] == committed["resources"][TOKEN]["properties"]
     assert answered["types"].keys() == committed["types"].keys()
+
+
+def test_the_schema_names_where_the_package_is_published():
+    described = json.loads(schema.package_schema())
+    assert described["version"] == VERSION
+    owner, _, name = publication.REPOSITORY.partition("/")
+    assert re.fullmatch(r"[A-Za-z0-9-]{1,39}/[\w.-]+", publication.REPOSITORY)
+    assert described["pluginDownloadURL"] == f"github://api.github.com/{owner}/{name}"
+    assert described["homepage"] == described["repository"] == f"https://github.com/{owner}/{name}"
+    assert described["publisher"] == owner
+    assert {"category/cloud", "kind/native"} <= {*described["keywords"]}
+    assert {
+        language for language in described["language"] if described["language"][language]["respectSchemaVersion"]
+    } == {
+        "csharp",
+        "go",
+        "nodejs",
+        "python",
+    }
+    assert not {"logoUrl", "attribution"} & {*described}, (
+        "there is no logo, and the code derives from no other provider"
+    )
 
 
 def test_a_wheel_holds_every_module_and_the_command():
@@ -58,7 +90,6 @@ def test_a_wheel_holds_every_module_and_the_command():
     modules = {path.parent.relative_to(FOLDER).as_posix().replace("/", ".") for path in FOLDER.rglob("*.py")}
     assert modules - {".", "gcp_tpu_provider.tests"} == set(packages), "its tests stay out"
     assert PROJECT["dynamic"] == ["version"]
-    assert json.loads(schema.package_schema())["version"] == VERSION
     module, _, name = PROJECT["scripts"]["pulumi-resource-gcp-tpu"].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 

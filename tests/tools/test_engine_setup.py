@@ -191,7 +191,9 @@ def test_the_json_report_is_one_object(bare, capsys):
     assert report["changed"] is True
 
 
-def test_the_version_that_is_built_is_the_version_that_the_module_file_requires():
-    text = (ROOT / "tools" / "engine" / "golang" / "go.mod").read_text()
-    for module in ("pkg/v3", "sdk/v3"):
-        assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text
+def test_the_version_that_is_built_is_the_version_that_the_module_files_require(subtests):
+    for room in ("engine", "languages"):
+        text = (ROOT / "tools" / room / "golang" / "go.mod").read_text()
+        for module in ("pkg/v3", "sdk/v3"):
+            with subtests.test(f"{room} {module}"):
+                assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text

@@ -24,7 +24,8 @@ sys.exit(int(config.get("p:exit", "0")))
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is built there
     runner = tmp_path / "runner.py"
     runner.write_text(RUNNER)
     process = subprocess.Popen(
@@ -200,6 +201,14 @@ def test_a_generated_sdk_is_added_to_the_requirements_once(host, tmp_path, subte
     with subtests.test("a folder that is no SDK"), pytest.raises(grpc.RpcError, match="has 0 folders with"):
         host[1].Link(request, timeout=60)
     assert (tmp_path / "requirements.txt").read_text() == expected
+
+
+def test_an_sdk_without_its_generator_is_refused_with_the_command_that_builds_it(host, tmp_path):
+    request = language_pb2.GeneratePackageRequest(directory=str(tmp_path / "sdk"), schema="{}")
+    with pytest.raises(grpc.RpcError) as failed:
+        host[1].GeneratePackage(request, timeout=60)
+    assert failed.value.details() == "The generator of SDKs is not built. Run: python -m tools.languages"
+    assert not (tmp_path / "sdk").exists()
 
 
 def test_dependencies_of_the_program_are_listed(host):

@@ -191,6 +191,25 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return language_pb2.LinkResponse(import_instructions=text)
 
+    def GeneratePackage(  # noqa: N802
+        self, request: language_pb2.GeneratePackageRequest, context: grpc.ServicerContext
+    ) -> language_pb2.GeneratePackageResponse:
+        """Write the Python SDK of a package into a folder."""
+        from tools.languages import generator, programs  # noqa: PLC0415  not needed at start-up
+
+        program = programs.found(programs.GENERATOR)
+        if program is None:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, programs.NOT_BUILT)
+        if request.extra_files:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "Overlays are not supported: run the command without --overlays."
+            )
+        try:
+            generator.generate(program, request.schema, "python", Path(request.directory), loader=request.loader_target)
+        except programs.LanguagesError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return language_pb2.GeneratePackageResponse()
+
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter of programs."""
         del context
@@ -429,7 +448,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="pulumi-language-python")
     parser.add_argument("--exec", required=True, type=Path)
     options, rest = parser.parse_known_args()
-    sys.path.insert(0, str(_CHECKOUT))  # `python -P` leaves it out; methods import what only they need
+    sys.path[:0] = [
+        str(_CHECKOUT),
+        str(_CHECKOUT / "packages"),
+    ]  # `python -P` leaves them out; methods import from them
     addresses = [argument for argument in rest if not argument.startswith("-")]
     serve(addresses[0] if addresses else "", options.exec)
 

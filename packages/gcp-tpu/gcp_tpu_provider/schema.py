@@ -7,7 +7,7 @@ import json
 from functools import cache
 from typing import Any
 
-from gcp_tpu_provider import TOKEN, VERSION
+from gcp_tpu_provider import TOKEN, VERSION, publication
 from gcp_tpu_provider.properties import INPUTS, OUTPUTS, TYPES, ObjectType, Property
 
 PROJECT_CONFIG = {"type": "string", "description": "Default project of resources."}
@@ -31,7 +31,14 @@ def package_schema() -> str:
         "version": VERSION,
         "displayName": "Google Cloud TPU",
         "description": "Queued resources of the Cloud TPU API v2alpha1, flex-start included.",
+        "keywords": list(publication.KEYWORDS),
+        "homepage": publication.HOMEPAGE,
         "license": "Apache-2.0",
+        "repository": publication.HOMEPAGE,
+        "pluginDownloadURL": publication.PLUGIN_DOWNLOAD_URL,
+        "publisher": publication.PUBLISHER,
+        "meta": {"moduleFormat": "(.*)"},
+        "language": publication.LANGUAGES,
         "config": {"variables": {"project": PROJECT_CONFIG}},
         "provider": {"inputProperties": {"project": PROJECT_CONFIG}},
         "types": {f"gcp-tpu:index:{name}": _object_type(item) for name, item in TYPES.items()},

@@ -1,12 +1,20 @@
 """The evaluator's program: where it is, and how it is built from Go modules, once per content and user (one to two minutes on two cores)."""
 
-import hashlib
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from localcloud.go_build import GoBuildError, GoProgram, cache_folder, compile_program, compiler, locked, new_folder
+from localcloud.go_build import (
+    GoBuildError,
+    GoProgram,
+    cache_folder,
+    compile_program,
+    compiler,
+    content_key,
+    locked,
+    new_folder,
+)
 
 NO_GO: Final = "`go`, needed to build the evaluator, is not on PATH. Install Go 1.26 or newer."
 NOT_BUILT: Final = "The evaluator is not built. Run: python -m localcloud.rules"
@@ -56,17 +64,13 @@ def _build(go: str, into: Path) -> None:
         compile_program(go, _PROGRAM, folder.module, folder.result / _NAME, modules=folder.modules)
 
 
-@cache
-def _key() -> str:
-    """Return a short digest of the program's sources: a changed line or module is another program."""
-    digest = hashlib.sha256()
-    for path in sorted(_SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
 def _root() -> Path:
     return cache_folder("rules")
+
+
+@cache
+def _key() -> str:
+    return content_key(_SOURCES)
 
 
 def _folder() -> Path:

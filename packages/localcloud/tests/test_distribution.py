@@ -2,8 +2,6 @@
 
 import ast
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -74,16 +72,3 @@ def test_everything_that_it_imports_is_named_by_its_requirements():
         and not {normal(owner) for owner in known.get(top, [])} & wanted
     }
     assert foreign == set()
-
-
-def test_a_source_distribution_leaves_the_tests_out(tmp_path):
-    """setuptools includes `tests/test*.py` by default. Nothing is built here; it lists what it packs."""
-    home = shutil.copytree(
-        HOME, tmp_path / "localcloud", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-    )
-    listing = "from setuptools import setup; setup(script_args=['-q', 'egg_info'])"
-    subprocess.run([sys.executable, "-c", listing], cwd=home, check=True, capture_output=True, timeout=120)
-    listed = (home / "localcloud_google.egg-info" / "SOURCES.txt").read_text().split()
-    packed = {name.removeprefix("./") for name in listed}
-    assert {name for name in packed if name.startswith("tests")} == set()
-    assert {"README.md", "requirements.in", "ledger/limits.toml"} <= packed

@@ -1,0 +1,1 @@
+"""Artefacts of a release: plugin archives, SDKs, wheels, and their checksums."""

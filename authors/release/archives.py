@@ -1,0 +1,55 @@
+"""Archives whose bytes follow from their files alone, and the date of their entries."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tools.git import git
+
+SOURCE_DATE: Final = "SOURCE_DATE_EPOCH"
+_EARLIEST: Final = 315_532_800
+"""1980-01-01, the first date that a zip archive can state."""
+_LEFT_OUT: Final = frozenset({"tests", "__pycache__", "node_modules", "build", "dist"})
+
+
+@contextmanager
+def commit_date(root: Path) -> Generator[int]:
+    """Give every archive the date of the checkout's last commit, in seconds since 1970, unless SOURCE_DATE_EPOCH is set."""
+    before = os.environ.get(SOURCE_DATE)
+    found = (git(root, "log", "-1", "--format=%ct") or "").strip()
+    os.environ[SOURCE_DATE] = before or str(max(_EARLIEST, int(found)) if found else _EARLIEST)
+    try:
+        yield int(os.environ[SOURCE_DATE])
+    finally:
+        if before is None:
+            del os.environ[SOURCE_DATE]
+
+
+def files_of(folder: Path) -> Mapping[str, Path]:
+    """Return the files of a folder by their path in it, sorted. Tests, caches, environments and hidden folders are left out."""
+    inside = sorted((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
+    return {
+        short.as_posix(): path
+        for short, path in inside
+        if not _LEFT_OUT & {*short.parts} and not any(part.startswith(".") for part in short.parts[:-1])
+    }
+
+
+def packed(files: Mapping[str, bytes], date: int) -> bytes:
+    """Return a tar.gz of these files, which belong to root and have one date. Programs of the files stay executable by their `#!`."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=date) as compressed,
+        tarfile.open(mode="w", fileobj=compressed, format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(content), date
+            entry.mode = 0o755 if content.startswith(b"#!") else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,163 @@
+"""The wheels of packages/: every file of each package, metadata, the same bytes twice, and refusals."""
+
+import re
+import shutil
+import tarfile
+import tomllib
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from authors.release import wheels
+from gcp_tpu_provider.publication import REPOSITORY
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDERS = [ROOT / "packages" / name for name in ("gcp-tpu", "loadtest", "localcloud")]
+SCRIPTS = {
+    "gcp-tpu": "pulumi-resource-gcp-tpu",
+    "loadtest": "loadtest",
+    "localcloud": "localcloud",
+}
+TOP_LEVEL = {"gcp-tpu": "gcp_tpu_provider", "loadtest": "loadtest", "localcloud": "localcloud"}
+A_DATE = "1767225600"
+
+
+@pytest.fixture
+def a_date(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", A_DATE)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel of each package folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", A_DATE)
+        out = tmp_path_factory.mktemp("dist")
+        return {folder.name: wheels.build(folder, out) for folder in FOLDERS}
+
+
+def metadata_of(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        return HeaderParser().parsestr(packed.read(name).decode())
+
+
+@pytest.mark.long
+def test_a_wheel_has_every_file_of_its_package_and_no_tests(built, subtests):
+    for folder in FOLDERS:
+        with subtests.test(folder.name):
+            with zipfile.ZipFile(built[folder.name]) as packed:
+                names = {name for name in packed.namelist() if ".dist-info/" not in name}
+            top = TOP_LEVEL[folder.name]
+            home = folder if folder.name == top else folder / top
+            tracked = {f"{top}/{path}" for path in tracked_files(home)}
+            assert names == tracked - {f"{top}/{name}" for name in beside(home)}
+            assert not any("/tests/" in name for name in names)
+            assert f"{top}/py.typed" in names or folder.name == "gcp-tpu"
+            source = next(built[folder.name].parent.glob(f"{built[folder.name].name.partition('-')[0]}-*.tar.gz"))
+            with tarfile.open(source) as archive:
+                members = archive.getmembers()
+            assert {(member.uid, member.uname, member.mtime) for member in members} == {(0, "", int(A_DATE))}
+            assert [member.name for member in members] == sorted(member.name for member in members)
+            assert not any("/tests/" in member.name for member in members)
+
+
+def tracked_files(home):
+    """Every file of a package folder but its tests, by another rule than the build's."""
+    return {
+        path.relative_to(home).as_posix()
+        for path in home.rglob("*")
+        if path.is_file() and not {"tests", "__pycache__"} & set(path.parts) and ".egg-info" not in str(path)
+    }
+
+
+def beside(home):
+    return (
+        {"MANIFEST.in", "README.md", "pyproject.toml", "requirements.in", "requirements.txt"}
+        if home.name != "gcp_tpu_provider"
+        else set()
+    )
+
+
+@pytest.mark.long
+def test_the_metadata_is_complete(built, subtests):
+    for folder in FOLDERS:
+        with subtests.test(folder.name):
+            found = metadata_of(built[folder.name])
+            with zipfile.ZipFile(built[folder.name]) as packed:
+                (entry,) = (name for name in packed.namelist() if name.endswith("entry_points.txt"))
+                assert f"{SCRIPTS[folder.name]} = " in packed.read(entry).decode()
+            assert found["License-Expression"] == "Apache-2.0"
+            assert found["License-File"] == "LICENSE"
+            assert found["Requires-Python"] == "<3.14,>=3.11"
+            assert found["Description-Content-Type"] == "text/markdown"
+            assert len(found.get_payload()) > 500
+            assert found["Summary"]
+
+
+@pytest.mark.long
+def test_two_builds_have_the_same_bytes(built, tmp_path, a_date, subtests):
+    for folder in FOLDERS:
+        with subtests.test(folder.name):
+            copied = shutil.copytree(folder, tmp_path / "elsewhere" / folder.name)
+            for path in copied.rglob("*"):
+                path.chmod(0o700 if path.is_dir() or path.stat().st_mode & 0o100 else 0o600)
+            again = wheels.build(copied, tmp_path / "again")
+            assert again.read_bytes() == built[folder.name].read_bytes()
+            for source in (tmp_path / "again").glob("*.tar.gz"):
+                assert source.read_bytes() == (built[folder.name].parent / source.name).read_bytes()
+
+
+@pytest.mark.long
+def test_a_package_without_one_of_its_files_is_refused(tmp_path, a_date, subtests):
+    source = shutil.copytree(ROOT / "packages" / "loadtest", tmp_path / "loadtest")
+    plain = (source / "pyproject.toml").read_text()
+    for name, old, new, missing in (
+        ("a data file", '"*.css", ', "", "loadtest/reports/charts.css, loadtest/reports/report.css"),
+        ("a package", '    "loadtest.traffic",\n', "", "loadtest/traffic/__init__.py"),
+    ):
+        with subtests.test(name):
+            assert old in plain
+            (source / "pyproject.toml").write_text(plain.replace(old, new))
+            with pytest.raises(wheels.WheelError, match=f"lacks {re.escape(missing)}"):
+                wheels.build(source, tmp_path / "out")
+            assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_a_package_folder_is_refused(tmp_path, monkeypatch, subtests):
+    with subtests.test("no pyproject.toml"), pytest.raises(wheels.WheelError, match="is not a package folder"):
+        wheels.build(tmp_path, tmp_path / "out")
+    for stated in ("yesterday", "-1", "0"):
+        with subtests.test(stated):
+            monkeypatch.setenv("SOURCE_DATE_EPOCH", stated)
+            with pytest.raises(wheels.WheelError, match="SOURCE_DATE_EPOCH is"):
+                wheels.source_date(ROOT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_bounds_of_each_requirement_admit_the_locked_version(subtests):
+    """A wheel requires at least the release line that the lock, and so every test, has."""
+    for name in ("loadtest", "localcloud"):
+        folder = ROOT / "packages" / name
+        locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (folder / "requirements.txt").read_text(), re.MULTILINE))
+        for line in (folder / "requirements.in").read_text().splitlines():
+            if line and not line.startswith("#"):
+                with subtests.test(f"{name}: {line}"):
+                    wanted = Requirement(line)
+                    assert wanted.specifier.contains(locked[wanted.name])
+                    assert any(each.operator == ">=" for each in wanted.specifier)
+
+
+def test_every_link_of_a_distribution_is_one_of_the_repository(subtests):
+    """An index shows these pages, so a relative link leads nowhere there."""
+    for folder in FOLDERS[1:]:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        page = (folder / "README.md").read_text()
+        with subtests.test(folder.name):
+            links = re.findall(r"\]\(([^)]*)\)", page)
+            assert [link for link in links if not link.startswith(("https://", "#"))] == []
+            owners = set(re.findall(r"https://github\.com/([\w-]+/gemma-serving)", f"{page}{project.get('urls')}"))
+            assert owners == {REPOSITORY}
