@@ -31,7 +31,9 @@ class ServerProvider(ComponentProvider):
             return super().construct(name, resource_type, inputs, options)
         except ComponentInitError as error:
             if isinstance(error.inner, RefusedError):
-                raise InputPropertiesError(str(error.inner), []) from None  # without a list the SDK fails on its own status
+                raise InputPropertiesError(
+                    str(error.inner), []
+                ) from None  # without a list the SDK fails on its own status
             raise
 
 

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 REPOSITORY: Final = "owner--unset/gemma-serving"
 """GitHub repository of the releases, as in gcp_tpu_provider.publication, which says why. `python -m authors.release owner OWNER/NAME` sets it."""
+PLUGIN_DOWNLOAD_URL: Final = f"github://api.github.com/{REPOSITORY}"
+"""Place of the archives of both plugins."""
 
 
 def published() -> Mapping[str, Any]:
@@ -18,7 +20,7 @@ def published() -> Mapping[str, Any]:
         "homepage": home,
         "repository": home,
         "keywords": ["pulumi", "google-cloud", "tpu", "vllm", "gemma", "category/cloud", "kind/component"],
-        "pluginDownloadURL": f"github://api.github.com/{REPOSITORY}",
+        "pluginDownloadURL": PLUGIN_DOWNLOAD_URL,
         "language": {
             "csharp": {"namespaces": {"gemma-serving": "GemmaServing"}, "respectSchemaVersion": True},
             "go": {

@@ -7,8 +7,10 @@ import pulumi
 
 from contracts.fields import to_json
 from contracts.outputs import StackOutputs
-from hosted import NAME
+from contracts.resource_types import CAPACITY_TYPE
+from hosted import NAME, VERSION
 from hosted.kinds import Kind
+from hosted.publication import PLUGIN_DOWNLOAD_URL
 from hosted.server import declared_server, planned_server
 from stacks.scope import BoundHooks, Scope
 
@@ -20,7 +22,7 @@ class ServerComponent(pulumi.ComponentResource):
         """Plan the server, then declare the component and its resources. Raises RefusedError, in most cases before anything is declared."""
         hooks = BoundHooks()
         planned = planned_server(kind, name, args, Scope(component=name, parent=self, hooks=hooks))
-        own = pulumi.ResourceOptions(transformations=[hooks.apply])
+        own = pulumi.ResourceOptions(transformations=[hooks.apply, _of_this_release])
         super().__init__(f"{NAME}:index:{kind.name}", name, {}, pulumi.ResourceOptions.merge(opts, own))
         self._take(declared_server(planned))
 
@@ -41,3 +43,11 @@ class ServerComponent(pulumi.ComponentResource):
         """Return the outputs that only this target has, by name."""
         del outputs
         return {}
+
+
+def _of_this_release(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+    """Let the engine use the provider of this release for the capacity, and name the place of its plugin if it is not installed."""
+    if args.type_ != CAPACITY_TYPE:
+        return None
+    provider = pulumi.ResourceOptions(version=VERSION, plugin_download_url=PLUGIN_DOWNLOAD_URL)
+    return pulumi.ResourceTransformationResult(props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, provider))

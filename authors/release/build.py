@@ -46,7 +46,9 @@ def build(out: Path) -> Sequence[Artefact]:
         artefacts = [_described(made, kind, version, date) for make in MAKERS for made, kind in make(folder, version)]
         unknown = {path.name for path in folder.iterdir()} - {artefact.name for artefact in artefacts}
         if unknown:
-            raise ScriptError(f"{', '.join(sorted(unknown))}: made, but listed by no maker in authors/release/build.py.")
+            raise ScriptError(
+                f"{', '.join(sorted(unknown))}: made, but listed by no maker in authors/release/build.py."
+            )
         checksums.write(folder, artefacts, repository=repository(ROOT))
         folder.chmod(0o755)
         if out.exists():
@@ -78,7 +80,10 @@ def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
 
 def _schemas(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     """Copy the provider's schema, which generators of SDKs and `schema-diff` read."""
-    yield Path(shutil.copyfile(ROOT / "packages/gcp-tpu/schema.json", folder / f"gcp-tpu-v{version}-schema.json")), "schema"
+    yield (
+        Path(shutil.copyfile(ROOT / "packages/gcp-tpu/schema.json", folder / f"gcp-tpu-v{version}-schema.json")),
+        "schema",
+    )
 
 
 FOLDERS: Final[Mapping[str, tuple[str, str]]] = {

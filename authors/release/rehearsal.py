@@ -34,7 +34,18 @@ _LIMIT_S: Final = 1800
 _READY_S: Final = 120
 _LINES: Final = 25
 """Lines of a failed command's output that are shown."""
-_HIDDEN: Final = ("PULUMI_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "LOCALCLOUD_", "PYTHON", "VIRTUAL_ENV", "PIP_REQUIRE", "HF_", "HUGGING")
+_HIDDEN: Final = (
+    "PULUMI_",
+    "GOOGLE_",
+    "GCLOUD_",
+    "CLOUDSDK_",
+    "LOCALCLOUD_",
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "PIP_REQUIRE",
+    "HF_",
+    "HUGGING",
+)
 """Prefixes of variables that a step does not inherit: credentials, real projects, and the environment of the caller."""
 _GIVEN: Final = ("PULUMI_PYTHON_CMD",)
 
@@ -87,7 +98,9 @@ class Workplace:
             "PYTHONNOUSERSITE": "1",
         }
 
-    def run(self, *command: object, cwd: Path | None = None, expect: int = 0, env: Mapping[str, str] | None = None) -> str:
+    def run(
+        self, *command: object, cwd: Path | None = None, expect: int = 0, env: Mapping[str, str] | None = None
+    ) -> str:
         """Run a command and return its output. Raises FailedError for another exit code."""
         words = [str(word) for word in command]
         try:
@@ -223,7 +236,15 @@ def load_test(at: Workplace) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    server = [at.localcloud() / "python", "-m", "localcloud.vllm", "serve", "google/gemma-4-E2B-it", "--max-model-len", "4096"]
+    server = [
+        at.localcloud() / "python",
+        "-m",
+        "localcloud.vllm",
+        "serve",
+        "google/gemma-4-E2B-it",
+        "--max-model-len",
+        "4096",
+    ]
     with (at.folder / "server.log").open("w") as log:
         process = subprocess.Popen(
             [*map(str, server), "--host", "127.0.0.1", "--port", str(port)],
@@ -389,14 +410,19 @@ def rehearse(at: Workplace, steps: Sequence[Step], report: Callable[[str], None]
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the outcomes as a Markdown table. A failure's detail is its first line."""
-    rows = [f"| {each.step.title} | {each.result} | {each.seconds:.0f} s | {each.detail.splitlines()[0]} |" for each in outcomes]
+    rows = [
+        f"| {each.step.title} | {each.result} | {each.seconds:.0f} s | {each.detail.splitlines()[0]} |"
+        for each in outcomes
+    ]
     return "\n".join(["| step | result | time | detail |", "| --- | --- | --- | --- |", *rows])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rehearsal and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent, help="the artefacts (default: beside this file)")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path(__file__).parent, help="the artefacts (default: beside this file)"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="run only these steps")
     parser.add_argument("--complete", action="store_true", help="also fail if a step was skipped")
     parser.add_argument("--list", action="store_true", help="print the steps and exit")
@@ -406,7 +432,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     unknown = sorted({*options.only} - {step.name for step in STEPS})
     if unknown:
-        print(f"rehearse: step {unknown[0]!r} not found. Steps: {', '.join(step.name for step in STEPS)}.", file=sys.stderr)
+        print(
+            f"rehearse: step {unknown[0]!r} not found. Steps: {', '.join(step.name for step in STEPS)}.",
+            file=sys.stderr,
+        )
         return 2
     try:
         artefacts = read_artefacts(options.folder)
