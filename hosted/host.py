@@ -1,5 +1,6 @@
 """Serve the components as a Pulumi plugin."""
 
+import inspect
 import json
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ def package_schema(inferred: str) -> str:
     """Return the complete schema of the package: that of the components, and where the package comes from."""
     schema: dict[str, Any] = {**json.loads(inferred), **published()}
     for resource in schema["resources"].values():
+        resource["description"] = inspect.cleandoc(resource["description"])
         for name in SECRET_KEYS:
             resource["inputProperties"][name]["secret"] = True
     return json.dumps(schema, indent=2) + "\n"
