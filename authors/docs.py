@@ -155,6 +155,12 @@ def _solve_day(model: str, *, hours: int) -> str:
     return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
 
 
+def _components_schema() -> str:
+    from hosted.host import ServerProvider
+
+    return ServerProvider().schema or ""
+
+
 def _agent() -> Mapping[str, str]:
     from scripts.agent.answer_fields import answers_table
     from scripts.agent.permissions import permissions_table, toolsets_table
@@ -178,6 +184,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": _settings_page,
     "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
+    "hosted/schema.json": _components_schema,
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""

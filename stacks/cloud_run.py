@@ -24,7 +24,7 @@ from components.container_starter import container_command
 from contracts.collector import COLLECTOR_IMAGE
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
-from contracts.outputs import RolloutPlan
+from contracts.outputs import RolloutPlan, StackOutputs
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
@@ -36,7 +36,7 @@ from stacks.hooks.observed_service import ServicePlace, observed_service, report
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
-from stacks.outputs import export, stack_outputs
+from stacks.outputs import stack_outputs
 from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings, MountSettings, Settings
 from stacks.watching import METRICS_ROLE, collector_text, watch
@@ -49,8 +49,8 @@ _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT of a service that stores compiled graphs. An archive in transfer is stored next to it."""
 
 
-def deploy(context: Context) -> None:
-    """Declare the service and its resources, and export their outputs."""
+def deploy(context: Context) -> StackOutputs:
+    """Declare the service and its resources, and return their outputs."""
     settings = context.settings
     run = settings.cloud_run
     if run is None:
@@ -68,7 +68,7 @@ def deploy(context: Context) -> None:
     if run.rollout is not None and run.rollout.traffic is None:
         report_next_step(context.names.stack)
     service = CloudRunGpuService(
-        "vllm",
+        context.scope.named("vllm"),
         _arguments(context, run, foundation, network),
         pulumi.ResourceOptions.merge(
             foundation.options,
@@ -76,15 +76,13 @@ def deploy(context: Context) -> None:
         ),
     )
     watch(context, foundation)
-    export(
-        stack_outputs(
-            context,
-            foundation,
-            endpoint=service.uri,
-            auth="none" if run.public else "id-token",
-            location=run.region,
-            rollout=_rollout_plan(context, run),
-        )
+    return stack_outputs(
+        context,
+        foundation,
+        endpoint=service.uri,
+        auth="none" if run.public else "id-token",
+        location=run.region,
+        rollout=_rollout_plan(context, run),
     )
 
 
@@ -256,7 +254,7 @@ def _network(context: Context, run: CloudRunSettings, foundation: Foundation) ->
     from components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few stacks need it
 
     return PrivateNetwork(
-        "network",
+        context.scope.named("network"),
         PrivateNetworkArgs(
             project=context.settings.project,
             name=context.names.base,

@@ -31,6 +31,7 @@ from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
 from stacks.project.propagation import require_resource_manager, wait_for_google
+from stacks.scope import STACK
 from stacks.settings import GatewayStack
 
 
@@ -207,15 +208,7 @@ def _explain_failed_start(gateway: _Gateway) -> None:
 
     hook = pulumi.ErrorHook("explain-failed-gateway", explain)
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != SERVICE_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(on_error=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:

@@ -5,19 +5,23 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
+from contracts.outputs import StackOutputs
 from planning import PlanningError
-from planning.cost.subject import examine
+from planning.cost.subject import Subject, examine
 from planning.planner import plan_of
+from planning.question.types import Plan
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
 from stacks.hooks.observed_service import ServiceNotReadError
 from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
+from stacks.outputs import export
 from stacks.planned import BlockedError, require_unblocked, to_deployment, today
 from stacks.preview_lines import preview_lines
 from stacks.project.other_stacks import OtherStackError
 from stacks.project.propagation import ProjectNotReadyError
+from stacks.settings import Settings
 from stacks.wording import StackWording
 
 UserError = (
@@ -44,13 +48,7 @@ def run() -> None:
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     date = today()
-    deployment = to_deployment(settings, today=date)
-    wording = StackWording(deployment)
-    try:
-        subject = examine(deployment)
-        planned = plan_of(subject)
-    except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
+    subject, planned, wording = planned_question(settings, date)
     for line in preview_lines(planned, stack, wording, today=date):
         (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(line.text)
     require_unblocked(planned, stack, wording)
@@ -70,7 +68,23 @@ def run() -> None:
         ),
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
-    _deploy(context)
+    export(deploy(context))
+
+
+def planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, StackWording]:
+    """Return the figures, the plan and the words for a server. Raises PlanningError.
+
+    Args:
+        settings: the server.
+        date: today, YYYY-MM-DD, against which the age of prices is checked.
+    """
+    deployment = to_deployment(settings, today=date)
+    wording = StackWording(deployment)
+    try:
+        subject = examine(deployment)
+        return subject, plan_of(subject), wording
+    except PlanningError as error:
+        raise PlanningError(worded(str(error), wording)) from None
 
 
 def _check_name(stack: str) -> None:
@@ -82,13 +96,15 @@ def _check_name(stack: str) -> None:
         raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
 
 
-def _deploy(context: Context) -> None:
-    """Import only the resources of the target, because the SDK's compute classes alone take almost a second to import."""
+def deploy(context: Context) -> StackOutputs:
+    """Declare the resources of a server and return its outputs.
+
+    Only the target's modules are imported, because the SDK's compute classes alone take almost a second to import.
+    """
     if context.settings.target == "tpu":
         from stacks import tpu  # noqa: PLC0415
 
-        tpu.deploy(context)
-    else:
-        from stacks import cloud_run  # noqa: PLC0415
+        return tpu.deploy(context)
+    from stacks import cloud_run  # noqa: PLC0415
 
-        cloud_run.deploy(context)
+    return cloud_run.deploy(context)

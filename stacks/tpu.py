@@ -17,7 +17,7 @@ from components.private_network import (
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
-from contracts.outputs import GatewayNetwork, Tunnel
+from contracts.outputs import GatewayNetwork, StackOutputs, Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
@@ -27,7 +27,7 @@ from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
-from stacks.outputs import export, known_after_up, stack_outputs
+from stacks.outputs import known_after_up, stack_outputs
 from stacks.project.other_stacks import network_of_gateway
 from stacks.settings import Settings, TpuSettings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
@@ -69,8 +69,8 @@ class _Network:
     ready: Sequence[pulumi.Resource]
 
 
-def deploy(context: Context) -> None:
-    """Declare the capacity, the network and the server, and export their outputs."""
+def deploy(context: Context) -> StackOutputs:
+    """Declare the capacity, the network and the server, and return their outputs."""
     settings = context.settings
     tpu = settings.tpu
     if tpu is None:
@@ -88,7 +88,7 @@ def deploy(context: Context) -> None:
     _tunnel_grants(context, tpu, foundation)
     watch(context, foundation)
     queued = TpuQueuedResource(
-        "capacity",
+        context.scope.named("capacity"),
         _arguments(context, tpu, foundation, network),
         pulumi.ResourceOptions.merge(
             foundation.options, pulumi.ResourceOptions(depends_on=[*foundation.ready, *network.ready])
@@ -104,17 +104,15 @@ def deploy(context: Context) -> None:
         auth="tunnel",
         location=queued.zone,
     )
-    export(
-        replace(
-            outputs,
-            tunnel=known_after_up(tunnel),
-            zone=known_after_up(queued.zone),
-            state=known_after_up(queued.state),
-            phase=known_after_up(queued.phase),
-            container=known_after_up(queued.container),
-            deadline=known_after_up(queued.deadline),
-            address=None if tpu.gateway is None else known_after_up(queued.address),
-        )
+    return replace(
+        outputs,
+        tunnel=known_after_up(tunnel),
+        zone=known_after_up(queued.zone),
+        state=known_after_up(queued.state),
+        phase=known_after_up(queued.phase),
+        container=known_after_up(queued.container),
+        deadline=known_after_up(queued.deadline),
+        address=None if tpu.gateway is None else known_after_up(queued.address),
     )
 
 
@@ -155,7 +153,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
     """Declare the rules of this stack's machines in the gateway's network."""
     rules = MachineRules(
-        "network",
+        context.scope.named("network"),
         MachineRulesArgs(
             project=context.settings.project,
             name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
@@ -173,7 +171,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
     own = PrivateNetwork(
-        "network",
+        context.scope.named("network"),
         PrivateNetworkArgs(
             project=context.settings.project,
             name=context.names.base,
@@ -214,7 +212,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
     for member in tpu.tunnel_members:
         for role, expression in tunnel_roles(tpu.api, tpu.ssh, custom).items():
             gcp.projects.IAMMember(
-                f"tunnel-{_short(role)}-{member}",
+                context.scope.named(f"tunnel-{_short(role)}-{member}"),
                 gcp.projects.IAMMemberArgs(
                     project=project,
                     role=role,
@@ -224,7 +222,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
                 opts=foundation.options,
             )
         gcp.serviceaccount.IAMMember(
-            f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}",
+            context.scope.named(f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}"),
             gcp.serviceaccount.IAMMemberArgs(
                 service_account_id=foundation.identity.name,
                 role=TUNNEL_ACCOUNT_ROLE,

@@ -319,7 +319,7 @@ def conflict(_tools):
     with open_world() as world:
         world.network("gemma-x", owner("x").description)
         error = refusal(lambda: world.network("gemma-x", owner("x").description), AssertionError)
-    return f"{error}\n{propagation.exists_hint(f'Error 409: {error}', 'dev')}"
+    return f"{error}\n{propagation.exists_hint(f'Error 409: {error}')}"
 
 
 @produces("Waiting up to ... min for", "was still unavailable after ... min")

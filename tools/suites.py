@@ -28,6 +28,7 @@ BELOW: Final = {
     "engine": ("contracts",),
     "components": ("planning", "contracts", "vm_agent"),
     "stacks": ("components", "cloud", "planning", "contracts", "vm_agent"),
+    "hosted": ("stacks", "components", "cloud", "planning", "contracts", "vm_agent"),
     "scripts": (
         "stacks",
         "components",
@@ -42,6 +43,7 @@ BELOW: Final = {
         "tools",
     ),
     "authors": (
+        "hosted",
         "scripts",
         "stacks",
         "components",
@@ -68,9 +70,10 @@ TESTED: Final = {
     "cloud": ("cloud", "engine", "localcloud", "scripts"),
     "components": ("components", "gcp-tpu", "localcloud"),
     "contracts": ("contracts",),
-    "engine": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
+    "engine": ("authors", "gcp-tpu", "hosted", "localcloud", "scripts", "stacks", "tools"),
     "engine_room": ("engine", "scripts"),
     "evals": ("scripts",),
+    "hosted": ("hosted", "localcloud"),
     "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),
     "planning": ("authors", "localcloud", "planning", "scripts", "stacks", "vm_agent"),
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),

@@ -12,7 +12,7 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from authors.release import checksums, plugins, rehearsal, sdks, wheels
+from authors.release import checksums, components, plugins, rehearsal, sdks, wheels
 from authors.release.archives import commit_date, files_of, packed
 from authors.release.checksums import Artefact
 from authors.release.version import repository, the_version
@@ -66,13 +66,14 @@ def _built(out: Path, version: str) -> Sequence[Artefact]:
 
 
 def _plugins(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make the archive of the provider under each name that the engine asks for."""
+    """Make the archive of each plugin under every name that the engine asks for."""
     del version
-    with tempfile.TemporaryDirectory() as base:
-        archive = plugins.provider_archive(Path(base))
-        for platform in PLATFORMS:
-            name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
-            yield Path(shutil.copyfile(archive, folder / name)), "plugin"
+    for make in (plugins.provider_archive, components.components_archive):
+        with tempfile.TemporaryDirectory() as base:
+            archive = make(Path(base))
+            for platform in PLATFORMS:
+                name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
+                yield Path(shutil.copyfile(archive, folder / name)), "plugin"
 
 
 def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
@@ -83,7 +84,7 @@ def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
         yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
 
 
-SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json"}
+SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
 """Schema of each Pulumi package."""
 
 

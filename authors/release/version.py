@@ -60,6 +60,7 @@ PLACES: Final[Sequence[Place]] = (
     Place("packages/gcp-tpu/gcp_tpu_provider/__init__.py", _PYTHON),
     Place("packages/loadtest/pyproject.toml", _TOML),
     Place("packages/localcloud/pyproject.toml", _TOML),
+    Place("hosted/__init__.py", _PYTHON),
     Place("packages/policies/PulumiPolicy.yaml", r"^version: (.*)$"),
     Place("templates/gemma-serving/requirements.txt", r"^pulumi-gemma-serving==(.*)$"),
 )

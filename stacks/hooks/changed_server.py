@@ -29,17 +29,9 @@ def show_changes(context: Context) -> None:
         if text:
             pulumi.log.info(text)
 
-    hook = pulumi.ResourceHook("changed-server", show, pulumi.ResourceHookOptions(on_dry_run=True))
+    hook = pulumi.ResourceHook(context.scope.named("changed-server"), show, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ not in {SERVICE_TYPE, CAPACITY_TYPE}:
-            return None
-        hooks = pulumi.ResourceHookBinding(before_update=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    context.scope.bind_types({SERVICE_TYPE, CAPACITY_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
 def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:

@@ -21,6 +21,7 @@ from contracts.service_traffic import (
 )
 from stacks.hooks.rollout_state import view_of
 from stacks.planned import doctor_hint
+from stacks.scope import STACK
 
 LIMIT_S: Final = 20.0
 _NOT_FOUND: Final = 404
@@ -91,15 +92,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
     hook = pulumi.ResourceHook("traffic-unknown", refuse)
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != SERVICE_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(before_update=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
@@ -150,15 +143,7 @@ def report_next_step(stack: str) -> None:
 
     hook = pulumi.ResourceHook("roll-out-next", report)
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != SERVICE_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(after_update=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(after_update=[hook]))
 
 
 def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:

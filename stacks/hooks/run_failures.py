@@ -55,20 +55,16 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
     )
     late = LateGrants(
-        project=context.settings.project, ownership=context.ownership, account=start.account, grants=grants
+        project=context.settings.project,
+        ownership=context.ownership,
+        account=start.account,
+        grants=grants,
+        scope=context.scope,
     )
     report = FailureReport(start=start, service=context.names.base, secrets=_secret_values(), late=late)
-    hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
+    hook = pulumi.ErrorHook(context.scope.named("explain-failed-revision"), report.handle)
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != SERVICE_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(on_error=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    context.scope.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,19 +177,14 @@ def keep_runs(context: Context) -> None:
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()
-    hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
-    failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
+    hook = pulumi.ResourceHook(context.scope.named("keep-runs"), keeper.note_after)
+    failed = pulumi.ErrorHook(context.scope.named("keep-runs-of-a-failure"), keeper.note_failed)
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ not in {SERVICE_TYPE, CAPACITY_TYPE}:
-            return None
-        errors = [failed] if args.type_ == CAPACITY_TYPE else []
-        hooks = pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=errors)
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    bound = {
+        SERVICE_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook]),
+        CAPACITY_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=[failed]),
+    }
+    context.scope.bind(bound.get)
 
 
 def keeper_of(context: Context) -> RunKeeper:

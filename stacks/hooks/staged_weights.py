@@ -48,17 +48,11 @@ def require_staged_weights(context: Context) -> None:
         for check in checks:
             await check.require(args)
 
-    hook = pulumi.ResourceHook("weights-staged", require, pulumi.ResourceHookOptions(on_dry_run=True))
+    hook = pulumi.ResourceHook(
+        context.scope.named("weights-staged"), require, pulumi.ResourceHookOptions(on_dry_run=True)
+    )
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != SERVICE_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    context.scope.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook]))
 
 
 def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":

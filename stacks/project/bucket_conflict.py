@@ -12,6 +12,7 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError, call
 from contracts.labels import Ownership
+from stacks.scope import STACK, Scope
 
 LIMIT_S: Final = 10.0
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -22,20 +23,14 @@ class BucketInTheWayError(ValueError):
     """A bucket with the stack's name already exists. The message names the fix."""
 
 
-def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
+def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership, scope: Scope = STACK) -> None:
     """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
-    hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
+    hook = pulumi.ResourceHook(
+        scope.named("bucket-in-the-way"), check.require, pulumi.ResourceHookOptions(on_dry_run=True)
+    )
 
-    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ != _BUCKET_TYPE:
-            return None
-        hooks = pulumi.ResourceHookBinding(before_create=[hook])
-        return pulumi.ResourceTransformationResult(
-            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
-        )
-
-    pulumi.runtime.register_stack_transformation(transform)
+    scope.bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ ROOMS = (
     "components",
     "contracts",
     "engine",
+    "hosted",
     "images",
     "packages",
     "planning",

@@ -65,8 +65,9 @@ def test_only_what_passes_by_itself_is_waited_for(message, what):
         (DISABLED, False),
     ],
 )
-def test_what_exists_already_is_named_with_the_command_that_takes_it_over(message, named):
-    hint = propagation.exists_hint(message, "dev")
+def test_what_exists_already_is_named_with_the_command_that_takes_it_over(monkeypatch, message, named):
+    monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
+    hint = propagation.exists_hint(message)
     assert (hint is not None) is named
     assert not named or "`python -m scripts.recover --stack dev`" in hint
 
