@@ -78,7 +78,7 @@ TESTED: Final = {
     "planning": ("authors", "localcloud", "planning", "scripts", "stacks", "vm_agent"),
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
-    "tools": ("localcloud", "scripts", "stacks", "tools"),
+    "tools": ("gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
     "upgrade": ("authors", "gcp-tpu", "localcloud", "tools"),
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }

@@ -91,9 +91,7 @@ def _pack_python(folder: Path, work: Path, out: Path) -> tuple[Path, ...]:
         raise SdkError(
             f"{settings} has no table [tool]: the generator changed, so authors/release/sdks.py must follow."
         )
-    license_table = (
-        '  [project.license]\n    text = "Apache-2.0"\n'  # PEP 639: setuptools refuses the table from 2026 on
-    )
+    license_table = '  [project.license]\n    text = "Apache-2.0"\n'  # a table gives no License-Expression (PEP 639)
     text = text.replace(license_table, "").replace("[project]\n", '[project]\n  license = "Apache-2.0"\n', 1)
     settings.write_text(text + _PACKED_TABLES.format(packages=json.dumps(names), facts=_PLUGIN_FACTS), encoding="utf-8")
     try:

@@ -18,7 +18,7 @@ from authors.release.__main__ import COMMAND
 from contracts.errors import ScriptError
 from scripts.cli.command import run_command
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATE = 1_700_000_000
 METADATA = """Metadata-Version: 2.4
 Name: a-b

@@ -11,7 +11,7 @@ import pytest
 from authors.release import changelog, version
 from contracts.errors import CommandRefusedError, ScriptError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 
 

@@ -13,7 +13,7 @@ from authors.release.__main__ import COMMAND
 from contracts.errors import ScriptError
 from scripts.cli.command import run_command
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCHEMA = ROOT / "packages" / "gcp-tpu" / "schema.json"
 R, T, E, F = "p:index:Server", "p:index:Disk", "p:index:Mode", "p:index:getServer"
 
