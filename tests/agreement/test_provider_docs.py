@@ -60,7 +60,7 @@ def test_the_registry_can_render_its_pages(subtests):
         text = page.read_text()
         with subtests.test(f"{page.name}: one version and one owner"):
             assert {*re.findall(r"\d+\.\d+\.\d+", text)} <= {VERSION}
-            assert {*re.findall(r"github\.com/([\w-]+/[\w-]+)", text)} <= {publication.REPOSITORY, "pulumi/pulumi"}
+            assert {*re.findall(r"github\.com/([\w-]+/[\w.-]*\w)", text)} <= {publication.REPOSITORY, "pulumi/pulumi"}
     with subtests.test("a sample in each language"):
         assert f'{{{{< chooser language "{",".join(LANGUAGES)}" >}}}}' in INDEX.read_text()
         assert tuple(samples()) == LANGUAGES
