@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from authors.release import plugins, sdks
+from authors.release import plugins, sdks, wheels
 from gcp_tpu_provider import VERSION, publication
 from tests.agreement.registry_pages import INSTALLATION, samples
 from tests.engine.conftest import cloud_environment
@@ -116,6 +116,11 @@ class Machine:
         assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    def elsewhere(self, name: str, path: Path) -> "Machine":
+        """The same machine with another PULUMI_HOME, and a folder first on PATH."""
+        variables = {"PULUMI_HOME": str(self.folder / name), "PATH": f"{path}{os.pathsep}{self.environment['PATH']}"}
+        return replace(self, environment={**self.environment, **variables})
+
     def whole_life(self, program: Path) -> None:
         """Create what the program declares, expect no changes, and destroy it."""
         self.pulumi(program, "up", "--yes", "--skip-preview", "--stack", "dev")
@@ -183,6 +188,23 @@ def test_a_program_outside_the_checkout_uses_the_installed_plugin(installed: Mac
     shown = installed.pulumi(program, "preview", "--stack", "dev", succeeds=False)
     assert f"`pulumi plugin install resource gcp-tpu {VERSION} --reinstall`" in shown, "a missing module is seen"
     shutil.move(kept, wire)
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_a_program_uses_the_command_of_the_wheel(machine: Machine):
+    wheel = wheels.build(plugins.FOLDER, machine.folder / "dist")
+    subprocess.run([sys.executable, "-m", "venv", str(machine.folder / "venv")], check=True)
+    commands = machine.folder / "venv" / "bin"
+    pip = [str(commands / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    locked = ["--require-hashes", "--requirement", str(plugins.FOLDER / "requirements.txt")]
+    for arguments in (["install", *locked], ["install", "--no-deps", str(wheel)], ["check"]):
+        subprocess.run([*pip, *arguments], cwd=machine.folder, check=True, timeout=LIMIT_S)
+    user = machine.elsewhere("home-of-the-wheel", commands)
+    program = user.program("wheel", PROGRAM)
+    user.whole_life(program)
+    shown = user.pulumi(program, "preview", "--stack", "dev")
+    assert f"using pulumi-resource-gcp-tpu from $PATH at {commands}" in shown, "and not a plugin of this checkout"
 
 
 @pytest.mark.engine

@@ -56,8 +56,11 @@ def test_the_registry_can_render_its_pages(subtests):
             assert front[1] == layout
             assert not re.search(r"!\[[^]]*\]\((?!https?://)|<img[^>]+src=[\"'](?!https?://)", text), "a relative image"
             assert not re.search(r"\]\((?!https?://)[^)]*\.md[)#]|<a[^>]+href=[\"'][./]", text), "a link to a file"
+    for page in (INDEX, INSTALLATION, DOCS.parent / "packages" / "gcp-tpu" / "README.md"):
+        text = page.read_text()
+        with subtests.test(f"{page.name}: one version and one owner"):
             assert {*re.findall(r"\d+\.\d+\.\d+", text)} <= {VERSION}
-            assert {*re.findall(r"[\w-]+/gemma-serving(?=[/`\n\"])", text)} <= {publication.REPOSITORY}
+            assert {*re.findall(r"github\.com/([\w-]+/[\w.-]*\w)", text)} <= {publication.REPOSITORY, "pulumi/pulumi"}
     with subtests.test("a sample in each language"):
         assert f'{{{{< chooser language "{",".join(LANGUAGES)}" >}}}}' in INDEX.read_text()
         assert tuple(samples()) == LANGUAGES
