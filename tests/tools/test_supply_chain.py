@@ -20,8 +20,9 @@ APART = [
     ROOT / "tools" / "installer.txt",
     ROOT / "authors" / "oracle" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
+    ROOT / "packages" / "policies" / "requirements.txt",
 ]
-"""Locks of the installer, of the oracle's environment and of the auditor, which share nothing with the project's."""
+"""Locks of the installer, of the oracle's environment, of the auditor and of the policy pack, which share nothing with the project's."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
