@@ -54,6 +54,7 @@ def images():
     for kind, keys in image_by_digest.IMAGES.items():
         yield kind, keys, "a.example:5000/b/c:latest", f"a.example:5000/b/c{DIGEST}"
         yield kind, keys, f"b/c{DIGEST[:-1]}", f"b/c:tag{DIGEST}"
+        yield kind, keys, f"b/c{DIGEST}0", f"b/c{DIGEST}"
     for kind, keys in image_by_digest.DOCUMENTS.items():
         yield kind, keys, json.dumps({"image": "a/b:nightly"}), json.dumps({"image": f"a/b{DIGEST}"})
 
