@@ -99,13 +99,13 @@ def _lines(files: Iterable[Path]) -> int:
 
 
 def _is_test(parts: Sequence[str]) -> bool:
-    return TESTS in parts and "__pycache__" not in parts and not parts[0].startswith(".")
+    return TESTS in parts and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
 
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the handwritten files of a package."""
     for path in sorted(folder.rglob("*.py")):
-        if not {TESTS, "__pycache__", "build"} & {folder.name, *path.relative_to(folder).parts}:
+        if not {TESTS, "__pycache__", "build", ".venv"} & {folder.name, *path.relative_to(folder).parts}:
             head = path.read_text(encoding="utf-8")[:200].lower()
             if not head.startswith(_GENERATED):
                 yield path
