@@ -99,7 +99,7 @@ def _lines(files: Iterable[Path]) -> int:
 
 
 def _is_test(parts: Sequence[str]) -> bool:
-    return TESTS in parts and "__pycache__" not in parts and not parts[0].startswith(".")
+    return TESTS in parts and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
 
 
 def _files(folder: Path) -> Iterator[Path]:

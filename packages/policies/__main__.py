@@ -4,10 +4,8 @@
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
+from typing import Any
 
-from gemma_serving_policies import RULES
-from gemma_serving_policies.rule import NotKnown, Rule
-from gemma_serving_policies.values import UNKNOWN, Resource, Value
 from pulumi_policy import (
     EnforcementLevel,
     PolicyConfigSchema,
@@ -19,6 +17,10 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 from pulumi_policy.proxy import UnknownValueError
+
+from gemma_serving_policies import RULES
+from gemma_serving_policies.rule import NotKnown, Rule
+from gemma_serving_policies.values import UNKNOWN, Resource, Value
 
 NAMED = 3
 """Maximum number of unknown inputs that a message names."""
@@ -72,8 +74,8 @@ class CheckedRule(ResourceValidationPolicy):
             raise NotKnownYetError(places)
 
 
-def _value_at(container: Mapping | Sequence, key: str | int) -> Value:
-    """Return a plain value, with UNKNOWN for each part that the preview does not know."""
+def _value_at(container: Any, key: str | int) -> Value:  # noqa: ANN401 - a mapping or a sequence of the SDK
+    """Return the plain value at a key, with UNKNOWN for each part that the preview does not know."""
     try:
         value = container[key]
     except UnknownValueError:

@@ -76,15 +76,19 @@ FIXED = [
         **FAULTY[3],
         "inputs": {
             **QUEUED,
+            "provisioningModel": "flex-start",
             "maxRunDurationS": 604800,
             "enableExternalIps": False,
             "metadata": {"gemma-serving-document": json.dumps({**DOCUMENT, "image": f"vllm/vllm-tpu{DIGEST}"})},
         },
     },
 ]
+DEPLOYED = [each for each in FIXED if each["name"] != "web"]
+"""The local cloud starts containers with a model server only."""
 VIOLATIONS = {
     "allowed-regions": [
-        'weights: `location` is "SOUTHAMERICA-WEST1", but only us-* is allowed; choose an allowed place'
+        'default: `region` is "asia-east1", but only us-* is allowed',
+        'weights: `location` is "SOUTHAMERICA-WEST1", but only us-* is allowed; choose an allowed place',
     ],
     "no-public-access": [
         'reader: `member` is "allUsers", but a grant to everyone is not allowed; name the members',
@@ -94,7 +98,10 @@ VIOLATIONS = {
         f'web: `template.containers[0].image` is "{HELLO}:latest", but an image must end with @sha256:',
         'chips: `metadata.gemma-serving-document.image` is "vllm/vllm-tpu:nightly", but an image must end with @sha256:',
     ],
-    "run-limit": ["chips: `maxRunDurationS` is not set, but a TPU or GPU machine must end after at most 604800 s; set"],
+    "run-limit": [
+        "chips: `maxRunDurationS` is not set, but a TPU or GPU machine must end after at most 604800 s; set",
+        "set `maxRunDurationS` to 604800 or less and `provisioningModel` to flex-start.",
+    ],
     "no-external-addresses": ["chips: `enableExternalIps` is true, but an address on the internet is not allowed; set"],
 }
 LATER = {
@@ -132,11 +139,15 @@ def foreign(workspace):
             }
         )
     )
-    (folder / "Pulumi.dev.yaml").write_text(json.dumps({"config": {"gcp:project": "local-project"}}))
+    use_region(folder, "us-east4")
     (folder / "__main__.py").write_text(PROGRAM)
     workspace.pulumi("stack", "init", "dev", "--cwd", folder)
-    workspace.post("admin/images", {"images": [f"{HELLO}{DIGEST}"]})
     return folder
+
+
+def use_region(folder, region):
+    config = {"gcp:project": "local-project", "gcp:region": region}
+    (folder / "Pulumi.dev.yaml").write_text(json.dumps({"config": config}))
 
 
 def configured(folder, **rules):
@@ -161,25 +172,29 @@ def only_us(foreign):
 
 
 def test_each_rule_refuses_its_fault(workspace, foreign, pack, only_us, subtests):
+    use_region(foreign, "asia-east1")
     text = run(workspace, foreign, ["preview"], pack, resources=FAULTY, config=only_us, expect=1)
     for rule, messages in VIOLATIONS.items():
         with subtests.test(rule):
             assert f"[mandatory] {rule} " in text
             assert [message for message in messages if message not in text] == []
-    assert text.count("[mandatory]") == sum(len(messages) for messages in VIOLATIONS.values())
+    assert (
+        text.count("[mandatory]") == sum(len(messages) for messages in VIOLATIONS.values()) - 1
+    )  # one message is two parts
     assert "[advisory]" not in text
 
 
 def test_its_fix_removes_each_violation(workspace, foreign, pack, only_us):
-    for command in (["preview"], ["up", "--yes", "--skip-preview"]):
-        text = run(workspace, foreign, command, pack, resources=FIXED, config=only_us)
+    use_region(foreign, "us-east4")
+    for command, resources in ((["preview"], FIXED), (["up", "--yes", "--skip-preview"], DEPLOYED)):
+        text = run(workspace, foreign, command, pack, resources=resources, config=only_us)
         assert "[mandatory]" not in text
         assert "[advisory]" not in text
         assert "gemma-serving-policies@v" in text
 
 
 def test_an_unknown_input_is_named_once_in_the_preview_and_checked_by_up(workspace, foreign, pack, only_us):
-    later = [*FIXED, LATER]
+    later = [*DEPLOYED, LATER]
     text = run(workspace, foreign, ["preview"], pack, resources=later, config=only_us)
     assert text.count("[advisory]") == 1
     assert "`member` of late cannot be known before `pulumi up`" in text
@@ -208,6 +223,7 @@ def test_the_configuration_sets_levels_and_exemptions_and_refuses_mistakes(works
         "exempt": ({"run-limit": {**limit, "exempt": [chips]}}, 0, "Resources:"),
         "a name": ({"run-limit": {"maxRunDuration": "1h"}}, 1, "has maxRunDuration, but its settings are exempt, maxRunDurationS"),
         "a type": ({"run-limit": {"maxRunDurationS": "1h"}}, 1, "maxRunDurationS: Invalid type. Expected: integer"),
+        "a rule": ({"run-limt": {"maxRunDurationS": 60}}, 1, "error: configuring policy pack"),
         "an empty list": ({"allowed-regions": {"allowed": []}}, 1, "allowed: Array must have at least 1 items"),
     }  # fmt: skip
     for name, (rules, code, shown) in rows.items():

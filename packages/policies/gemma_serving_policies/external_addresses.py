@@ -1,10 +1,20 @@
 """Rule `no-external-addresses`: machines and load balancers have no address on the internet."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gemma_serving_policies.rule import Answer, Config, Rule, absent, is_unknown, not_known, violation
-from gemma_serving_policies.values import Found, Resource, found_at
+from gemma_serving_policies.rule import (
+    Answer,
+    Config,
+    Rule,
+    Violation,
+    absent,
+    is_true,
+    is_unknown,
+    not_known,
+    violation,
+)
+from gemma_serving_policies.values import Resource, found_at
 
 SWITCHES: Final = {
     "gcp-tpu:index:QueuedResource": (("enableExternalIps",),),
@@ -13,7 +23,7 @@ SWITCHES: Final = {
 }
 """Inputs that assign an address if they are true."""
 _INTERFACES: Final = (("networkInterfaces", "accessConfigs"), ("networkInterfaces", "ipv6AccessConfigs"))
-CONFIGS: Final = dict.fromkeys(
+CONFIGS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = dict.fromkeys(
     (
         "gcp:compute/instance:Instance",
         "gcp:compute/instanceTemplate:InstanceTemplate",
@@ -41,9 +51,14 @@ def _check(resource: Resource, config: Config) -> Iterator[Answer]:
         yield from _switch(resource, keys)
     for keys in CONFIGS.get(resource.type, ()):
         for found in found_at(resource.inputs, *keys):
-            fix = "remove it, and use Private Google Access or Cloud NAT for outgoing connections"
-            shown = Found(found.path, found.value if is_unknown(found) else "one address")
-            yield not_known(resource, found) if is_unknown(found) else violation(resource, shown, _ALLOWED, fix)
+            yield (
+                not_known(resource, found)
+                if is_unknown(found)
+                else Violation(
+                    f"{resource.name}: `{found.path}` assigns an address, but {_ALLOWED}; "
+                    "remove it, and use Private Google Access or Cloud NAT for outgoing connections."
+                )
+            )
     if resource.type in KINDS:
         yield from _kind(resource, KINDS[resource.type])
 
@@ -52,12 +67,16 @@ def _switch(resource: Resource, keys: tuple[str, ...]) -> Iterator[Answer]:
     for found in found_at(resource.inputs, *keys):
         if is_unknown(found):
             yield not_known(resource, found)
-        elif found.value is True:
+        elif is_true(found):
             yield violation(resource, found, _ALLOWED, "set it to false, and use a subnet with Private Google Access")
 
 
 def _kind(resource: Resource, name: str) -> Iterator[Answer]:
-    fix = "set it to INTERNAL" if name == "addressType" else "set it to INTERNAL or INTERNAL_MANAGED"
+    fix = (
+        "set it to INTERNAL or remove the address"
+        if name == "addressType"
+        else "set it to INTERNAL or INTERNAL_MANAGED"
+    )
     values = list(found_at(resource.inputs, name))
     if not values:
         yield absent(resource, name, f"its default is {_EXTERNAL}, and {_ALLOWED}", fix)

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from typing import Final, cast
 
-from gemma_serving_policies.rule import Answer, Config, Rule, Violation, is_unknown, not_known, violation
+from gemma_serving_policies.rule import Answer, Config, Rule, Violation, is_true, is_unknown, not_known, violation
 from gemma_serving_policies.values import Found, Resource, Value, found_at
 
-EVERYONE: Final = ("allUsers", "allAuthenticatedUsers")
-_GRANT: Final = re.compile(r"i\w?am(member|binding|policy)$", re.IGNORECASE)
+_EVERYONE: Final = ("allusers", "allauthenticatedusers")
+_GRANT: Final = re.compile(r"iam(member|binding|policy)$", re.IGNORECASE)
 """Types with members: `BucketIAMMember`, `ServiceIamBinding`, `IAMPolicy` and all others of Google's providers."""
 GRANTED: Final = (("member",), ("members",), ("bindings", "members"))
 """Inputs of these types with members. `policyData` has them as JSON."""
@@ -45,7 +45,7 @@ def _check(resource: Resource, config: Config) -> Iterator[Answer]:
     for found in _members(resource):
         if is_unknown(found):
             yield not_known(resource, found)
-        elif isinstance(found.value, str) and found.value.rpartition(":")[2] in EVERYONE:
+        elif _is_everyone(found.value):
             yield violation(resource, found, _NOBODY, _NAME_MEMBERS)
     if _GRANT.search(resource.kind):
         yield from _policy(resource)
@@ -53,6 +53,11 @@ def _check(resource: Resource, config: Config) -> Iterator[Answer]:
         yield from _predefined(resource)
     if resource.type in CALLERS:
         yield from _callers(resource)
+
+
+def _is_everyone(value: Value) -> bool:
+    """Return whether a member, or an entry of an access list such as `READER:allUsers`, is everyone."""
+    return isinstance(value, str) and value.rpartition(":")[2].lower() in _EVERYONE
 
 
 def _members(resource: Resource) -> Iterator[Found]:
@@ -77,7 +82,7 @@ def _policy(resource: Resource) -> Iterator[Answer]:
             )
             continue
         for member in found_at(policy, "bindings", "members"):
-            if member.value in EVERYONE:
+            if _is_everyone(member.value):
                 yield violation(resource, Found(f"policyData.{member.path}", member.value), _NOBODY, _NAME_MEMBERS)
 
 
@@ -93,7 +98,7 @@ def _callers(resource: Resource) -> Iterator[Answer]:
     for found in found_at(resource.inputs, *CALLERS[resource.type]):
         if is_unknown(found):
             yield not_known(resource, found)
-        elif str(found.value).lower() == "true":
+        elif is_true(found):
             fix = "remove it and grant roles/run.invoker to the callers"
             yield violation(resource, found, "Cloud Run must check the permission of each caller", fix)
 

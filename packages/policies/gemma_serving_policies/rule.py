@@ -91,3 +91,8 @@ def absent(resource: Resource, path: str, allowed: str, fix: str) -> Violation:
 def is_unknown(found: Found) -> bool:
     """Return whether the preview does not know the value."""
     return found.value is UNKNOWN
+
+
+def is_true(found: Found) -> bool:
+    """Return whether a switch is on. Programs can write it as text."""
+    return str(found.value).lower() == "true"

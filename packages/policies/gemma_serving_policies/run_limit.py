@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gemma_serving_policies.rule import Answer, Config, Rule, Violation, absent, is_unknown, not_known, violation
-from gemma_serving_policies.values import Found, Resource, found_at
+from gemma_serving_policies.values import UNKNOWN, Found, Resource, found_at
 
 SETTING: Final = "maxRunDurationS"
 DEFAULT_LIMIT_S: Final = 7 * 86_400
@@ -28,7 +28,7 @@ _ACCELERATED: Final = re.compile(r"^(a2|a3|a4|a4x|g2|g4|ct\d\w*|tpu\d\w*)-")
 def _check(resource: Resource, config: Config) -> Iterator[Answer]:
     limit_s = _seconds(config[SETTING]) or DEFAULT_LIMIT_S
     if resource.type == QUEUED:
-        yield from _limited(resource, limit_s, ["maxRunDurationS"], "")
+        yield from _limited(resource, limit_s, ["maxRunDurationS"], _flex_start(resource))
     elif resource.type in UNLIMITED:
         yield Violation(
             f"{resource.name}: {resource.type} has no run limit, but a TPU must end after at most {limit_s} s; "
@@ -55,6 +55,12 @@ def _limited(resource: Resource, limit_s: int, keys: Sequence[str], more: str) -
             yield not_known(resource, found)
         elif seconds is None or not 0 < seconds <= limit_s:
             yield violation(resource, found, allowed, fix)
+
+
+def _flex_start(resource: Resource) -> str:
+    """Return the other half of the fix for a queued resource: Cloud TPU accepts a run limit for flex-start only, Compute Engine for each model."""
+    own = resource.inputs.get("provisioningModel") in ("flex-start", UNKNOWN)
+    return "" if own or resource.inputs.get("api") == "compute-engine" else " and `provisioningModel` to flex-start"
 
 
 def _is_accelerated(resource: Resource) -> bool | Found:

@@ -52,7 +52,10 @@ class Found:
     @property
     def shown(self) -> str:
         """The value for a message, shortened."""
-        text = f'"{self.value}"' if isinstance(self.value, str) else str(self.value).lower()
+        value = self.value
+        if isinstance(value, float) and value.is_integer():  # the engine passes all numbers as floats
+            value = int(value)
+        text = f'"{value}"' if isinstance(value, str) else str(value).lower()
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
