@@ -25,7 +25,7 @@ _SCHEMA: Final = "packages/gcp-tpu/schema.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoOptions:
+class ReleaseOptions:
     """Options of the command itself."""
 
 
@@ -178,7 +178,7 @@ def _verify(options: VerifyOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _record(options: NoOptions) -> ExitCode:
+def _record(options: ReleaseOptions) -> ExitCode:
     del options
     from subprocess import CalledProcessError
 
@@ -219,7 +219,7 @@ COMMAND: Final = Command(
     name="release",
     room="authors",
     help=__doc__,
-    options=NoOptions,
+    options=ReleaseOptions,
     run=None,
     subcommands=(
         _sub("version", "Write the version to every place.", VersionOptions, _version),
@@ -236,7 +236,7 @@ COMMAND: Final = Command(
         _sub(
             "record",
             "Record the state that this release makes, for upgrade tests of the next ones.",
-            NoOptions,
+            ReleaseOptions,
             _record,
         ),
         _sub("verify", "Check a folder of artefacts against its checksums.", VerifyOptions, _verify),

@@ -157,7 +157,7 @@ class Workplace:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RehearsalStep:
     """One use of the release. `act` returns a short result."""
 
     name: str
@@ -166,10 +166,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """How a step ended: ok, skipped or failed."""
 
-    step: Step
+    step: RehearsalStep
     result: str
     detail: str
     seconds: float
@@ -244,8 +244,6 @@ def load_test(at: Workplace) -> str:
         "localcloud.vllm",
         "serve",
         "google/gemma-4-E2B-it",
-        "--max-model-len",
-        "4096",
     ]
     with (at.folder / "server.log").open("w") as log:
         process = subprocess.Popen(
@@ -421,7 +419,7 @@ def template(at: Workplace) -> str:
     folder = at.folder / "from-template"
     new = f"pulumi new {unpacked} --dir {folder} --name my-server --stack dev --yes -c gcp:project=local-project"
     made = f"{new} >&2 && cd {folder} && pulumi config set --secret hfToken hf_local"
-    return _lives(at, at.folder, {"servedModel": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
+    return _lives(at, at.folder, {"model": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
 
 
 def policies(at: Workplace) -> str:
@@ -470,27 +468,27 @@ def npm_package(at: Workplace) -> str:
     return installed
 
 
-STEPS: Final[Sequence[Step]] = (
-    Step("checksums", "Checksums", checksums),
-    Step("wheel-provider", "Wheel of the provider alone", _wheel_alone("gcp_tpu_provider")),
-    Step("wheel-localcloud", "Wheel of the local cloud alone", _wheel_alone("localcloud")),
-    Step("wheel-loadtest", "Wheel of the load tester alone", _wheel_alone("loadtest")),
-    Step("load-test", "Load test of the simulated server", load_test),
-    Step("provider-yaml", "Provider from YAML", provider_yaml),
-    Step("provider-python", "Provider from Python", provider_python),
-    Step("npm", "npm package of the provider", npm_package),
-    Step("go", "Go module of the provider", go_module),
-    Step("policies", "Policy pack", policies),
-    Step("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
-    Step("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
-    Step("template", "TpuServer from Python, by the template", template),
+STEPS: Final[Sequence[RehearsalStep]] = (
+    RehearsalStep("checksums", "Checksums", checksums),
+    RehearsalStep("wheel-provider", "Wheel of the provider alone", _wheel_alone("gcp_tpu_provider")),
+    RehearsalStep("wheel-localcloud", "Wheel of the local cloud alone", _wheel_alone("localcloud")),
+    RehearsalStep("wheel-loadtest", "Wheel of the load tester alone", _wheel_alone("loadtest")),
+    RehearsalStep("load-test", "Load test of the simulated server", load_test),
+    RehearsalStep("provider-yaml", "Provider from YAML", provider_yaml),
+    RehearsalStep("provider-python", "Provider from Python", provider_python),
+    RehearsalStep("npm", "npm package of the provider", npm_package),
+    RehearsalStep("go", "Go module of the provider", go_module),
+    RehearsalStep("policies", "Policy pack", policies),
+    RehearsalStep("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
+    RehearsalStep("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
+    RehearsalStep("template", "TpuServer from Python, by the template", template),
 )
 """Every step, in the order of the report. Each can run alone."""
 
 
-def rehearse(at: Workplace, steps: Sequence[Step], report: Callable[[str], None]) -> Sequence[Outcome]:
+def rehearse(at: Workplace, steps: Sequence[RehearsalStep], report: Callable[[str], None]) -> Sequence[StepOutcome]:
     """Run the steps one after another. A failed step does not end the others."""
-    outcomes: list[Outcome] = []
+    outcomes: list[StepOutcome] = []
     for step in steps:
         began = time.monotonic()
         try:
@@ -499,12 +497,12 @@ def rehearse(at: Workplace, steps: Sequence[Step], report: Callable[[str], None]
             result, detail = "skipped", str(error)
         except (FailedError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             result, detail = "FAILED", str(error)
-        outcomes.append(Outcome(step, result, detail, time.monotonic() - began))
+        outcomes.append(StepOutcome(step, result, detail, time.monotonic() - began))
         report(f"{result:<8} {outcomes[-1].seconds:6.1f} s  {step.title}: {detail}")
     return outcomes
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[StepOutcome]) -> str:
     """Return the outcomes as a Markdown table. A failure's detail is its first line."""
     rows = [
         f"| {each.step.title} | {each.result} | {each.seconds:.0f} s | {each.detail.splitlines()[0]} |"

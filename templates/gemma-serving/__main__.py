@@ -16,6 +16,6 @@ server = gemma_serving.TpuServer(
 
 pulumi.export("endpoint", server.endpoint)
 pulumi.export("tunnelCommand", server.tunnel_command)
-pulumi.export("servedModel", server.served_model)
+pulumi.export("model", server.served_model)
 pulumi.export("deadline", server.deadline)
 pulumi.export("usdPerHour", server.usd_per_hour)

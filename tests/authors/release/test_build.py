@@ -150,9 +150,9 @@ def test_a_rehearsal_reports_each_step_and_fails_with_one(artefacts, monkeypatch
         at.run("sh", "-c", "echo the cause; exit 3")
 
     steps = {
-        "ok": rehearsal.Step("ok", "Fine", lambda at: at.run("echo", "done").strip()),
-        "skips": rehearsal.Step("skips", "Absent", lambda at: str(at.artefacts.one(r"b-.*"))),
-        "fails": rehearsal.Step("fails", "Broken", fails),
+        "ok": rehearsal.RehearsalStep("ok", "Fine", lambda at: at.run("echo", "done").strip()),
+        "skips": rehearsal.RehearsalStep("skips", "Absent", lambda at: str(at.artefacts.one(r"b-.*"))),
+        "fails": rehearsal.RehearsalStep("fails", "Broken", fails),
     }
     monkeypatch.setattr(rehearsal, "STEPS", tuple(steps.values()))
     monkeypatch.setattr(rehearsal.shutil, "which", lambda _: "/usr/bin/pulumi")
