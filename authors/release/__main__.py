@@ -135,7 +135,7 @@ def _schema_diff(options: SchemaDiffOptions) -> ExitCode:
 
     source = options.old or version.previous_tag(ROOT)
     if source is None:
-        print("No tag vX.Y.Z before this commit, so there is no schema to compare with.")
+        print("No tag vX.Y.Z before this commit, so no schema to compare with exists.")
         return ExitCode.DONE
     old = schema_changes.read(ROOT, source, options.schema)
     new = schema_changes.read(ROOT, options.new or str(ROOT / options.schema), options.schema)
@@ -164,7 +164,7 @@ def _build(options: BuildOptions) -> ExitCode:
     print(f"{len(artefacts)} artefacts of version {version.the_version(ROOT)} in {options.out}.")
     if not version.is_owner_set(ROOT):
         print(
-            f"The repository is {version.repository(ROOT)}, which nobody can register: these artefacts are for installation from files "
+            f"The repository is {version.repository(ROOT)}, which cannot be registered: these artefacts are for installation from files "
             f"only. Before publishing, run `{version.COMMAND} owner OWNER/NAME` and build again."
         )
     return ExitCode.DONE

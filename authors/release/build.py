@@ -165,7 +165,7 @@ def _check_members(file: Path, members: Sequence[tarfile.TarInfo], date: int) ->
     for member in members:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-            raise ScriptError(f"{file.name} has {member.name}, which is no file inside of the archive.")
+            raise ScriptError(f"{file.name} has {member.name}, which is not a file inside the archive.")
         if member.uid or member.gid or member.uname or member.gname:
             raise ScriptError(f"{file.name} names the owner of {member.name}, so its bytes depend on the machine.")
         if file.suffix != ".tgz" and member.mtime != date:

@@ -382,7 +382,7 @@ _TPU_SERVER: Final = f"""      model: {_MODEL}
       hfToken: hf_local
 """
 _CLOUD_RUN_SERVER: Final = f"""      model: {_MODEL}
-      region: us-east4
+      region: us-central1
       gpu: nvidia-rtx-pro-6000
       hfToken: hf_local
 """

@@ -72,7 +72,7 @@ def parsed(text: str, source: str) -> Json:
     except ValueError as error:
         raise ScriptError(f"{source} is not JSON: {error}. Pass the schema.json of a Pulumi package.") from error
     if not isinstance(schema, dict) or "name" not in schema:
-        raise ScriptError(f"{source} has no `name`, so it is no Pulumi package schema. Pass a schema.json.")
+        raise ScriptError(f"{source} has no `name`, so it is not a Pulumi package schema. Pass a schema.json.")
     return cast("Json", schema)
 
 

@@ -17,7 +17,7 @@ COMMAND: Final = "python -m authors.release"
 VERSION: Final = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 """X.Y.Z of semantic versioning. PyPI, npm and Go accept it unchanged; a pre-release is written differently by each."""
 UNSET_OWNER: Final = "owner--unset"
-"""Owner of a repository that nobody has named. It can never be an account, because GitHub allows no two hyphens in a row."""
+"""Owner while the repository is not set. It can never be an account, because GitHub allows no two hyphens in a row."""
 PUBLICATION: Final = "packages/gcp-tpu/gcp_tpu_provider/publication.py"
 _REPOSITORY: Final = re.compile(r'^REPOSITORY: Final = "([^"]*)"$', re.MULTILINE)
 _OWNER_AND_NAME: Final = re.compile(r"(?=.{1,39}/)[A-Za-z0-9]+(-[A-Za-z0-9]+)*/[A-Za-z0-9._-]{1,100}")
@@ -133,12 +133,12 @@ def repository(root: Path) -> str:
 
 
 def is_owner_set(root: Path) -> bool:
-    """Return whether somebody has named the owner of the repository."""
+    """Return whether the owner of the repository is set."""
     return repository(root).partition("/")[0] != UNSET_OWNER
 
 
 def require_owner(root: Path) -> None:
-    """Raise ScriptError if nobody has named the owner of the repository."""
+    """Raise ScriptError if the owner of the repository is not set."""
     if not is_owner_set(root):
         raise ScriptError(
             f"The repository is {repository(root)}, so nothing may be published. Run `{COMMAND} owner OWNER/NAME` and `make docs`, "

@@ -64,10 +64,10 @@ def test_an_artefact_that_no_release_ships_is_refused(tmp_path, subtests):
     tar = "x-v1.2.3.tar.gz"
     bad = {
         "its tests": (archive(tmp_path, tar, {"tests/a.py": "x"}), "plugin", "has tests/a.py, which no release ships"),
-        "a path outside": (lambda: archive(tmp_path, tar, {"../a": "x"}), "plugin", "is no file inside of the archive"),
+        "a path outside": (lambda: archive(tmp_path, tar, {"../a": "x"}), "plugin", "is not a file inside the archive"),
         "an owner": (lambda: archive(tmp_path, tar, uid=1000), "plugin", "its bytes depend on the machine"),
         "a date": (lambda: archive(tmp_path, tar, mtime=DATE + 1), "plugin", "not the commit's"),
-        "a link": (lambda: archive(tmp_path, tar, type=tarfile.SYMTYPE), "plugin", "is no file inside of the archive"),
+        "a link": (lambda: archive(tmp_path, tar, type=tarfile.SYMTYPE), "plugin", "is not a file inside the archive"),
         "another version": (lambda: wheel(tmp_path), "wheel", "has the metadata of a-b 1.2.3; 9.9.9 is expected"),
         "no page": (lambda: wheel(tmp_path, METADATA.partition("\n\n")[0] + "\n\n"), "wheel", "lacks the description"),
         "no summary": (lambda: wheel(tmp_path, METADATA.replace("Summary: A thing.\n", "")), "wheel", "lacks Summary"),
