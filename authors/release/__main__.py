@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
@@ -24,7 +25,7 @@ _SCHEMA: Final = "packages/gcp-tpu/schema.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoOptions:
+class ReleaseOptions:
     """Options of the command itself."""
 
 
@@ -157,7 +158,7 @@ def _schema_diff(options: SchemaDiffOptions) -> ExitCode:
 def _build(options: BuildOptions) -> ExitCode:
     from authors.release import build, version
 
-    artefacts = build.build(ROOT, options.out)
+    artefacts = build.build(options.out)
     for artefact in artefacts:
         print(f"{artefact.bytes:>10,} bytes  {artefact.kind:<20} {artefact.name}")
     print(f"{len(artefacts)} artefacts of version {version.the_version(ROOT)} in {options.out}.")
@@ -174,6 +175,20 @@ def _verify(options: VerifyOptions) -> ExitCode:
 
     artefacts = checksums.verify(options.artefacts)
     print(f"{len(artefacts)} artefacts in {options.artefacts} have their checksums.")
+    return ExitCode.DONE
+
+
+def _record(options: ReleaseOptions) -> ExitCode:
+    del options
+    from subprocess import CalledProcessError
+
+    from authors.release import recorded, version
+
+    try:
+        path = recorded.record(version.the_version(ROOT))
+    except CalledProcessError as error:
+        raise ScriptError(f"The state was not recorded: {error}. Its output is above.") from error
+    print(f"{path.relative_to(ROOT)} written. The next releases are tested with this state (tests/upgrade).")
     return ExitCode.DONE
 
 
@@ -204,7 +219,7 @@ COMMAND: Final = Command(
     name="release",
     room="authors",
     help=__doc__,
-    options=NoOptions,
+    options=ReleaseOptions,
     run=None,
     subcommands=(
         _sub("version", "Write the version to every place.", VersionOptions, _version),
@@ -218,6 +233,12 @@ COMMAND: Final = Command(
             _schema_diff,
         ),
         _sub("build", "Build every artefact, with checksums and a manifest.", BuildOptions, _build),
+        _sub(
+            "record",
+            "Record the state that this release makes, for upgrade tests of the next ones.",
+            ReleaseOptions,
+            _record,
+        ),
         _sub("verify", "Check a folder of artefacts against its checksums.", VerifyOptions, _verify),
     ),
 )

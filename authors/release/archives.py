@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.git import git
+from authors.release.wheels import source_date
 
 SOURCE_DATE: Final = "SOURCE_DATE_EPOCH"
-_EARLIEST: Final = 315_532_800
-"""1980-01-01, the first date that a zip archive can state."""
 _LEFT_OUT: Final = frozenset({"tests", "__pycache__", "node_modules", "build", "dist"})
 
 
@@ -21,10 +19,10 @@ _LEFT_OUT: Final = frozenset({"tests", "__pycache__", "node_modules", "build", "
 def commit_date(root: Path) -> Generator[int]:
     """Give every archive the date of the checkout's last commit, in seconds since 1970, unless SOURCE_DATE_EPOCH is set."""
     before = os.environ.get(SOURCE_DATE)
-    found = (git(root, "log", "-1", "--format=%ct") or "").strip()
-    os.environ[SOURCE_DATE] = before or str(max(_EARLIEST, int(found)) if found else _EARLIEST)
+    date = source_date(root)
+    os.environ[SOURCE_DATE] = str(date)
     try:
-        yield int(os.environ[SOURCE_DATE])
+        yield date
     finally:
         if before is None:
             del os.environ[SOURCE_DATE]

@@ -12,11 +12,12 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from authors.release import checksums, plugins, rehearsal, wheels
+from authors.release import checksums, components, plugins, rehearsal, sdks, wheels
 from authors.release.archives import commit_date, files_of, packed
 from authors.release.checksums import Artefact
 from authors.release.version import repository, the_version
 from contracts.errors import CommandRefusedError, ScriptError
+from tools.languages.generator import Language
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
@@ -39,6 +40,13 @@ def build(out: Path) -> Sequence[Artefact]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandRefusedError(f"{out} is not empty. Pass a new folder, or delete it.")
     version = the_version(ROOT)
+    try:
+        return _built(out, version)
+    except (wheels.WheelError, sdks.SdkError) as error:
+        raise ScriptError(str(error)) from error
+
+
+def _built(out: Path, version: str) -> Sequence[Artefact]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".release-") as base, commit_date(ROOT) as date:
         folder = Path(base) / "dist"
@@ -58,35 +66,51 @@ def build(out: Path) -> Sequence[Artefact]:
 
 
 def _plugins(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make the archive of the provider under each name that the engine asks for."""
+    """Make the archive of each plugin under every name that the engine asks for."""
     del version
-    with tempfile.TemporaryDirectory() as base:
-        archive = plugins.provider_archive(Path(base))
-        for platform in PLATFORMS:
-            name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
-            yield Path(shutil.copyfile(archive, folder / name)), "plugin"
+    for make in (plugins.provider_archive, components.components_archive):
+        with tempfile.TemporaryDirectory() as base:
+            archive = make(Path(base))
+            for platform in PLATFORMS:
+                name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
+                yield Path(shutil.copyfile(archive, folder / name)), "plugin"
 
 
 def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     """Make the wheel and the source archive of each distribution."""
     for name in WHEELS:
-        try:
-            wheel = wheels.build(ROOT / "packages" / name, folder)
-        except wheels.WheelError as error:
-            raise ScriptError(str(error)) from error
+        wheel = wheels.build(ROOT / "packages" / name, folder)
         yield wheel, "wheel"
         yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
 
 
+SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
+"""Schema of each Pulumi package."""
+
+
 def _schemas(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Copy the provider's schema, which generators of SDKs and `schema-diff` read."""
-    yield (
-        Path(shutil.copyfile(ROOT / "packages/gcp-tpu/schema.json", folder / f"gcp-tpu-v{version}-schema.json")),
-        "schema",
-    )
+    """Copy the schemas, which generators of SDKs and `schema-diff` read."""
+    for package, path in SCHEMAS.items():
+        yield Path(shutil.copyfile(ROOT / path, folder / f"{package}-v{version}-schema.json")), "schema"
+
+
+LANGUAGES: Final[Mapping[Language, Sequence[str]]] = {"python": ("wheel", "sdist"), "nodejs": ("npm",), "go": ("go",)}
+"""Languages of the SDKs, with the kind of each file that is packed for one."""
+
+
+def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
+    """Make the SDK of each package in each language."""
+    del version
+    for path in SCHEMAS.values():
+        for language, kinds in LANGUAGES.items():
+            with tempfile.TemporaryDirectory(prefix="sources-") as base:
+                sources = sdks.generate(ROOT / path, language, Path(base) / "sdk")
+                made = sdks.pack(sources, language, folder)
+            yield from zip(made, kinds, strict=True)
 
 
 FOLDERS: Final[Mapping[str, tuple[str, str]]] = {
+    "gemma-serving-policies": ("packages/policies", "policy-pack"),
     "gemma-serving-template": ("templates/gemma-serving", "template"),
 }
 """Folders that are shipped as they are: name of the archive, path and kind."""
@@ -107,7 +131,7 @@ def _rehearsal(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _folders, _rehearsal)
+MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _sdks, _folders, _rehearsal)
 """Makers of all artefacts."""
 
 
@@ -123,7 +147,7 @@ def _described(file: Path, kind: str, version: str, date: int) -> Artefact:
         with tarfile.open(file) as archive:
             names = [member.name for member in archive.getmembers()]
             _check_members(file, archive.getmembers(), date)
-            if kind in {"sdist", "python-sdk-source"}:
+            if kind == "sdist":
                 content = archive.extractfile(f"{names[0].partition('/')[0]}/PKG-INFO")
                 assert content is not None  # noqa: S101 - extractfile returns None for folders alone
                 _check_metadata(file, content.read().decode(), version)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Install each artefact of a release as a user does, and use it. No checkout and no cloud account is needed.
 
 Usage: python rehearse.py FOLDER [--only STEP ...] [--complete] [--list]
@@ -21,10 +20,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,7 @@ class Workplace:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RehearsalStep:
     """One use of the release. `act` returns a short result."""
 
     name: str
@@ -165,10 +166,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """How a step ended: ok, skipped or failed."""
 
-    step: Step
+    step: RehearsalStep
     result: str
     detail: str
     seconds: float
@@ -188,7 +189,8 @@ def read_artefacts(folder: Path) -> Artefacts:
 def checksums(at: Workplace) -> str:
     """Compare every artefact with SHA256SUMS."""
     folder = at.artefacts.folder
-    listed = dict(reversed(line.split("  ", 1)) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     missing = sorted({*at.artefacts.kinds} - {*listed})
     if missing:
         raise FailedError(f"SHA256SUMS does not list {', '.join(missing)}")
@@ -242,8 +244,6 @@ def load_test(at: Workplace) -> str:
         "localcloud.vllm",
         "serve",
         "google/gemma-4-E2B-it",
-        "--max-model-len",
-        "4096",
     ]
     with (at.folder / "server.log").open("w") as log:
         process = subprocess.Popen(
@@ -279,11 +279,12 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     raise FailedError(f"the simulated server did not become ready within {_READY_S} s:\n{end_of_log}")
 
 
+_INIT: Final = "pulumi stack init dev --non-interactive"
 _UP: Final = (
-    "pulumi stack init dev --non-interactive",
     "pulumi preview --non-interactive",
     "pulumi up --yes --skip-preview --non-interactive",
     "pulumi up --yes --skip-preview --expect-no-changes --non-interactive",
+    'echo "OUTPUTS $(pulumi stack output --json | tr -d "\\n")"',
     "pulumi destroy --yes --skip-preview --non-interactive",
 )
 """The life of a stack. A second `up` without changes shows that the state has what the program declares."""
@@ -340,14 +341,15 @@ def _sdk_environment(at: Workplace, package: str) -> Path:
     return at.environment(f"program-{package}", at.artefacts.one(rf"{name}-.*\.whl"), "pulumi").parent
 
 
-def _lives(at: Workplace, folder: Path, expected: str, settings: Sequence[str] = ()) -> str:
-    """Bring a program up and down, and return the line of its output that shows the result."""
-    init, *rest = _UP
-    shown = at.in_cloud(folder, [init, *settings, *rest])
-    lines = [line.strip() for line in shown.splitlines() if re.search(expected, line)]
-    if not lines:
-        raise FailedError(f"no line of the output matches {expected!r}:\n" + "\n".join(shown.splitlines()[-_LINES:]))
-    return f"up, no changes, destroyed; {lines[0]}"
+def _lives(at: Workplace, folder: Path, expected: Mapping[str, str], init: str = _INIT) -> str:
+    """Bring a program up and down, and compare outputs of the stack with patterns. `init` is the command that makes the stack."""
+    shown = at.in_cloud(folder, [init, *_UP])
+    (line,) = [line for line in shown.splitlines() if line.startswith("OUTPUTS ")]
+    outputs = json.loads(line.partition(" ")[2])
+    for name, pattern in expected.items():
+        if not re.fullmatch(pattern, str(outputs.get(name))):
+            raise FailedError(f"the output {name} is {outputs.get(name)!r}; {pattern} is expected")
+    return f"up, no changes, destroyed; {', '.join(f'{name} {outputs[name]}' for name in expected)}"
 
 
 def provider_python(at: Workplace) -> str:
@@ -355,13 +357,100 @@ def provider_python(at: Workplace) -> str:
     environment = _sdk_environment(at, "gcp-tpu")
     install_plugin(at, "gcp-tpu")
     files = {"Pulumi.yaml": _PYTHON_PROJECT.format(environment=environment), "__main__.py": _QUEUED_RESOURCE}
-    return _lives(at, at.project("provider-python", files), r"state +: \"ACTIVE\"")
+    return _lives(at, at.project("provider-python", files), {"state": "ACTIVE"})
 
 
 def provider_yaml(at: Workplace) -> str:
     """Create a queued resource from YAML, which needs no SDK."""
     install_plugin(at, "gcp-tpu")
-    return _lives(at, at.project("provider-yaml", {"Pulumi.yaml": _QUEUED_RESOURCE_YAML}), r"state +: \"ACTIVE\"")
+    return _lives(at, at.project("provider-yaml", {"Pulumi.yaml": _QUEUED_RESOURCE_YAML}), {"state": "ACTIVE"})
+
+
+def _components_files(kind: str, properties: str) -> Mapping[str, str]:
+    """Return a YAML program of one component."""
+    program = (
+        f"name: rehearsal\nruntime: yaml\nresources:\n  server:\n    type: gemma-serving:{kind}\n    properties:\n"
+    )
+    return {"Pulumi.yaml": f"{program}{properties}outputs:\n  model: ${{server.servedModel}}\n"}
+
+
+_MODEL: Final = "google/gemma-4-E4B-it"
+_TPU_SERVER: Final = f"""      model: {_MODEL}
+      accelerator: v6e-1
+      zones: [us-east5-b, us-east5-a]
+      maxRunDuration: 4h
+      hfToken: hf_local
+"""
+_CLOUD_RUN_SERVER: Final = f"""      model: {_MODEL}
+      region: us-east4
+      gpu: nvidia-rtx-pro-6000
+      hfToken: hf_local
+"""
+
+
+def _install_components(at: Workplace) -> None:
+    """Install the plugin of the components, and that of the provider, which they use."""
+    install_plugin(at, "gemma-serving")
+    install_plugin(at, "gcp-tpu")
+
+
+def tpu_server_yaml(at: Workplace) -> str:
+    """Deploy the component for a TPU from YAML."""
+    _install_components(at)
+    folder = at.project("tpu-server-yaml", _components_files("TpuServer", _TPU_SERVER))
+    return _lives(at, folder, {"model": _MODEL})
+
+
+def cloud_run_server_yaml(at: Workplace) -> str:
+    """Deploy the component for Cloud Run from YAML."""
+    _install_components(at)
+    folder = at.project("cloud-run-server-yaml", _components_files("CloudRunServer", _CLOUD_RUN_SERVER))
+    return _lives(at, folder, {"model": _MODEL})
+
+
+def template(at: Workplace) -> str:
+    """Make a project from the template with `pulumi new`, and deploy it: the component for a TPU from Python."""
+    archive = at.artefacts.one(r"gemma-serving-template-.*\.tar\.gz")
+    at.artefacts.one(r"pulumi_gemma_serving-.*\.whl")
+    _install_components(at)
+    with tarfile.open(archive) as packed:
+        packed.extractall(at.folder / "template", filter="data")
+    (unpacked,) = (at.folder / "template").iterdir()
+    folder = at.folder / "from-template"
+    new = f"pulumi new {unpacked} --dir {folder} --name my-server --stack dev --yes -c gcp:project=local-project"
+    made = f"{new} >&2 && cd {folder} && pulumi config set --secret hfToken hf_local"
+    return _lives(at, at.folder, {"model": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
+
+
+def policies(at: Workplace) -> str:
+    """Refuse a program with the policy pack, and accept it after the change that the message names."""
+    archive = at.artefacts.one(r"gemma-serving-policies-.*\.tar\.gz")
+    install_plugin(at, "gcp-tpu")
+    with tarfile.open(archive) as packed:
+        packed.extractall(at.folder / "policies", filter="data")
+    (pack,) = (at.folder / "policies").iterdir()
+    at.run(sys.executable, "-m", "venv", pack / ".venv")
+    install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt")
+    at.run(pack / ".venv" / "bin" / "python", *install, cwd=pack)
+    bad = _QUEUED_RESOURCE_YAML.replace("maxRunDurationS: 3600", "maxRunDurationS: 3600\n      enableExternalIps: true")
+    for program, expected in ((bad, "REFUSED"), (_QUEUED_RESOURCE_YAML, "ACCEPTED")):
+        folder = at.project(f"policies-{expected}", {"Pulumi.yaml": program})
+        preview = f"pulumi preview --non-interactive --policy-pack {pack} && echo ACCEPTED || echo REFUSED"
+        shown = at.in_cloud(folder, [_INIT, preview])
+        if expected not in shown.splitlines() or (expected == "REFUSED" and "no-external-addresses" not in shown):
+            raise FailedError(f"the preview was not {expected}:\n" + "\n".join(shown.splitlines()[-_LINES:]))
+    return "one program refused, its correction accepted"
+
+
+def go_module(at: Workplace) -> str:
+    """Build the Go module of the provider's SDK."""
+    archive = at.artefacts.one(r"gcptpu-go-.*\.zip")
+    if shutil.which("go") is None:
+        raise SkippedError("go is not on PATH")
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(at.folder / "go")  # noqa: S202 - SHA256SUMS lists this archive
+    at.run("go", "build", "./...", cwd=at.folder / "go" / "gcptpu")
+    return "built"
 
 
 def npm_package(at: Workplace) -> str:
@@ -379,22 +468,27 @@ def npm_package(at: Workplace) -> str:
     return installed
 
 
-STEPS: Final[Sequence[Step]] = (
-    Step("checksums", "Checksums", checksums),
-    Step("wheel-provider", "Wheel of the provider alone", _wheel_alone("gcp_tpu_provider")),
-    Step("wheel-localcloud", "Wheel of the local cloud alone", _wheel_alone("localcloud")),
-    Step("wheel-loadtest", "Wheel of the load tester alone", _wheel_alone("loadtest")),
-    Step("load-test", "Load test of the simulated server", load_test),
-    Step("provider-yaml", "Provider from YAML", provider_yaml),
-    Step("provider-python", "Provider from Python", provider_python),
-    Step("npm", "npm package of the provider", npm_package),
+STEPS: Final[Sequence[RehearsalStep]] = (
+    RehearsalStep("checksums", "Checksums", checksums),
+    RehearsalStep("wheel-provider", "Wheel of the provider alone", _wheel_alone("gcp_tpu_provider")),
+    RehearsalStep("wheel-localcloud", "Wheel of the local cloud alone", _wheel_alone("localcloud")),
+    RehearsalStep("wheel-loadtest", "Wheel of the load tester alone", _wheel_alone("loadtest")),
+    RehearsalStep("load-test", "Load test of the simulated server", load_test),
+    RehearsalStep("provider-yaml", "Provider from YAML", provider_yaml),
+    RehearsalStep("provider-python", "Provider from Python", provider_python),
+    RehearsalStep("npm", "npm package of the provider", npm_package),
+    RehearsalStep("go", "Go module of the provider", go_module),
+    RehearsalStep("policies", "Policy pack", policies),
+    RehearsalStep("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
+    RehearsalStep("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
+    RehearsalStep("template", "TpuServer from Python, by the template", template),
 )
 """Every step, in the order of the report. Each can run alone."""
 
 
-def rehearse(at: Workplace, steps: Sequence[Step], report: Callable[[str], None]) -> Sequence[Outcome]:
+def rehearse(at: Workplace, steps: Sequence[RehearsalStep], report: Callable[[str], None]) -> Sequence[StepOutcome]:
     """Run the steps one after another. A failed step does not end the others."""
-    outcomes: list[Outcome] = []
+    outcomes: list[StepOutcome] = []
     for step in steps:
         began = time.monotonic()
         try:
@@ -403,12 +497,12 @@ def rehearse(at: Workplace, steps: Sequence[Step], report: Callable[[str], None]
             result, detail = "skipped", str(error)
         except (FailedError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             result, detail = "FAILED", str(error)
-        outcomes.append(Outcome(step, result, detail, time.monotonic() - began))
+        outcomes.append(StepOutcome(step, result, detail, time.monotonic() - began))
         report(f"{result:<8} {outcomes[-1].seconds:6.1f} s  {step.title}: {detail}")
     return outcomes
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[StepOutcome]) -> str:
     """Return the outcomes as a Markdown table. A failure's detail is its first line."""
     rows = [
         f"| {each.step.title} | {each.result} | {each.seconds:.0f} s | {each.detail.splitlines()[0]} |"

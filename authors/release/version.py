@@ -27,7 +27,7 @@ _TEXT: Final = frozenset({".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VersionPlace:
     """A file that states the version, and the line in it. The pattern's first group is the version."""
 
     path: str
@@ -55,13 +55,16 @@ class Place:
 _TOML: Final = r'^version = "([^"]*)"$'
 _PYTHON: Final = r'^VERSION(?:: Final)? = "([^"]*)"$'
 
-PLACES: Final[Sequence[Place]] = (
-    Place("pyproject.toml", _TOML),
-    Place("packages/gcp-tpu/gcp_tpu_provider/__init__.py", _PYTHON),
-    Place("packages/loadtest/pyproject.toml", _TOML),
-    Place("packages/localcloud/pyproject.toml", _TOML),
+PLACES: Final[Sequence[VersionPlace]] = (
+    VersionPlace("pyproject.toml", _TOML),
+    VersionPlace("packages/gcp-tpu/gcp_tpu_provider/__init__.py", _PYTHON),
+    VersionPlace("packages/loadtest/pyproject.toml", _TOML),
+    VersionPlace("packages/localcloud/pyproject.toml", _TOML),
+    VersionPlace("hosted/__init__.py", _PYTHON),
+    VersionPlace("packages/policies/PulumiPolicy.yaml", r"^version: (.*)$"),
+    VersionPlace("templates/gemma-serving/requirements.txt", r"^pulumi-gemma-serving==(.*)$"),
 )
-"""Every handwritten place of the version, one for each distribution."""
+"""Every handwritten place of the version, and the order in which they are named."""
 
 
 def versions(root: Path) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ is stored when it finishes, and --resume continues a sweep. Requests use the API
 """
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -36,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run with these arguments, by default the process's, and return the exit code. Errors become one sentence on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     kind, run = COMMANDS.get(words[0], (LoadTestOptions, measure)) if words else (LoadTestOptions, measure)
-    program = "python -m loadtest"
-    help_text = __doc__
+    program = shlex.join(OWN.words)
+    help_text = (__doc__ or "").replace("python -m loadtest", program)
     if run is not measure:
-        program, help_text = f"{program} {words.pop(0)}", run.__doc__
+        program, help_text = f"{program} {words.pop(0)}", run.__doc__ or ""
     parser = Parser(
         prog=program,
         description=help_text,

@@ -44,7 +44,10 @@ class Program:
     """Command that starts it."""
 
 
-OWN: Final = Program(name="loadtest", words=("python", "-m", "loadtest"))
+OWN: Final = Program(
+    name="loadtest", words=("loadtest",) if Path(sys.argv[0]).name == "loadtest" else ("python", "-m", "loadtest")
+)
+"""This package's own command, by the name that the user called: the installed command, or the module."""
 
 
 def measure(options: LoadTestOptions) -> int:

@@ -1,4 +1,4 @@
-"""`python -m localcloud run|shell|serve|env|try`: a cloud for one command, for a shell or for other terminals, and trials on a real project."""
+"""The commands of `python -m localcloud`: a cloud for one command, for a shell or for other terminals, and trials on a real project."""
 
 import argparse
 import asyncio
@@ -24,7 +24,11 @@ from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
 
+PROGRAM = "localcloud" if Path(sys.argv[0]).name == "localcloud" else "python -m localcloud"
+"""How the user started this process: the installed command, or the module."""
 EXIT_REFUSED = 2
+MODEL_SERVER = "model-server"
+"""Command that `localcloud.__main__` runs without loading the cloud."""
 _INTERRUPTED = 130
 _LOGIN_LIFE_S = 365 * 24 * 3600
 
@@ -57,13 +61,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
     if options.what == "run" and not command:
-        raise RefusedError("No command to run. Usage: python -m localcloud run [options] -- CMD...")
+        raise RefusedError(f"No command to run. Usage: {PROGRAM} run [options] -- CMD...")
     if options.what != "run" and command:
         raise RefusedError(f"{options.what} does not take a command, but got: {' '.join(command)}. Use `run` instead.")
     if options.what == "shell":
         return asyncio.run(_shell(options))
     if options.what == "env":
         return _env(options)
+    if options.what == "types":
+        return _types()
     if options.what == "try":
         return _try(options)
     return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
@@ -79,14 +85,15 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m localcloud",
-        description="Run a simulated Google Cloud on this machine. See docs/local-cloud.md.",
+        prog=PROGRAM,
+        description="Run a simulated Google Cloud on this machine.",
+        epilog=f"Pages named docs/... in messages are in {_pages()}.",
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|try")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|types|model-server|try")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
-        usage="python -m localcloud run [options] -- CMD...",
+        usage=f"{PROGRAM} run [options] -- CMD...",
     )
     shell = commands.add_parser("shell", help="start a cloud and your own shell in its environment")
     serve = commands.add_parser("serve", help="start a cloud and keep it running until Ctrl-C")
@@ -126,8 +133,23 @@ def _parser() -> argparse.ArgumentParser:
     env = commands.add_parser("env", help="print the environment of a cloud started with `serve`")
     env.add_argument("--state", type=Path, default=kept, help="state folder of that cloud (default: .localcloud)")
     env.add_argument("--json", action="store_true", help="print one JSON object instead of export lines")
+    commands.add_parser(
+        "types", help="list the resource types of pulumi-gcp that the stand-in creates, and those that it only checks"
+    )
+    commands.add_parser(MODEL_SERVER, help="run the simulated vLLM server alone: a model and options of `vllm serve`")
     add_parser(commands)
     return parser
+
+
+def _pages() -> str:
+    """Return where the pages are, from the metadata of the installed distribution."""
+    from importlib import metadata  # noqa: PLC0415 - for the help alone
+
+    try:
+        urls = metadata.metadata("localcloud-google").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return "this repository"
+    return next((url.partition(", ")[2] for url in urls if url.startswith("Repository, ")), "its repository")
 
 
 def _positive(text: str) -> float:
@@ -141,6 +163,15 @@ def _env(options: argparse.Namespace) -> int:
     known = description(options.state.resolve())
     found = environment.in_shell(known["environment"], known["commands"])
     print(json.dumps(found, indent=1) if options.json else environment.exports(found))
+    return 0
+
+
+def _types() -> int:
+    from localcloud.plugins.facts import types  # noqa: PLC0415 - reads the schema, which other commands should not pay for
+    from localcloud.plugins.overlay import OVERLAYS  # noqa: PLC0415
+
+    print("created:", *sorted(OVERLAYS), sep="\n  ")
+    print("only checked and compared:", *sorted({*types()} - {*OVERLAYS}), sep="\n  ")
     return 0
 
 

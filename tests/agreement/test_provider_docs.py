@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+from gcp_tpu_provider import VERSION, publication
 from gcp_tpu_provider.capacity_api import CapacityApi
 from gcp_tpu_provider.compute_api import ComputeApi
+from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
+from tests.agreement.registry_pages import INDEX, INSTALLATION, LANGUAGES, samples
 from vm_agent.trial import AgentPacing
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,3 +44,62 @@ def test_the_states_and_calls_in_the_text_are_the_codes():
     assert len(calls) == 9
     assert all(callable(getattr(backend, name)) for backend in (TpuApi, ComputeApi) for name in calls)
     assert "nine calls" in PAGE
+
+
+def test_the_registry_can_render_its_pages(subtests):
+    """What the registry checks of a community package without an account (pulumi/registry, scripts/ci/community-package, resourcedocsgen)."""
+    for page, layout in ((INDEX, "package"), (INSTALLATION, "installation")):
+        text = page.read_text()
+        with subtests.test(page.name):
+            front = re.match(r"---\ntitle: \S.*\nmeta_desc: \S.*\nlayout: (\w+)\n---\n", text)
+            assert front
+            assert front[1] == layout
+            assert not re.search(r"!\[[^]]*\]\((?!https?://)|<img[^>]+src=[\"'](?!https?://)", text), "a relative image"
+            assert not re.search(r"\]\((?!https?://)[^)]*\.md[)#]|<a[^>]+href=[\"'][./]", text), "a link to a file"
+    for page in (INDEX, INSTALLATION, DOCS.parent / "packages" / "gcp-tpu" / "README.md"):
+        text = page.read_text()
+        with subtests.test(f"{page.name}: one version and one owner"):
+            assert {*re.findall(r"\d+\.\d+\.\d+", text)} <= {VERSION}
+            assert {*re.findall(r"github\.com/([\w-]+/[\w.-]*\w)", text)} <= {publication.REPOSITORY, "pulumi/pulumi"}
+    with subtests.test("a sample in each language"):
+        assert f'{{{{< chooser language "{",".join(LANGUAGES)}" >}}}}' in INDEX.read_text()
+        assert tuple(samples()) == LANGUAGES
+    with subtests.test("installation"):
+        names = (publication.PYTHON_PACKAGE, publication.NPM_PACKAGE, publication.GO_IMPORT_PATH)
+        commands = (
+            f"pulumi plugin install resource gcp-tpu {VERSION} --server {publication.PLUGIN_DOWNLOAD_URL}",
+            "pulumi config set gcp-tpu:project ",
+            "export GOOGLE_CLOUD_PROJECT=",
+        )
+        assert [words for words in (*names, *commands) if words not in INSTALLATION.read_text()] == []
+
+
+def test_every_sample_names_properties_of_the_resource(subtests):
+    """C# has no compiler here; the others are compiled or run by test_provider_archive.py."""
+    forms = {
+        "typescript": r"^    (\w+): ",
+        "python": r"^    (\w+)=",
+        "go": r"^\t{3}(\w+): ",
+        "csharp": r"^        (\w+) = ",
+        "yaml": r"^      (\w+): ",
+    }
+    outputs = {item.name for item in OUTPUTS} | {*INPUT_BY_NAME}
+    for language, code in samples().items():
+        with subtests.test(language):
+            named = re.findall(forms[language], code, re.MULTILINE)
+            camel = [re.sub(r"_(\w)", lambda found: found[1].upper(), name[0].lower() + name[1:]) for name in named]
+            assert camel == [
+                "zones",
+                "acceleratorType",
+                "runtimeVersion",
+                "provisioningModel",
+                "maxRunDurationS",
+                "waitPerZoneS",
+            ]
+            exported = {name[0].lower() + name[1:] for name in re.findall(r"server\.(\w+)", code)}
+            assert exported == {"zone", "deadline"}
+            assert {*camel} <= {*INPUT_BY_NAME}
+            assert exported <= outputs
+    assert f'"{publication.GO_IMPORT_PATH}"' in samples()["go"]
+    assert f'"{publication.NPM_PACKAGE}"' in samples()["typescript"]
+    assert f"import {publication.PYTHON_PACKAGE} as" in samples()["python"]

@@ -39,16 +39,12 @@ def test_generated_files_are_what_the_property_table_makes(path: str, module: st
 
 
 @pytest.mark.engine
-def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path):
-    link = Path(sys.executable).with_name("pulumi").read_text()
-    cli = tmp_path / "pulumi"  # the language host of this checkout, also where several share one environment
-    cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link))
-    cli.chmod(0o755)
-    command = [str(cli), "package", "get-schema", str(FOLDER)]
+def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path, pulumi: Path):
+    command = [str(pulumi), "package", "get-schema", str(FOLDER)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     checked = subprocess.run(
-        [str(cli), "schema", "check", "-"],
+        [str(pulumi), "schema", "check", "-"],
         input=done.stdout,
         cwd=tmp_path,
         capture_output=True,

@@ -152,13 +152,27 @@ def test_what_cannot_be_installed_is_refused_and_nothing_is_created(host, tmp_pa
     assert not (folder / "venv").exists()
 
 
-def test_a_plugin_that_is_a_distribution_is_installed_before_its_requirements(tmp_path):
+def test_the_steps_of_an_installation(tmp_path, subtests):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[build-system]\nbuild-backend = "y"\n')
     (tmp_path / "requirements.txt").write_text("")
-    commands = [[*step.command[-2:]] for step in dependencies.steps(tmp_path, tmp_path / "venv", is_plugin=True)]
-    assert commands == [["venv", f"{tmp_path}/venv"], ["--no-input", str(tmp_path)], ["-r", "requirements.txt"]]
-    program = dependencies.steps(tmp_path, tmp_path / "venv", is_plugin=False)
-    assert [step.command[-1] for step in program] == [f"{tmp_path}/venv", "requirements.txt"]
+    venv = tmp_path / "venv"
+
+    def commands(*, is_plugin):
+        return [[*step.command[-2:]] for step in dependencies.steps(tmp_path, venv, is_plugin=is_plugin)]
+
+    requirements = ["-r", "requirements.txt"]
+    with subtests.test("a plugin that is a distribution is installed before its requirements"):
+        assert commands(is_plugin=True) == [["venv", str(venv)], ["--no-input", str(tmp_path)], requirements]
+    with subtests.test("a program is not installed"):
+        assert commands(is_plugin=False) == [["venv", str(venv)], requirements]
+    with subtests.test("an environment without pip, as an interrupted creation leaves it, is created again"):
+        (venv / "bin").mkdir(parents=True)
+        (venv / "bin" / "python").touch()
+        (venv / "pyvenv.cfg").touch()
+        assert commands(is_plugin=False) == [["venv", str(venv)], requirements]
+    with subtests.test("a complete one is used"):
+        (venv / "lib" / "python3.12" / "site-packages" / "pip").mkdir(parents=True)
+        assert commands(is_plugin=False) == [requirements]
 
 
 def test_a_new_project_gets_pip_and_an_environment_without_a_question(host, tmp_path):

@@ -50,8 +50,10 @@ def steps(folder: Path, environment: Path, *, is_plugin: bool) -> Sequence[Step]
     """
     python = environment / "bin" / "python"
     found: list[Step] = []
-    if not python.exists():
-        if environment.is_file() or (environment.is_dir() and any(environment.iterdir())):
+    if not (
+        python.exists() and any(environment.glob("lib/python*/site-packages/pip"))
+    ):  # a creation may have been interrupted
+        if environment.exists() and not _may_become_environment(environment):
             raise DependencyError(
                 f"runtime.options.virtualenv names {environment}, which is not a virtual environment: "
                 "remove it, or name another folder in Pulumi.yaml."
@@ -113,6 +115,11 @@ def _distribution(line: str) -> str:
 
 def _normal(name: str) -> str:
     return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _may_become_environment(path: Path) -> bool:
+    """Return whether `python -m venv` may write to an existing path: an empty folder, or an environment without pip."""
+    return path.is_dir() and ((path / "pyvenv.cfg").is_file() or not any(path.iterdir()))
 
 
 def _is_distribution(folder: Path) -> bool:

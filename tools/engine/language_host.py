@@ -164,7 +164,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def RuntimeOptionsPrompts(  # noqa: N802
         self, request: language_pb2.RuntimeOptionsRequest, context: grpc.ServicerContext
     ) -> language_pb2.RuntimeOptionsResponse:
-        """Return the options that `pulumi new` sets in a project without them: pip, and a virtual environment in `venv`. One choice is no question."""
+        """Return the options that `pulumi new` sets in a project without them: pip, and a virtual environment in `venv`. One choice asks no question."""
         del context
         toolchain = option(request.info, "toolchain")
         prompts: list[language_pb2.RuntimeOptionPrompt] = []

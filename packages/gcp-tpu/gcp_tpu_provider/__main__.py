@@ -6,10 +6,28 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import util
+from pathlib import Path
 
+from gcp_tpu_provider import VERSION
 from gcp_tpu_provider.thin_sdk import leave_the_sdk_out
 
 leave_the_sdk_out()
+
+
+def _remedy(folder: Path) -> str:
+    """Return how to complete an installation: the folder of a checkout, the unpacked archive of a release, or a Python environment."""
+    if (folder / "pulumi-resource-gcp-tpu").is_file():
+        return (
+            "Install the provider's requirements (`make setup`, or `pip install --require-hashes -r packages/gcp-tpu/requirements.txt`) "
+            "into .venv or the active virtual environment."
+        )
+    if (folder / "PulumiPlugin.yaml").is_file():
+        return (
+            f"The installation of the plugin is incomplete. Repeat it: `pulumi plugin install resource gcp-tpu {VERSION} --reinstall`, "
+            "with `--file ARCHIVE` to install an archive."
+        )
+    return "The installation is incomplete. Repeat it: `pip install --force-reinstall gcp-tpu-provider`."
+
 
 try:
     import grpc
@@ -23,9 +41,7 @@ try:
             raise ModuleNotFoundError(name=late)
 except ImportError as error:
     print(
-        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}. Install the provider's requirements "
-        "(`make setup`, or `pip install --require-hashes -r packages/gcp-tpu/requirements.txt`) "
-        "into .venv or the active virtual environment.",
+        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}. {_remedy(Path(__file__).parents[1])}",
         file=sys.stderr,
     )
     sys.exit(1)

@@ -7,6 +7,9 @@ REPOSITORY: Final = "owner--unset/gemma-serving"
 
 SDKs download the plugin from this repository, so the owner of that account can run code on a user's machine. `owner--unset` can never
 be an account, because GitHub allows no two hyphens in a row.
+
+Pulumi's registry lists a package only from a repository with its name, here `gcp-tpu` or `pulumi-gcp-tpu`, and takes its pages from `docs/`
+of that repository (pulumi/registry, resourcedocsgen, `metadata from-github`).
 """
 
 PUBLISHER: Final = REPOSITORY.partition("/")[0]

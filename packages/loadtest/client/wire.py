@@ -113,7 +113,7 @@ def request_head(origin: Origin, path: str, headers: Mapping[str, str], proxy: H
         "Content-Type: application/json",
         "Accept: text/event-stream",
         "Accept-Encoding: identity",
-        "User-Agent: gemma-serving-bench",
+        "User-Agent: loadtest-openai",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     for line in lines:

@@ -196,7 +196,7 @@ class GcpSession:
         found = FUNCTIONS.get(function)
         if found is None:
             raise PluginError(
-                f"the local gcp stand-in does not support the function {function}. Add it to packages/localcloud/plugins/invokes.py"
+                f"the local gcp stand-in does not support the function {function}. Supported: {', '.join(sorted(FUNCTIONS))}"
             )
         return await found(self.context, arguments)
 

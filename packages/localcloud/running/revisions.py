@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
+from localcloud.running import interpreter, other_programs
 from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
@@ -81,6 +82,8 @@ class _Instance:
 
     spec: RevisionSpec
     words: list[str]
+    command: list[str]
+    """Command line of the process, unless `starter` has another."""
     environment: dict[str, str]
     secrets: list[str]
     log: Path
@@ -231,6 +234,11 @@ class SimulatedRevisions:
         return _Instance(
             spec=revision,
             words=template.words,
+            command=(
+                interpreter.command(other_programs.MODULE)
+                if template.is_other_program
+                else server_command(template.words)
+            ),
             environment=server_environment(environment, simulator),
             secrets=secrets,
             log=self.log_file(revision.name),
@@ -355,7 +363,7 @@ class SimulatedRevisions:
     async def _server(self, instance: _Instance) -> Server:
         name = instance.spec.name
         instance.identity = random.token_hex(_IDENTITY_BYTES)
-        command, environment = server_command(instance.words), instance.environment
+        command, environment = instance.command, instance.environment
         if instance.starter is not None:
             instance.volumes.empty()
             command = instance.starter.command(instance.words, instance.volumes)
@@ -456,6 +464,12 @@ class _TemplateReader:
         self.all_traffic = as_object(template.get("vpcAccess")).get("egress") == "ALL_TRAFFIC"
         self.startup_probe = as_object(self._container.get("startupProbe"))
         self.readiness_probe = as_object(self._container.get("readinessProbe"))
+
+    @property
+    def is_other_program(self) -> bool:
+        """Return whether the local cloud has nothing that runs the container."""
+        command, arguments = ([str(word) for word in as_list(self._container.get(key))] for key in ("command", "args"))
+        return other_programs.is_other_program(self.image, command, arguments)
 
     @property
     def words(self) -> list[str]:

@@ -25,7 +25,7 @@ COMMANDS = (
     "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "quality", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
-AUTHORS = ("demo", "docs", "published")
+AUTHORS = ("demo", "docs", "published", "release")
 """Commands of the authors: they are run from `authors/`, and look alike."""
 
 
@@ -214,6 +214,7 @@ WITHOUT_ENGINE = [
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
     ("published",),
+    ("release", "check", "--tag", "v1.0.0"),
 ]
 """Commands whose first work is something else."""
 ENGINE_THAT_WAITS = """

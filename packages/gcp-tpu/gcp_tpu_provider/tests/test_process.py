@@ -97,19 +97,21 @@ def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: 
     shutil.copytree(HOME, tmp_path / "provider", ignore=shutil.ignore_patterns("__pycache__"))
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    environment = {"PATH": os.environ["PATH"], "VIRTUAL_ENV": str(bare)}
-    done = subprocess.run(
-        [str(tmp_path / "provider" / "pulumi-resource-gcp-tpu")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "cannot import grpc. Install the provider's requirements" in done.stderr
-    assert "Traceback" not in done.stderr
+    folder = tmp_path / "provider"
+    remedies = {  # in a checkout, in an installed plugin, in a Python environment
+        "pulumi-resource-gcp-tpu": "Install the provider's requirements (`make setup`",
+        "PulumiPlugin.yaml": f"Repeat it: `pulumi plugin install resource gcp-tpu {VERSION} --reinstall`",
+        "__main__.py": "Repeat it: `pip install --force-reinstall gcp-tpu-provider`.",
+    }
+    for number, (name, remedy) in enumerate(remedies.items()):
+        command = [str(folder / name)] if number == 0 else [str(bare / "bin" / "python"), str(folder)]
+        environment = {"PATH": os.environ["PATH"], "VIRTUAL_ENV": str(bare)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"cannot import grpc. {'' if number == 0 else 'The installation '}" in done.stderr
+        assert remedy in done.stderr
+        assert "Traceback" not in done.stderr
+        (folder / name).unlink()
 
 
 def test_a_start_loads_neither_the_sdk_nor_what_calls_google_and_knows_that_both_are_there():

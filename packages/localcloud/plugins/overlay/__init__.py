@@ -28,15 +28,17 @@ _ALL: Final = (ARTIFACTREGISTRY, COMPUTE, MEMBERS, MONITORING, NAT, OBJECTS, PRO
 OVERLAYS: Final[Mapping[str, TypeOverlay]] = MappingProxyType(dict(chain.from_iterable(each.items() for each in _ALL)))
 """The types that can be created, by token such as `gcp:storage/bucket:Bucket`."""
 
+_OTHERS: Final = (
+    "`python -m localcloud types` lists the types that it creates. For another type whose API the local cloud serves, "
+    "pass --providers real to use the installed plugin"
+)
+
 
 @cache
 def resource_type(type_name: str) -> ResourceType:
     """Return a type's entry. Raises PluginError for a type that the schema does not have."""
     if type_name not in facts.types():
-        raise PluginError(
-            f"the local gcp stand-in does not support the resource type {type_name}. Add its schema to packages/localcloud/plugins/data/schema.json, "
-            "or run with the real provider (--providers real)"
-        )
+        raise PluginError(f"the local gcp stand-in does not support the resource type {type_name}. {_OTHERS}")
     overlay = OVERLAYS.get(type_name)
     if overlay is None:
         return ResourceType(type_name=type_name, fields=facts.specifications(type_name, "", {}))
@@ -50,8 +52,5 @@ def lifecycle_of(type_name: str) -> Lifecycle:
     """Return the operations of a type. Raises PluginError for a type that cannot be created here."""
     found = resource_type(type_name).lifecycle
     if found is None:
-        raise PluginError(
-            f"the local gcp stand-in checks and compares {type_name}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "
-            "or run with the real provider (--providers real)"
-        )
+        raise PluginError(f"the local gcp stand-in checks and compares {type_name}, but cannot create it. {_OTHERS}")
     return found

@@ -60,9 +60,10 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
     assert inputs["location"] == UNKNOWN
 
 
-def test_an_unknown_type_is_refused_with_the_way_to_add_it():
+def test_an_unknown_type_is_refused_with_the_command_that_lists_the_known_ones():
     with pytest.raises(
-        grpc.aio.AioRpcError, match=r"does not support the resource type gcp:pubsub/schema:Schema\. Add its schema"
+        grpc.aio.AioRpcError,
+        match=r"does not support the resource type gcp:pubsub/schema:Schema\. `python -m localcloud types`",
     ):
         check("gcp:pubsub/schema:Schema", {})
 
@@ -89,8 +90,8 @@ def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schem
     assert (predicted["name"], predicted["project"]) == ("t", "p1")
     assert replaces == {"name"}
     assert refused == (
-        f"the local gcp stand-in checks and compares {topic}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "
-        "or run with the real provider (--providers real)"
+        f"the local gcp stand-in checks and compares {topic}, but cannot create it. `python -m localcloud types` lists the types that it creates. "
+        "For another type whose API the local cloud serves, pass --providers real to use the installed plugin"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
+from localcloud.running.other_programs import is_other_program
 from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import MayList, SimulatedRevisions, memory_mib
 from localcloud.tests.running.running_server import ask
@@ -142,6 +143,42 @@ def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[st
     assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
     own = [line.text for line in lines if line.stream != "varlog/system"]
     return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
+
+
+def test_any_other_program_is_replaced_by_one_answer(tmp_path: Path):
+    web = template(container={"image": "us-docker.pkg.dev/p/r/web:1", "command": [], "args": ["--workers=2"]})
+    web["containers"][0]["startupProbe"] = {"httpGet": {"path": "/ready", "port": 8000}, "failureThreshold": 1}
+
+    async def run():
+        async with revisions(tmp_path) as running:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=web))
+            got = await asyncio.to_thread(ask, f"{url}/any/path")
+            posted = await asyncio.to_thread(ask, url, {"a": "body"})
+            return got, posted
+
+    for answer in asyncio.run(run()):
+        assert (answer.status, answer.headers["x-simulated"]) == (200, "container")
+        assert (
+            answer.text
+            == "Simulated: the local cloud does not run the program of gemma. Every request gets this answer.\n"
+        )
+
+
+def test_which_containers_the_local_cloud_runs_itself(subtests: pytest.Subtests):
+    hello, vllm = "us-docker.pkg.dev/cloudrun/container/hello", "docker.io/vllm/vllm-openai:v0.28.0@sha256:0"
+    for name, image, command, arguments, is_other in (
+        ("an image's own command", hello, (), (), True),
+        ("arguments for it", hello, (), ("--port=8080",), True),
+        ("a program of the image", hello, ("/app/web",), (), True),
+        ("a Python module that is not vLLM's", hello, ("python3", "-m", "http.server"), (), True),
+        ("vLLM's image without a model", vllm, (), (), False),
+        ("a program that vLLM's image does not have", vllm, ("/app/web",), (), False),
+        ("vLLM in a built image", "us-docker.pkg.dev/p/r/built", ("vllm", "serve"), ("m",), False),
+        ("a Python text", "us-docker.pkg.dev/p/r/built", ("python3", "-c"), ("text", "vllm"), False),
+        ("Envoy", "docker.io/envoyproxy/envoy:v1", ("/usr/local/bin/envoy",), (), False),
+    ):
+        with subtests.test(name):
+            assert is_other_program(image, command, arguments) == is_other
 
 
 def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path):

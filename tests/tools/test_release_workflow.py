@@ -1,0 +1,152 @@
+"""release.yml publishes what was rehearsed and approved, with the rights of each step and no secret, and its page says how."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from authors.release import checksums
+from authors.release.__main__ import COMMAND
+from authors.release.version import UNSET_OWNER
+from tools.engine.model import VERSION as ENGINE
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+JOBS = FLOW["jobs"]
+PAGE = (ROOT / "docs" / "authors" / "releasing.md").read_text()
+PUBLISHING = ("github", "pypi", "npm", "go")
+
+
+def needed(job):
+    """Return all jobs that end before this one begins."""
+    before = JOBS[job].get("needs", [])
+    direct = {before} if isinstance(before, str) else set(before)
+    return direct | {other for each in direct for other in needed(each)}
+
+
+def uses(job, action):
+    return [step for step in JOBS[job]["steps"] if str(step.get("uses", "")).startswith(f"{action}@")]
+
+
+def test_nothing_is_published_before_the_rehearsal_and_a_persons_approval():
+    for job in PUBLISHING:
+        assert {"build", "rehearsal", "attest", "check"} <= needed(job)
+        assert JOBS[job]["environment"] == "release"
+    assert all("github" in needed(job) for job in PUBLISHING[1:]), "SDKs download plugins from the release"
+    assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the rehearsal"
+    assert [job for job in JOBS if "environment" in JOBS[job]] == list(PUBLISHING)
+
+
+def test_each_job_has_the_rights_of_its_work_and_those_that_have_any_install_nothing():
+    rights = {
+        job: {right for right, level in (JOBS[job].get("permissions") or {}).items() if level == "write"}
+        for job in JOBS
+    }
+    assert {job: found for job, found in rights.items() if found} == {
+        "attest": {"attestations", "id-token"},
+        "github": {"contents"},
+        "pypi": {"id-token"},
+        "npm": {"id-token"},
+        "go": {"contents"},
+    }
+    assert "secrets." not in str(FLOW)
+    for job in (job for job, found in rights.items() if found):
+        assert uses(job, "actions/checkout") == []
+        assert not re.search(r"make |pip install|npm (ci|install)|go (get|install)", str(JOBS[job]["steps"])), job
+
+
+def test_the_rehearsal_has_the_artefacts_alone_and_the_engine_of_the_project():
+    assert uses("rehearsal", "actions/checkout") == []
+    (download,) = uses("rehearsal", "actions/download-artifact")
+    assert set(download["with"]) == {"name", "path"}, "an artifact of this run"
+    (engine,) = uses("rehearsal", "pulumi/actions")
+    assert engine["with"] == {"pulumi-version": ENGINE}
+    assert [step["run"] for step in JOBS["rehearsal"]["steps"] if "run" in step] == [
+        "python dist/rehearse.py dist --complete"
+    ]
+
+
+def test_every_artifact_that_a_job_downloads_was_uploaded_by_the_build():
+    uploaded = {step["with"]["name"] for step in uses("build", "actions/upload-artifact")}
+    downloaded = {step["with"]["name"] for job in JOBS for step in uses(job, "actions/download-artifact")}
+    assert downloaded == uploaded == {"dist", "notes"}
+
+
+def test_every_command_of_the_build_exists():
+    known = {command.name for command in COMMAND.subcommands}
+    text = "".join(step.get("run", "") for step in JOBS["build"]["steps"])
+    used = set(re.findall(r"authors\.release ([\w-]+)", text))
+    assert {"build", "check", "notes", "schema-diff"} == used <= known
+    assert used | {"record", "version", "owner"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
+def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtests):
+    (step,) = [step for step in JOBS["check"]["steps"] if "run" in step]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a-1.0.0.txt").write_text("a")
+
+    def code(repository, *, changed=False):
+        dist = tmp_path / "dist"
+        artefact = checksums.describe(dist / "a-1.0.0.txt", "schema", "1.0.0")
+        checksums.write(dist, [artefact], repository=repository)
+        if changed:
+            (dist / "a-1.0.0.txt").write_text("b")
+        environment = {"PATH": os.environ["PATH"], "REPOSITORY": "acme/serving"}
+        command = ["bash", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
+
+    for name, repository, expected in (
+        ("its own", "acme/serving", 0),
+        ("another", "acme/other", 1),
+        ("none", f"{UNSET_OWNER}/serving", 1),
+    ):
+        with subtests.test(name):
+            assert code(repository) == expected
+    assert code("acme/serving", changed=True) == 1
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
+def test_each_registry_gets_the_artefacts_of_its_kind(tmp_path):
+    """The `jq` programs of the publishing jobs, on a manifest with one artefact of each kind."""
+    kinds = {
+        "plugin": "p",
+        "wheel": "w",
+        "sdist": "s",
+        "npm": "n",
+        "go": "g",
+        "schema": "c",
+        "template": "t",
+        "script": "r",
+    }
+    (tmp_path / "dist").mkdir()
+    for kind, name in kinds.items():
+        (tmp_path / "dist" / name).write_text(kind)
+    found = [checksums.describe(tmp_path / "dist" / name, kind, "1.0.0") for kind, name in kinds.items()]
+    checksums.write(tmp_path / "dist", found, repository="a/b")
+    selected = {}
+    for job in PUBLISHING[1:]:
+        text = "".join(step.get("run", "") for step in JOBS[job]["steps"])
+        (query,) = re.findall(r"jq --raw-output '([^']+)'", text)
+        done = subprocess.run(
+            ["jq", "-r", query, "dist/manifest.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        selected[job] = set(done.stdout.split())
+    assert selected == {"pypi": {"w", "s"}, "npm": {"n"}, "go": {"g"}}
+
+
+def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():
+    for name in {*JOBS, *re.findall(r"vars\.(\w+)", str(FLOW))}:
+        assert f"`{name}`" in PAGE, name
+    assert set(re.findall(r"--body true", PAGE)) == {"--body true"}
+    assert set(re.findall(r"gh variable set (\w+)", PAGE)) == set(re.findall(r"vars\.(\w+)", str(FLOW)))
+    (body,) = re.findall(r'^echo "(\{.*\})" \|$', PAGE, re.MULTILINE)
+    made = json.loads(body.replace("\\", "").replace("$REVIEWER", "1"))
+    assert made["reviewers"] == [{"type": "User", "id": 1}]
+    assert made["deployment_branch_policy"] == {"protected_branches": False, "custom_branch_policies": True}
+    assert "environments/release/deployment-branch-policies\" --raw-field name='v*' --raw-field type=tag" in PAGE
