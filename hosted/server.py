@@ -1,7 +1,7 @@
 """Plan and declare a server inside a component: with the settings, rules, resources and hooks of a stack."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pulumi
@@ -94,7 +94,7 @@ def _planned(inputs: ServerInputs, args: Mapping[str, Any], scope: Scope) -> Con
         names=_names(inputs, settings.project),
         ownership=Ownership(project=pulumi.get_project(), stack=pulumi.get_stack()),
         secrets={key: pulumi.Output.secret(args[_SECRET_INPUTS[key]]) for key in settings.secrets},
-        scope=scope,
+        scope=replace(scope, words=inputs.worded),
     )
 
 

@@ -48,6 +48,8 @@ class Scope:
     """The component; None for a stack."""
     hooks: BoundHooks | None = None
     """Hooks of the component's resources; None for a stack."""
+    words: Callable[[str], str] = str
+    """Return a message with the names that the caller uses for settings; unchanged for a stack."""
 
     def named(self, name: str) -> str:
         """Return the name of a resource or hook of a stack in this scope."""

@@ -271,7 +271,11 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
-        next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
+        next_steps=[
+            step
+            for each in next_steps(context.subject.resolved.deployment, context.ownership.stack)
+            if (step := context.scope.words(each))
+        ],
         allow_replace_active=tpu.allow_replace_active,
     )
 

@@ -28,6 +28,7 @@ from contracts.staged_weights import (
 )
 from stacks.base import Context
 from stacks.planned import doctor_hint
+from stacks.scope import STACK, Scope
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
@@ -65,6 +66,7 @@ def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
         stack=context.names.stack,
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
+        scope=context.scope,
         is_own=settings.weights_prefix != settings.weights_name,
     )
     staged = [(part.folder, part.digest) for part in context.parts if part.folder is not None]
@@ -93,6 +95,7 @@ class StagedWeights:
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
     """Hash that the settings pin the server to, or None."""
+    scope: Scope = STACK
     is_own: bool = False
     """True if the folder's name has that hash."""
 
@@ -122,8 +125,8 @@ class StagedWeights:
                     True,
                 )
         if blocks and not preview:
-            raise WeightsNotStagedError(text)
-        pulumi.log.warn(text)
+            raise WeightsNotStagedError(self.scope.words(text))
+        pulumi.log.warn(self.scope.words(text))
 
     @property
     def _remedy(self) -> str:

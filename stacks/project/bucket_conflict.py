@@ -25,7 +25,7 @@ class BucketInTheWayError(ValueError):
 
 def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership, scope: Scope = STACK) -> None:
     """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
-    check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
+    check = BucketCheck(project=project, bucket=bucket, ownership=ownership, scope=scope)
     hook = pulumi.ResourceHook(
         scope.named("bucket-in-the-way"), check.require, pulumi.ResourceHookOptions(on_dry_run=True)
     )
@@ -40,6 +40,7 @@ class BucketCheck:
     project: str
     bucket: str
     ownership: Ownership
+    scope: Scope = STACK
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""
@@ -47,8 +48,8 @@ class BucketCheck:
         if found is None:
             return
         if not pulumi.runtime.is_dry_run():
-            raise BucketInTheWayError(found)
-        pulumi.log.warn(found)
+            raise BucketInTheWayError(self.scope.words(found))
+        pulumi.log.warn(self.scope.words(found))
 
     async def finding(self) -> str | None:
         """Return who owns the existing bucket and the fix, or None if the name is free or the check failed."""

@@ -225,7 +225,7 @@ class _Waits:
         for hint in (exists_hint(message, self.scope), image_advice(args.name, message), watching):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)
-                pulumi.log.warn(hint)
+                pulumi.log.warn(self.scope.words(hint))
 
 
 @dataclass(slots=True)
