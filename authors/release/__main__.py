@@ -6,22 +6,18 @@ docs/authors/releasing.md has the steps of a release. Nothing is published by th
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 
-if TYPE_CHECKING:
-    from authors.release.schema_changes import SchemaChange
-
 T = TypeVar("T")
 ROOT: Final = Path(__file__).resolve().parents[2]
-_SCHEMA: Final = "packages/gcp-tpu/schema.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,9 @@ class SchemaDiffOptions:
         Option("A file, tag, branch or commit. Default: the newest tag vX.Y.Z before this commit.", metavar="OLD"),
     ] = None
     new: Annotated[str | None, Option("The same. Default: the files of this checkout.", metavar="NEW")] = None
-    schema: Annotated[str, Option("Path of the schema in a commit.", metavar="PATH")] = _SCHEMA
+    schema: Annotated[
+        str | None, Option("Path of a schema in the checkout. Default: the schema of every package.", metavar="PATH")
+    ] = None
     gate: Annotated[bool, Option("Exit with 1 if a change is breaking and the new version may not break programs.")] = (
         False
     )
@@ -137,22 +135,18 @@ def _schema_diff(options: SchemaDiffOptions) -> ExitCode:
     if source is None:
         print("No tag vX.Y.Z before this commit, so no schema to compare with exists.")
         return ExitCode.DONE
-    old = schema_changes.read(ROOT, source, options.schema)
-    new = schema_changes.read(ROOT, options.new or str(ROOT / options.schema), options.schema)
-    found = schema_changes.changes(old, new)
-    versions = [str(each.get("version", "")) for each in (old, new)]
-    allowed = schema_changes.may_break(*versions) if options.gate else True
+    paths = [options.schema] if options.schema else list(schema_changes.SCHEMAS.values())
+    is_one = any(Path(each or "").is_file() for each in (options.old, options.new))
+    found = [schema_changes.compare(ROOT, source, options.new, path) for path in paths[: 1 if is_one else None]]
     if options.as_json:
-        items = [asdict(change) for change in found]
-        print(json.dumps({"schema_version": 1, "old": versions[0], "new": versions[1], "changes": items}, indent=1))
+        print(json.dumps({"schema_version": 1, "packages": [asdict(each) for each in found]}, indent=1))
     else:
-        _summarize(_changes_text(source, versions, found))
-    broken = any(change.is_breaking for change in found)
-    if broken and not allowed:
-        rule = "only a new major version, or a new minor version of 0.x, may break programs"
-        print(f"release: {versions[1]} may not break programs of {versions[0]}: {rule}.", file=sys.stderr)
-        return ExitCode.FAILED
-    return ExitCode.DONE
+        _summarize("\n\n".join(each.text for each in found))
+    for each in found if options.gate else ():
+        if each.is_refused:
+            rule = "only a new major version, or a new minor version of 0.x, may break programs"
+            print(f"release: {each.package} {each.new} may not break programs of {each.old}: {rule}.", file=sys.stderr)
+    return ExitCode.FAILED if options.gate and any(each.is_refused for each in found) else ExitCode.DONE
 
 
 def _build(options: BuildOptions) -> ExitCode:
@@ -194,12 +188,6 @@ def _record(options: ReleaseOptions) -> ExitCode:
 
 def _changelog() -> str:
     return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def _changes_text(source: str, versions: list[str], found: "Sequence[SchemaChange]") -> str:
-    breaking = sum(change.is_breaking for change in found)
-    heading = f"Schema {versions[0]} ({source}) -> {versions[1]}: {len(found)} changes, {breaking} breaking."
-    return "\n".join([heading, *(change.line for change in found)])
 
 
 def _summarize(text: str) -> None:

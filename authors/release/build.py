@@ -15,6 +15,7 @@ from typing import Final
 from authors.release import checksums, components, plugins, rehearsal, sdks, wheels
 from authors.release.archives import commit_date, files_of, packed
 from authors.release.checksums import Artefact
+from authors.release.schema_changes import SCHEMAS
 from authors.release.version import repository, the_version
 from contracts.errors import CommandRefusedError, ScriptError
 from tools.languages.generator import Language
@@ -82,10 +83,6 @@ def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
         wheel = wheels.build(ROOT / "packages" / name, folder)
         yield wheel, "wheel"
         yield folder / f"{wheel.name.partition('-')[0]}-{version}.tar.gz", "sdist"
-
-
-SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
-"""Schema of each Pulumi package."""
 
 
 def _schemas(folder: Path, version: str) -> Iterator[tuple[Path, str]]:

@@ -18,6 +18,8 @@ from tools.git import git
 Use = Literal["input", "output", "both"]
 """How programs use an object: they write it, read it, or both."""
 Json: TypeAlias = Mapping[str, Any]
+SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
+"""Schema of each Pulumi package."""
 Side: TypeAlias = tuple[Json, frozenset[str]]
 """Properties of an object by name, and the names of the required ones."""
 _SDK_NAMES: Final = (
@@ -74,6 +76,52 @@ def parsed(text: str, source: str) -> Json:
     if not isinstance(schema, dict) or "name" not in schema:
         raise ScriptError(f"{source} has no `name`, so it is not a Pulumi package schema. Pass a schema.json.")
     return cast("Json", schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaComparison:
+    """The changes of one package between two of its versions. `old` is empty if the package is new."""
+
+    package: str
+    source: str
+    old: str
+    new: str
+    changes: tuple[SchemaChange, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether a change is breaking although the new version may not break programs."""
+        return any(change.is_breaking for change in self.changes) and not may_break(self.old, self.new)
+
+    @property
+    def text(self) -> str:
+        """Return the changes, one a line, below a heading."""
+        if not self.old:
+            return f"{self.package} {self.new}: new since {self.source}."
+        breaking = sum(change.is_breaking for change in self.changes)
+        heading = f"{self.package} {self.old} ({self.source}) -> {self.new}: {len(self.changes)} changes, {breaking} breaking."
+        return "\n".join([heading, *(change.line for change in self.changes)])
+
+
+def compare(root: Path, source: str, target: str | None, path: str) -> SchemaComparison:
+    """Compare a schema of `source` with that of `target`, or of the checkout. Each is a file, or a commit that has it at `path`.
+
+    A commit that exists without the path had no such package. Raises ScriptError.
+    """
+    new = read(root, target or str(root / path), path)
+    is_new = not Path(source).is_file() and git(root, "show", f"{source}:{path}") is None
+    if is_new and git(root, "rev-parse", "--verify", "--quiet", f"{source}^{{commit}}") is None:
+        raise ScriptError(
+            f"{source} is neither a file nor a commit. Pass a file, a tag such as v0.3.0, a branch or a commit."
+        )
+    old: Json = {} if is_new else read(root, source, path)
+    return SchemaComparison(
+        package=str(new["name"]),
+        source=source,
+        old=str(old.get("version", "")),
+        new=str(new.get("version", "")),
+        changes=() if is_new else tuple(changes(old, new)),
+    )
 
 
 def read(root: Path, source: str, path: str) -> Json:

@@ -22,7 +22,7 @@ PUBLICATION: Final = "packages/gcp-tpu/gcp_tpu_provider/publication.py"
 _REPOSITORY: Final = re.compile(r'^REPOSITORY: Final = "([^"]*)"$', re.MULTILINE)
 _OWNER_AND_NAME: Final = re.compile(r"(?=.{1,39}/)[A-Za-z0-9]+(-[A-Za-z0-9]+)*/[A-Za-z0-9._-]{1,100}")
 _NAMED_IN: Final = ("README.md", "SECURITY.md", "docs", "hosted", "packages", "templates")
-"""Files and folders that users see, where the repository is replaced. Tests are left out."""
+"""Files and folders that users see, where the repository is replaced. Tests and pages for authors are left out."""
 _TEXT: Final = frozenset({".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"})
 
 
@@ -170,7 +170,7 @@ def _naming(root: Path) -> Sequence[str]:
     return sorted(
         path.as_posix()
         for path in inside
-        if not {"tests", "node_modules", "build", "dist"} & {*path.parts}
+        if not {"authors", "tests", "node_modules", "build", "dist"} & {*path.parts}
         and not any(part[0] == "." for part in path.parts)
     )
 

@@ -155,6 +155,9 @@ def test_the_gate_follows_the_version(tmp_path, capsys, monkeypatch, subtests):
             words = ["schema-diff", "--old", str(files[0]), "--new", str(files[1])]
             assert run_command(COMMAND, words) == 0
             assert f"BREAKING  type removed  {E}" in capsys.readouterr().out
+            assert run_command(COMMAND, [*words, "--json"]) == 0
+            (package,) = json.loads(capsys.readouterr().out)["packages"]
+            assert (package["old"], package["new"], package["changes"][0]["kind"]) == (old, new, "type removed")
             assert run_command(COMMAND, [*words, "--gate"]) == code
             assert (f"{new} may not break programs of {old}" in capsys.readouterr().err) is bool(code)
 
@@ -166,6 +169,13 @@ def test_a_schema_comes_from_a_file_or_a_commit(tmp_path):
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     subprocess.run(["git", *author, "commit", "-qm", "a"], cwd=tmp_path, check=True)
     assert schema_changes.read(tmp_path, "main", "schema.json") == base()
+    same = schema_changes.compare(tmp_path, "main", None, "schema.json")
+    assert same.text == "p 0.1.0 (main) -> 0.1.0: 0 changes, 0 breaking."
+    (tmp_path / "other.json").write_text(json.dumps(base()))
+    added = schema_changes.compare(tmp_path, "main", None, "other.json")
+    assert (added.text, added.is_refused) == ("p 0.1.0: new since main.", False)
+    with pytest.raises(ScriptError, match=r"^v9 is neither a file nor a commit\."):
+        schema_changes.compare(tmp_path, "v9", None, "schema.json")
     with pytest.raises(ScriptError, match=r"^v9 is neither a file nor a commit with schema.json\."):
         schema_changes.read(tmp_path, "v9", "schema.json")
     with pytest.raises(ScriptError, match="is not JSON"):

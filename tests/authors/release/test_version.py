@@ -10,6 +10,7 @@ import pytest
 
 from authors.release import changelog, version
 from contracts.errors import CommandRefusedError, ScriptError
+from hosted import publication as hosted
 
 ROOT = Path(__file__).parents[3]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -111,10 +112,18 @@ def test_the_newest_tag_is_the_greatest_version_before_a_commit(tmp_path):
     assert version.previous_tag(tmp_path, before="HEAD^^^") is None
 
 
-def test_the_committed_owner_can_be_nobodys_and_nothing_is_published_with_it(copy):
-    assert version.repository(ROOT) == "owner--unset/gemma-serving"
+def test_every_distribution_names_the_same_repository():
+    named = version.repository(ROOT)
+    assert named == hosted.REPOSITORY
+    for file in ROOT.glob("packages/*/pyproject.toml"):
+        urls = tomllib.loads(file.read_text()).get("project", {}).get("urls", {})
+        assert {*re.findall(r"github\.com/([^/]+/[^/]+)", " ".join(urls.values()))} <= {named}, file
+
+
+def test_nothing_is_published_while_the_owner_is_not_set_and_it_is_set_everywhere(copy):
+    version.set_owner(copy, "owner--unset/gemma-serving")
     with pytest.raises(ScriptError, match="so nothing may be published"):
-        version.require_owner(ROOT)
+        version.require_owner(copy)
     page = copy / "docs" / "a.md"
     page.parent.mkdir()
     page.write_text(
