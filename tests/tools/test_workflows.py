@@ -34,7 +34,7 @@ ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHU
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
 WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown"}
 RELEASE = "release.yml"
-"""Its page is docs/authors/releasing.md; tests/tools/test_release_workflow.py compares them."""
+"""Its page is docs/authors/releasing.md; tests/authors/release/test_workflow.py compares them."""
 
 
 def triggers(workflow):

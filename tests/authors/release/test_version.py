@@ -117,7 +117,7 @@ def test_every_distribution_names_the_same_repository():
     assert named == hosted.REPOSITORY
     for file in ROOT.glob("packages/*/pyproject.toml"):
         urls = tomllib.loads(file.read_text()).get("project", {}).get("urls", {})
-        assert {*re.findall(r"github\.com/([^/]+/[^/]+)", " ".join(urls.values()))} <= {named}, file
+        assert {*re.findall(r"github\.com/([^/]+/[^/\s]+)", " ".join(urls.values()))} <= {named}, file
 
 
 def test_nothing_is_published_while_the_owner_is_not_set_and_it_is_set_everywhere(copy):

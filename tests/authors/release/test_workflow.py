@@ -15,7 +15,7 @@ from authors.release.__main__ import COMMAND
 from authors.release.version import UNSET_OWNER
 from tools.engine.model import VERSION as ENGINE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 JOBS = FLOW["jobs"]
 PAGE = (ROOT / "docs" / "authors" / "releasing.md").read_text()
