@@ -210,6 +210,7 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(
     any(rehearsal.shutil.which(name) is None for name in ("go", "npm", "node")),
     reason="the SDKs need go, npm and node",
