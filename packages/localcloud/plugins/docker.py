@@ -86,9 +86,7 @@ def _fields(type_name: str) -> PropertySpecs:
     fields = _TYPES.get(type_name)
     if fields is None:
         known = ", ".join(sorted(_TYPES))
-        raise PluginError(
-            f"the local docker stand-in does not support the resource type {type_name}, only {known}. Add it to packages/localcloud/plugins/docker.py"
-        )
+        raise PluginError(f"the local docker stand-in does not support the resource type {type_name}, only {known}")
     return fields
 
 

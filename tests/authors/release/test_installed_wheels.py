@@ -121,6 +121,12 @@ def dist(base):
     return base / "dist"
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def environment(base, name, *also):
     subprocess.run([sys.executable, "-m", "venv", base / name], check=True, timeout=LIMIT_S)
     (base / f"home-{name}").mkdir()
@@ -169,16 +175,35 @@ def test_each_wheel_alone_has_every_module_and_no_other_distribution(cloud, test
 def test_the_load_tester_measures_the_model_server_of_another_environment(tester, base):
     folder = base / "measured"
     folder.mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shown = tester.shell(block("loadtest", "sh", "localcloud model-server").replace("8000", str(port)), folder)
+    shown = tester.shell(block("loadtest", "sh", "localcloud model-server").replace("8000", str(free_port())), folder)
     assert "the server is SIMULATED" in shown
     assert "### Benchmark comparison" in shown
     for name in ("a", "b"):
         assert "</html>" in (folder / "results" / name / "report.html").read_text()
         results = (folder / "results" / name / "results.jsonl").read_text().splitlines()
         assert [json.loads(line)["valid"] for line in results] == [True, True]
+
+
+KEY = """
+localcloud model-server simulated/tiny --port 8000 --api-key sk-of-this-test &
+trap 'kill $!' EXIT
+until curl --fail --silent http://127.0.0.1:8000/health; do sleep 0.2; done
+command="loadtest --url http://127.0.0.1:8000 --concurrency 1 --requests 2 --input-tokens 64 --output-tokens 4 --out"
+code=0; OPENAI_API_KEY=another $command refused || code=$?
+test $code = 2
+OPENAI_API_KEY=sk-of-this-test $command allowed
+"""
+
+
+def test_the_key_of_the_environment_is_sent_and_never_stored(tester, base):
+    shown = tester.shell(KEY.replace("8000", str(free_port())), base)
+    assert "/v1/models returned 401" in shown
+    assert "Set OPENAI_API_KEY to a key that the server accepts." in shown
+    assert not (base / "refused").exists()
+    results = (base / "allowed" / "results.jsonl").read_text()
+    assert json.loads(results)["completed"] == 2
+    stored = [path for path in (base / "allowed").rglob("*") if path.is_file()]
+    assert [path.name for path in stored if "sk-of-this-test" in path.read_text()] == []
 
 
 def test_the_commands_state_their_names_and_refuse_in_one_sentence(cloud, tester, base, subtests):

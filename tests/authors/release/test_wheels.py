@@ -70,7 +70,9 @@ def tracked_files(home):
     return {
         path.relative_to(home).as_posix()
         for path in home.rglob("*")
-        if path.is_file() and not {"tests", "__pycache__"} & set(path.parts) and ".egg-info" not in str(path)
+        if path.is_file()
+        and not {"tests", "__pycache__"} & set(path.parts)
+        and not any(part.startswith(".") or part.endswith(".egg-info") for part in path.relative_to(home).parts)
     }
 
 
