@@ -104,6 +104,7 @@ class Workplace:
     ) -> str:
         """Run a command and return its output. Raises FailedError for another exit code."""
         words = [str(word) for word in command]
+        shown = " ".join(words).partition("\n")[0]
         try:
             done = subprocess.run(
                 words,
@@ -117,12 +118,12 @@ class Workplace:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise FailedError(f"`{' '.join(words)}` took longer than {_LIMIT_S} s") from error
+            raise FailedError(f"`{shown}` took longer than {_LIMIT_S} s") from error
         except OSError as error:
-            raise FailedError(f"`{' '.join(words)}` did not start: {error}") from error
+            raise FailedError(f"`{shown}` did not start: {error}") from error
         if done.returncode != expect:
             end = "\n".join(done.stdout.splitlines()[-_LINES:])
-            raise FailedError(f"`{' '.join(words)}` ended with {done.returncode}, not {expect}:\n{end}")
+            raise FailedError(f"`{shown}` ended with {done.returncode}, not {expect}:\n{end}")
         return done.stdout
 
     def environment(self, name: str, *wanted: object) -> Path:
@@ -151,7 +152,7 @@ class Workplace:
     def in_cloud(self, folder: Path, commands: Sequence[str]) -> str:
         """Run shell commands of a Pulumi program on a new local cloud, and return their output."""
         python = self.localcloud() / "python"
-        script = "set -e\n" + "\n".join(commands)
+        script = "\n".join(["set -e", *commands])
         cloud = (python, "-m", "localcloud", "run", "--scenario", "prepared", "--")
         return self.run(*cloud, "sh", "-c", script, cwd=folder)
 
