@@ -61,7 +61,10 @@ def _contracts() -> Mapping[str, str]:
 
 
 def _printed_by(module: str) -> str:
-    """Run a generator of the provider or the local cloud, which are separate distributions that commands do not import."""
+    """Run a generator in a process of its own.
+
+    The distributions are not imported by commands, and the components' host loads another copy of Google's messages than the provider does.
+    """
     folders = (ROOT, ROOT / "packages", ROOT / "packages" / "gcp-tpu")
     done = subprocess.run(
         [sys.executable, "-m", module],
@@ -155,12 +158,6 @@ def _solve_day(model: str, *, hours: int) -> str:
     return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
 
 
-def _components_schema() -> str:
-    from hosted.host import ServerProvider
-
-    return ServerProvider().schema or ""
-
-
 def _agent() -> Mapping[str, str]:
     from scripts.agent.answer_fields import answers_table
     from scripts.agent.permissions import permissions_table, toolsets_table
@@ -184,7 +181,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": _settings_page,
     "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
-    "hosted/schema.json": _components_schema,
+    "hosted/schema.json": lambda: _printed_by("hosted.host"),
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""

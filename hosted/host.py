@@ -1,4 +1,4 @@
-"""Serve the components as a Pulumi plugin."""
+"""Serve the components as a Pulumi plugin. `python -m hosted.host` prints their schema."""
 
 import inspect
 import json
@@ -51,3 +51,7 @@ def package_schema(inferred: str) -> str:
 def serve() -> None:
     """Serve until the engine stops the plugin."""
     main(ServerProvider(), [])
+
+
+if __name__ == "__main__":
+    print(ServerProvider().schema, end="")

@@ -20,7 +20,7 @@ from stacks.loading import SettingsError
 from stacks.planned import BlockedError, finding_text, today
 from stacks.preview_lines import preview_lines
 from stacks.program import UserError, deploy, planned_question
-from stacks.scope import Scope
+from stacks.scope import ServerScope
 from stacks.secrets import SECRET_KEYS
 from stacks.wording import StackWording, phrases
 
@@ -34,7 +34,7 @@ class RefusedError(ValueError):
     """A component is refused. The message has one sentence per error and names the inputs."""
 
 
-def planned_server(kind: Kind, name: str, args: Mapping[str, Any], scope: Scope) -> Context:
+def planned_server(kind: Kind, name: str, args: Mapping[str, Any], scope: ServerScope) -> Context:
     """Plan a server, log the plan, and return what its resources need. Declares nothing.
 
     Args:
@@ -74,7 +74,7 @@ def _inputs(kind: Kind, name: str, args: Mapping[str, Any]) -> ServerInputs:
     )
 
 
-def _planned(inputs: ServerInputs, args: Mapping[str, Any], scope: Scope) -> Context:
+def _planned(inputs: ServerInputs, args: Mapping[str, Any], scope: ServerScope) -> Context:
     settings = inputs.validated()
     date = today()
     try:

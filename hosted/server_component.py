@@ -12,7 +12,7 @@ from hosted import NAME, VERSION
 from hosted.kinds import Kind
 from hosted.publication import PLUGIN_DOWNLOAD_URL
 from hosted.server import declared_server, planned_server
-from stacks.scope import BoundHooks, Scope
+from stacks.scope import BoundHooks, ServerScope
 
 
 class ServerComponent(pulumi.ComponentResource):
@@ -21,7 +21,7 @@ class ServerComponent(pulumi.ComponentResource):
     def __init__(self, kind: Kind, name: str, args: Mapping[str, Any], opts: pulumi.ResourceOptions | None) -> None:
         """Plan the server, then declare the component and its resources. Raises RefusedError, in most cases before anything is declared."""
         hooks = BoundHooks()
-        planned = planned_server(kind, name, args, Scope(component=name, parent=self, hooks=hooks))
+        planned = planned_server(kind, name, args, ServerScope(component=name, parent=self, hooks=hooks))
         own = pulumi.ResourceOptions(transformations=[hooks.apply, _of_this_release])
         super().__init__(f"{NAME}:index:{kind.name}", name, {}, pulumi.ResourceOptions.merge(opts, own))
         self._take(declared_server(planned))

@@ -32,7 +32,7 @@ from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import watch_for_bucket
 from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.scope import STACK, Scope
+from stacks.scope import STACK, ServerScope
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
@@ -65,7 +65,7 @@ class Context:
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
-    scope: Scope = STACK
+    scope: ServerScope = STACK
 
     @property
     def model_path(self) -> str:
@@ -279,7 +279,7 @@ def _offline(context: Context) -> Mapping[str, str]:
 
 
 def enable_apis(
-    project: str, apis: Sequence[str], provider: gcp.Provider, scope: Scope = STACK
+    project: str, apis: Sequence[str], provider: gcp.Provider, scope: ServerScope = STACK
 ) -> list[pulumi.Resource]:
     """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
     return [

@@ -39,7 +39,7 @@ class BoundHooks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ServerScope:
     """The stack, or one component of another program."""
 
     component: str = ""
@@ -102,5 +102,5 @@ class Scope:
         return f"run `pulumi config set --path {PRODUCT}:{key} {value} --stack {pulumi.get_stack()}`"
 
 
-STACK = Scope()
+STACK = ServerScope()
 """The scope of a stack's own program."""

@@ -28,7 +28,7 @@ from contracts.staged_weights import (
 )
 from stacks.base import Context
 from stacks.planned import doctor_hint
-from stacks.scope import STACK, Scope
+from stacks.scope import STACK, ServerScope
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
@@ -95,7 +95,7 @@ class StagedWeights:
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
     """Hash that the settings pin the server to, or None."""
-    scope: Scope = STACK
+    scope: ServerScope = STACK
     is_own: bool = False
     """True if the folder's name has that hash."""
 

@@ -12,7 +12,7 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError, call
 from contracts.labels import Ownership
-from stacks.scope import STACK, Scope
+from stacks.scope import STACK, ServerScope
 
 LIMIT_S: Final = 10.0
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -23,7 +23,7 @@ class BucketInTheWayError(ValueError):
     """A bucket with the stack's name already exists. The message names the fix."""
 
 
-def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership, scope: Scope = STACK) -> None:
+def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership, scope: ServerScope = STACK) -> None:
     """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership, scope=scope)
     hook = pulumi.ResourceHook(
@@ -40,7 +40,7 @@ class BucketCheck:
     project: str
     bucket: str
     ownership: Ownership
-    scope: Scope = STACK
+    scope: ServerScope = STACK
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""

@@ -18,7 +18,7 @@ import pulumi
 from cloud.google_calls import GoogleCallError, call
 from contracts.labels import Ownership
 from stacks.project.propagation import GRANT_S, NewGrants, real_s
-from stacks.scope import STACK, Scope
+from stacks.scope import STACK, ServerScope
 
 CALL_LIMIT_S: Final = 20.0
 DELETION_LIMIT_S: Final = 300.0
@@ -54,7 +54,7 @@ class LateGrants:
     account: str
     """E-mail address of the account that the service runs as."""
     grants: NewGrants
-    scope: Scope = STACK
+    scope: ServerScope = STACK
     clock: Callable[[], float] = monotonic
     began_s: float | None = field(default=None, init=False)
     """Start of the last failed attempt. None for the first attempt, which starts when the grants are created."""

@@ -19,7 +19,7 @@ import pulumi
 from cloud.google_calls import GoogleCallError
 from components import gcp
 from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
-from stacks.scope import STACK, Scope
+from stacks.scope import STACK, ServerScope
 
 LIMIT_S: Final = 300.0
 """Maximum wait for one resource. Google's error text names "a few minutes" for an API; 60 s is usual for an account."""
@@ -62,7 +62,7 @@ class ProjectNotReadyError(ValueError):
     """The project is not ready for a deployment. The message names the command that fixes it."""
 
 
-def require_resource_manager(project: str, provider: gcp.Provider, scope: Scope = STACK) -> None:
+def require_resource_manager(project: str, provider: gcp.Provider, scope: ServerScope = STACK) -> None:
     """Raise ProjectNotReadyError if Cloud Resource Manager is off or denies access. The provider reads the project through it before anything else."""
     try:
         gcp.get_project(project, provider)
@@ -107,7 +107,7 @@ def awaited(message: str) -> str | None:
     return str(groups.get("what") or groups.get("which")).strip()
 
 
-def exists_hint(message: str, scope: Scope = STACK) -> str | None:
+def exists_hint(message: str, scope: ServerScope = STACK) -> str | None:
     """Return a sentence with the fix if an error reports that a resource already exists, otherwise None."""
     return None if _EXISTS.search(message) is None else scope.exists_hint()
 
@@ -145,7 +145,7 @@ def image_advice(name: str, message: str) -> str | None:
     return None
 
 
-def watching_advice(type_: str, name: str, message: str, *, project: str, scope: Scope = STACK) -> str | None:
+def watching_advice(type_: str, name: str, message: str, *, project: str, scope: ServerScope = STACK) -> str | None:
     """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
 
     Args:
@@ -171,7 +171,7 @@ class _Waits:
     """First failure of each resource, and the messages already printed."""
 
     project: str
-    scope: Scope = STACK
+    scope: ServerScope = STACK
     since_s: dict[str, float] = field(default_factory=dict[str, float])
     said: set[str] = field(default_factory=set[str])
 
@@ -241,7 +241,7 @@ class NewGrants:
         self.newest_s = monotonic()
 
 
-def wait_for_google(*, project: str, scope: Scope = STACK) -> NewGrants:
+def wait_for_google(*, project: str, scope: ServerScope = STACK) -> NewGrants:
     """Register hooks that retry every later `gcp` resource, as described above. Return the record of new grants.
 
     Args:

@@ -9,7 +9,7 @@ import yaml
 from hosted.kinds import CLOUD_RUN, KINDS, TPU
 from hosted.server import RefusedError, planned_server
 from hosted.server_settings import NOT_HERE, ServerInputs
-from stacks.scope import BoundHooks, Scope
+from stacks.scope import BoundHooks, ServerScope
 from stacks.settings.keys import setting_fields
 
 SLICE = {
@@ -34,7 +34,7 @@ def said(monkeypatch):
 
 
 def planned(kind, args, name="chat"):
-    return planned_server(kind, name, args, Scope(component=name, hooks=BoundHooks()))
+    return planned_server(kind, name, args, ServerScope(component=name, hooks=BoundHooks()))
 
 
 def refusal(kind, args, name="chat"):
