@@ -389,6 +389,16 @@ _CLOUD_RUN_SERVER: Final = f"""      model: {_MODEL}
 """
 
 
+_SERVICE: Final = f"""import pulumi
+import pulumi_gemma_serving as gemma_serving
+
+server = gemma_serving.CloudRunServer(
+    "server", model="{_MODEL}", region="us-east4", gpu="nvidia-l4", hf_token=pulumi.Output.secret("hf_local")
+)
+pulumi.export("model", server.served_model)
+"""
+
+
 def _install_components(at: Workplace) -> None:
     """Install the plugin of the components, and that of the provider, which they use."""
     install_plugin(at, "gemma-serving")
@@ -407,6 +417,14 @@ def cloud_run_server_yaml(at: Workplace) -> str:
     _install_components(at)
     folder = at.project("cloud-run-server-yaml", _components_files("CloudRunServer", _CLOUD_RUN_SERVER))
     return _lives(at, folder, {"model": _MODEL})
+
+
+def cloud_run_server_python(at: Workplace) -> str:
+    """Deploy the component for Cloud Run from Python, with the SDK."""
+    environment = _sdk_environment(at, "gemma-serving")
+    _install_components(at)
+    files = {"Pulumi.yaml": _PYTHON_PROJECT.format(environment=environment), "__main__.py": _SERVICE}
+    return _lives(at, at.project("cloud-run-server-python", files), {"model": _MODEL})
 
 
 def template(at: Workplace) -> str:
@@ -482,6 +500,7 @@ STEPS: Final[Sequence[RehearsalStep]] = (
     RehearsalStep("policies", "Policy pack", policies),
     RehearsalStep("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
     RehearsalStep("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
+    RehearsalStep("cloud-run-server-python", "CloudRunServer from Python", cloud_run_server_python),
     RehearsalStep("template", "TpuServer from Python, by the template", template),
 )
 """Every step, in the order of the report. Each can run alone."""
@@ -523,7 +542,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the steps and exit")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join(f"{step.name:<20} {step.title}" for step in STEPS))
+        print("\n".join(f"{step.name:<24} {step.title}" for step in STEPS))
         return 0
     unknown = sorted({*options.only} - {step.name for step in STEPS})
     if unknown:

@@ -39,6 +39,9 @@ CONSTRUCT = """
 from pulumi.provider.experimental.component import ComponentProvider
 from pulumi.provider.server import ComponentInitError
 
+from hosted.host import ServerProvider
+from hosted.server import RefusedError
+
 
 def raised(inner):
     def fail(*_):
