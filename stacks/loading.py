@@ -28,6 +28,8 @@ _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
+_REPLACED: Final = {"tpu.allowUnlistedZones": "acceptFindings: [TPU04]"}
+"""Keys that a release removed, with the setting to use instead."""
 _NUMBER: Final = "expected a number"
 _TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
@@ -410,6 +412,8 @@ def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
+    if instead := _REPLACED.get(_path(location)):
+        return f". Set {instead} instead."
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
     known = known_keys(path)
