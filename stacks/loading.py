@@ -28,8 +28,6 @@ _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
-_REPLACED: Final = {"tpu.allowUnlistedZones": "acceptFindings: [TPU04]"}
-"""Keys that a release removed, with the setting to use instead."""
 _NUMBER: Final = "expected a number"
 _TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
@@ -412,8 +410,11 @@ def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
-    if instead := _REPLACED.get(_path(location)):
-        return f". Set {instead} instead."
+    if _path(location) == "tpu.allowUnlistedZones":  # a key of 0.1.0
+        from planning.rules.platforms.places import zones  # noqa: PLC0415 - only messages need it
+        from planning.rules.registry import id_of  # noqa: PLC0415 - only messages need it
+
+        return f". Set acceptFindings: [{id_of(zones)}] instead."
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
     known = known_keys(path)
