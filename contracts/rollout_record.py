@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 from contracts.fields import ContractError, Doc, from_json, to_json
-from contracts.former_names import ROLLOUT_OUTCOMES, current_value
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
@@ -18,6 +17,9 @@ ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
 SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Maximum characters of a reason. All annotations of a service together are limited to 256 KiB."""
+
+_STORED: Final = {"rolled back manually": "gone back"}
+"""Outcomes with another word in the record: services keep the records of earlier releases, and releases share a service."""
 
 RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"]  # fmt: skip
 
@@ -65,8 +67,7 @@ class RolloutRecord:
 
     def text(self) -> str:
         """Return the annotation's value, without empty fields: always the same text for the same record."""
-        # Releases before 0.2.0 can share the service, and they read the former name.
-        fields = {**to_json(self), "outcome": ROLLOUT_OUTCOMES.get(self.outcome or "", self.outcome)}
+        fields = {**to_json(self), "outcome": _STORED.get(self.outcome or "", self.outcome)}
         return json.dumps(_lean(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
@@ -98,7 +99,7 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
                 why=f"its schema is {fields.get('schema')!r}, but this release reads schema {SCHEMA}"
             )
         if "outcome" in fields:
-            raw = {**fields, "outcome": current_value(fields["outcome"], ROLLOUT_OUTCOMES)}
+            raw = {**fields, "outcome": _outcome(fields["outcome"])}
         return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))
@@ -115,6 +116,10 @@ def annotations_of(service: Mapping[str, object]) -> Mapping[str, str]:
     """Return the annotations of a service."""
     found = service.get("annotations")
     return cast("Mapping[str, str]", found) if isinstance(found, Mapping) else {}
+
+
+def _outcome(stored: object) -> object:
+    return next((outcome for outcome, word in _STORED.items() if word == stored), stored)
 
 
 def _lean(value: Any) -> Any:  # noqa: ANN401 - JSON is any of its types

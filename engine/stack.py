@@ -5,7 +5,6 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import ContractError, from_json
-from contracts.former_names import with_current_plan
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from engine.deployment import ResourceState, read_deployment
 
@@ -34,7 +33,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
             f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
         )
     try:
-        return from_json(StackOutputs, with_current_plan(raw))
+        return from_json(StackOutputs, raw)
     except ContractError as error:
         raise CommandRefusedError(
             f"The outputs of stack {stack} are from another version of the project: {error} Run `pulumi up --stack {stack}`."

@@ -6,7 +6,6 @@ import pulumi
 
 from components.stack_details import StackDetails
 from contracts.fields import to_json
-from contracts.former_names import with_former_plan
 from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
 from planning.cost.subject import Subject
 from planning.question.features import served_features
@@ -80,7 +79,7 @@ def known_after_up(value: pulumi.Input[T]) -> T:
 
 def export(outputs: StackOutputs) -> None:
     """Export each output under its JSON key: user-facing ones as stack outputs, the rest as outputs of a component."""
-    given = {name: value for name, value in with_former_plan(to_json(outputs)).items() if value is not None}
+    given = {name: value for name, value in to_json(outputs).items() if value is not None}
     for name, value in given.items():
         if name not in DETAILS:
             pulumi.export(name, value)

@@ -31,8 +31,6 @@ class Option:
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
     """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
-    former: str = ""
-    """Flag of the previous release: accepted but not shown."""
     metavar: str | None = None
     least: float | None = None
     most: float | None = None
@@ -124,8 +122,6 @@ def _flags(kind: type[object]) -> Iterator[str]:
             yield from _flags(hint)
         elif not option.positional:
             yield _flag(field, option)
-            if option.former:
-                yield option.former
 
 
 def _flag(field: "dataclasses.Field[object]", option: Option) -> str:
@@ -153,8 +149,6 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
         add(field.name, **words | ({"nargs": "*"} if option.repeated else {}))
     else:
         add(flag, dest=field.name, required=required, **words)
-    if option.former:
-        add(option.former, dest=field.name, **words | {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
 
 def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:

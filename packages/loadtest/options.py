@@ -289,21 +289,16 @@ class TrafficOptions:
 class LimitOptions:
     """Limits."""
 
-    request_timeout: Annotated[
-        float, Option("Timeout of one request, in seconds.", former="--request-limit", least=1, metavar="SECONDS")
-    ] = 600.0
+    request_timeout: Annotated[float, Option("Timeout of one request, in seconds.", least=1, metavar="SECONDS")] = 600.0
     stall_timeout: Annotated[
         float,
         Option(
             "Maximum time without a byte, before and during a response, in seconds.",
-            former="--stall-limit",
             least=0.5,
             metavar="SECONDS",
         ),
     ] = 120.0
-    point_timeout: Annotated[
-        float, Option("Timeout of one point, in seconds.", former="--point-limit", least=1, metavar="SECONDS")
-    ] = 1800.0
+    point_timeout: Annotated[float, Option("Timeout of one point, in seconds.", least=1, metavar="SECONDS")] = 1800.0
     workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
     max_in_flight: Annotated[int, Option("Open loop: maximum concurrent requests.", least=1)] = 4096
     max_failed: Annotated[
@@ -314,7 +309,6 @@ class LimitOptions:
         bool,
         Option(
             "Retry a request after 429 or 503 with Retry-After, once that time has passed.",
-            former="--honour-retry-after",
         ),
     ] = False
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from contracts.former_names import MARGIN, PLAN_COSTS, with_former_names
 from planning.data.prices import Price
 from planning.question.types import CostPlan, Plan, RunningCosts
 from planning.solve.wording import FIELDS, Wording, finding_json
@@ -15,8 +14,6 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     document = asdict(plan.summary())
     document["vllm_version"] = plan.vllm_version or None
     document["memory"]["kv_margin_gib"] = round(plan.memory.kv_margin_gib, 3)
-    if plan.margin is not None:
-        document["margin"] = with_former_names(document["margin"], MARGIN)
     document["startup"] |= {
         name: round(getattr(plan.startup, name), 1)
         for name in ("load_low_s", "load_high_s", "compile_low_s", "compile_high_s", "total_low_s", "total_high_s")
@@ -63,7 +60,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         ],
         "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},
         "idle_usd_per_hour": round(running.idle_usd_per_hour, 4),
-        **with_former_names({"idle_billing_s": running.idle_billing_s}, PLAN_COSTS),
+        "idle_billing_s": running.idle_billing_s,
         "always_on": {"what": running.always_on, "usd_per_month": round(running.always_on_usd_per_month, 2)},
         "commitments": [
             {"what": what, "usd_per_month": round(usd_per_month, 2)} for what, usd_per_month in running.commitments

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
-from contracts.former_names import ROLLOUT_OUTCOMES, current_value
 from engine import runner
 from engine.deployment import type_in
 from engine.steps import CAPACITY_TYPES
@@ -123,7 +122,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "restart", "reco
         raise
     if during is not None:
         reported = (answer.document or {}).get("outcome")
-        outcome = "rolled out" if command == "recover" else str(current_value(reported, ROLLOUT_OUTCOMES))
+        outcome = "rolled out" if command == "recover" else str(reported)
         agent.spending.settles(stack, _price_after(kept, outcome, before))
     return _answer(agent, answer, plan_id, during, changed=True)
 

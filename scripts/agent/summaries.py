@@ -12,7 +12,7 @@ Document = Mapping[str, object]
 Arguments = Mapping[str, object]
 
 _COSTS: Final = frozenset(
-    {"prices", "bill", "windows", "commitments", "break_even", "cold_start", "idle_billing_s", "linger_s", "places"}
+    {"prices", "bill", "windows", "commitments", "break_even", "cold_start", "idle_billing_s", "places"}
 )
 _MACHINE: Final = ("accelerator", "platform", "verdict", "enough", "memory", "startup", "throughput")
 _WAY: Final = ("mode", "chosen", "start_s", "memory_gib", "usd_per_hour", "cold_start_usd")

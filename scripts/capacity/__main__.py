@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from contracts.former_names import CAPACITY, with_former_names
 from contracts.spelling import UnknownWordError
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
@@ -106,7 +105,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     change = _change(options, settings, places)
     if options.as_json:
         report = _report(question, places, problems, change, now)
-        print(json.dumps(with_former_names(report, CAPACITY), allow_nan=False))
+        print(json.dumps(report, allow_nan=False))
     if change is not None:
         return ExitCode.DONE
     return ExitCode.FAILED if problems else ExitCode.DONE

@@ -44,8 +44,6 @@ class Option:
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
     """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
-    former: str = ""
-    """Flag name in the previous release: accepted but not shown."""
     metavar: str | None = None
     least: float | None = None
     above: float | None = None
@@ -224,8 +222,6 @@ def _flags(kind: type[object]) -> Iterator[str]:
     for one in option_fields(kind).values():
         if not one.option.positional:
             yield one.flag
-            if one.option.former:
-                yield one.option.former
             if one.option.negatable:
                 yield f"--no-{one.flag.removeprefix('--')}"
 
@@ -296,8 +292,6 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     if option.repeated:
         words |= {"action": "append", "default": list[object]()}
     add(flag, dest=field.name, required=required, **words)
-    if option.former:
-        add(option.former, dest=field.name, **words | {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
 
 def _reader(name: str, hint: type[object], option: Option) -> Callable[[str], object]:

@@ -54,7 +54,6 @@ class ConnectionOptions:
         Option(
             "Timeout for the server to become ready, in seconds.",
             flag="--ready-timeout",
-            former="--ready-limit",
             least=0,
         ),
     ] = DEFAULT_READY_LIMIT_S

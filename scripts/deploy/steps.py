@@ -12,7 +12,6 @@ from typing import Final, Literal
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import json_object
-from contracts.former_names import ROLLOUT_OUTCOMES, current_value
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from engine import runner
@@ -192,7 +191,7 @@ class EngineSteps:
         if done.code == 0:
             return
         reason = str(done.report.get("reason") or "`scripts.rollout` exited without a report, see above.")
-        outcome = current_value(done.report.get("outcome"), ROLLOUT_OUTCOMES)
+        outcome = done.report.get("outcome")
         if outcome == "not rolled back":
             raise ScriptError(f"`scripts.rollout` could not remove traffic from a revision that failed: {reason}")
         if outcome in {"rolled back", "failed", "refused"}:

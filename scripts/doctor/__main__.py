@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
-from contracts import former_names
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -66,12 +65,10 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
     checks = [
-        {key: value for key, value in asdict(line).items() if key not in {"required", "state"}}
-        | {"status": line.state, "state": former_names.DOCTOR_STATES.get(line.state, line.state)}
+        {key: value for key, value in asdict(line).items() if key not in {"required", "state"}} | {"status": line.state}
         for line in lines
     ]
-    report = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
-    return former_names.with_former_names(report, former_names.DOCTOR)
+    return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
 
 
 def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:

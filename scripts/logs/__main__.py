@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
-from contracts.former_names import LOGS, with_former_names
 from contracts.plain_text import for_terminal
 from planning.units import parse_duration_s
 from scripts.cli.command import Command, run_command, say
@@ -152,7 +151,7 @@ class Printer:
             place = {"stack": self.log.stack, "project": self.log.project, "target": self.log.target}
             lines = [line.to_json() for line in found]
             report = {"schema_version": SCHEMA_VERSION, **place, "lines": lines, "cause": known}
-            print(json.dumps(with_former_names(report, LOGS)))
+            print(json.dumps(report))
         else:
             self.lines(found)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from contracts.former_names import NEW, with_former_names
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
@@ -282,7 +281,7 @@ def _report(
 
     resolved = solution.subject.resolved
     deployment = resolved.deployment
-    report = {
+    return {
         "file": path.name,
         "replaced": replaced,
         "model": resolved.model_id,
@@ -296,7 +295,6 @@ def _report(
         "findings": [finding.id for finding in plan.findings if finding.severity != "info"],
         "next": list(following),
     }
-    return with_former_names(report, NEW)
 
 
 COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)

@@ -47,9 +47,7 @@ class Solving:
         tuple[str, ...],
         Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
     ] = ()
-    conservative: Annotated[
-        bool, Option("With --solve: apply the limits to the slow ends of the bands.", former="--sure")
-    ] = False
+    conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
     hours_per_day: Annotated[
         float | None,
         Option(

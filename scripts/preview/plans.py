@@ -5,13 +5,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, cast
+from typing import Final, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
-from contracts.former_names import PLAN_VERDICTS, current_value
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from contracts.server_change import flags_of
@@ -39,10 +38,6 @@ _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
 
 
-def _verdict(value: object) -> object:
-    return current_value(value, PLAN_VERDICTS)
-
-
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -60,7 +55,7 @@ class DescribedFinding(_Data):
 class DescribedPlan(_Data):
     """The figures of a plan that a reviewer needs."""
 
-    verdict: Annotated[str, BeforeValidator(_verdict)]
+    verdict: str
     model: str
     accelerator: str
     weights_gib: float

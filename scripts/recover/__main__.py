@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
 from contracts.exit_codes import ExitCode
-from contracts.former_names import RECOVER, with_former_names
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
@@ -59,7 +58,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
     recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm_findings)
     if options.as_json:
         report = {**_to_json(recovery), "elapsed_s": round(time.monotonic() - started_s, 1)}
-        print(json.dumps(with_former_names(report, RECOVER)))
+        print(json.dumps(report))
     else:
         _show(recovery)
     return ExitCode.DONE if recovery.clean else ExitCode.FAILED
@@ -93,7 +92,7 @@ def _show_findings(
     options: RecoverOptions, named: Mapping[str, "Sequence[Examined]"], document: Mapping[str, object]
 ) -> None:
     if options.as_json:
-        print(json.dumps(with_former_names(document, RECOVER)))
+        print(json.dumps(document))
         return
     meanings = {
         "owned": "to import",

@@ -12,7 +12,6 @@ from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
-from contracts.former_names import TEARDOWN, with_former_names
 from scripts.teardown.output import TeardownOutput, text_of
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.run import Teardown, TeardownRequest, known
@@ -34,7 +33,7 @@ class GuardReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the report as `--json` prints it."""
-        report = {
+        return {
             "stacks": [
                 {
                     "stack": item.owner.stack,
@@ -60,7 +59,6 @@ class GuardReport:
             "clean": self.clean,
             "simulated": is_simulated(),
         }
-        return with_former_names(report, TEARDOWN)
 
 
 def guard(request: TeardownRequest, output: TeardownOutput, *, as_json: bool) -> ExitCode:

@@ -11,7 +11,6 @@ from cloud.deletion import DeletedResource
 from cloud.found import FoundResource, Inventory
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
-from contracts.former_names import TEARDOWN, with_former_names
 from scripts.teardown.retained_bucket import RetainedBucket
 
 FOLDER: Final = Path(".work") / "teardown"
@@ -51,7 +50,7 @@ class Receipt:
 
     def to_json(self) -> dict[str, object]:
         """Return the receipt as `--json` prints it and as its file contains it."""
-        receipt = {
+        return {
             "stack": self.stack or None,
             "projects": list(self.projects),
             "destroyed": self.destroyed,
@@ -98,7 +97,6 @@ class Receipt:
                 for call in search.calls
             ],
         }
-        return with_former_names(receipt, TEARDOWN)
 
     def write(self, path: Path | None) -> Path:
         """Write the receipt, by default to `.work/teardown`, and return its path."""

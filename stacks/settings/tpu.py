@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
@@ -24,11 +24,6 @@ class ExistingNetworkSettings(Block):
     """Name or self link of the subnetwork, in the region of the zones. It needs Cloud NAT if the server downloads from the Hugging Face hub."""
     private_google_access: Annotated[bool, Judged("tpu.private_google_access"), OnChange("nothing")]
     """True if the subnetwork has Private Google Access. Without it the VM can pull neither the image nor the weights."""
-
-
-def _compile_cache_of_today(value: object) -> object:
-    """Return the current value for `memory`, which releases before the disk cache used."""
-    return "machine" if value == "memory" else value
 
 
 class TpuSettings(Block):
@@ -81,12 +76,11 @@ class TpuSettings(Block):
     first."""
     compile_cache: Annotated[
         Literal["machine", "bucket", "off"],
-        BeforeValidator(_compile_cache_of_today),
         Judged("tpu.compile_cache"),
         OnChange("update"),
     ] = "machine"
     """Storage of compiled XLA programs. machine: on the machine's disk, which survives a crash and a reboot. bucket: also archived in the
-    stack's bucket, so a new machine starts with them. memory is the former name of machine."""
+    stack's bucket, so a new machine starts with them."""
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
     ssh: Annotated[SshAccess, Judged("tpu.ssh")] = "os-login"

@@ -354,7 +354,6 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
                 "commitments",
                 "idle_billing_s",
                 "idle_usd_per_hour",
-                "linger_s",
                 "lowest_usd_per_hour",
                 "max_usd",
                 "places",

@@ -50,6 +50,8 @@ COMMAND_LINES = (
     typed("status --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
     typed("smoke --stack=tpu-v6e1 --jsn", "--jsn is not an option", "Did you mean --json? See --help."),
     typed("smoke --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
+    typed("bench --request-limit 9", "--request-limit is not an option", "Did you mean --request-timeout? See --help."),
+    typed("connect --ready-limit 9", "--ready-limit is not an option", "Did you mean --ready-timeout? See --help."),
     typed("plan --acelerator=L4", "--acelerator is not an option", "Did you mean --accelerator? See --help."),
     typed("connect chat --stak x", "--stak is not an option", "Did you mean --stack? See --help."),
     typed("connect chta", "chta is not a command", "Did you mean chat? See --help."),

@@ -107,10 +107,15 @@ MISTAKES = [
     (
         "tpu-v6e4",
         "tpu.compileCache",
-        "disk",
-        "gemma-serving:tpu.compileCache = \"disk\": expected 'machine', 'bucket' or 'off'.",
+        "memory",
+        "gemma-serving:tpu.compileCache = \"memory\": expected 'machine', 'bucket' or 'off'.",
     ),
-    ("tpu-v6e4", "tpu.allowUnlistedZones", True, "gemma-serving:tpu.allowUnlistedZones is not a known setting"),
+    (
+        "tpu-v6e4",
+        "tpu.allowUnlistedZones",
+        True,
+        "gemma-serving:tpu.allowUnlistedZones is not a known setting. Set acceptFindings: [TPU04] instead.",
+    ),
     (
         "tpu-v6e4",
         "tpu.zones",
@@ -458,13 +463,6 @@ def test_without_a_compile_cache_the_server_gets_no_path_for_one():
 )
 def test_a_folder_of_a_bucket_has_no_slashes_at_its_ends(written, folder):
     assert load(changed("l4-qat", "bucket", {"prefix": written})).weights_prefix == folder
-
-
-@pytest.mark.parametrize(("written", "read"), [("memory", "machine"), ("machine", "machine"), ("bucket", "bucket")])
-def test_the_word_of_earlier_releases_for_the_machines_cache_is_still_read(written, read):
-    settings = load(changed("tpu-v6e4", "tpu.compileCache", written))
-    assert settings.tpu.compile_cache == read
-    assert to_deployment(settings).tpu.compile_cache == read
 
 
 @pytest.mark.parametrize(

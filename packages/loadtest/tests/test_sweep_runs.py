@@ -466,6 +466,7 @@ def test_a_point_that_was_written_when_the_interrupt_came_is_counted(calm, tmp_p
         (["--out", "x"], "Pass --url URL"),
         (["--url", "http://127.0.0.1:9"], "Pass --out DIR"),
         (["--ulr", "http://127.0.0.1:9", "--out", "x"], "--ulr is not an option. Did you mean --url? Run with --help"),
+        (["--url", "http://127.0.0.1:9", "--stall-limit", "9"], "Did you mean --stall-timeout? Run with --help"),
         (["--url", "http://127.0.0.1:9", "--qqqq=1"], "--qqqq is not an option. Run with --help"),
         (["compare", "a", "b", "--threshhold", "1"], "--threshhold is not an option. Did you mean --threshold?"),
         (["compare", "a", "b", "c"], "Unrecognized arguments: c. Run with --help"),

@@ -117,9 +117,7 @@ def test_json_is_one_object(new, tmp_path):
     assert code == 0
     assert (report["file"], report["replaced"], report["fits"]) == ("Pulumi.chat.yaml", False, True)
     assert report["model"] == settings.model
-    assert (
-        report["locations"] == report["places"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
-    )
+    assert report["locations"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
 
 
 def test_an_existing_file_is_kept_unless_it_may_be_replaced(new, tmp_path):

@@ -423,11 +423,3 @@ def test_plans_are_the_same_after_they_were_stored(tmp_path):
 def test_goldens_and_stored_plans_belong_together():
     assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
     assert {path.stem for path in Path(PLANS).glob("*.json")} == {*CASES, "base"}
-
-
-def test_plans_of_the_former_release_are_read_with_the_current_verdict(tmp_path: Path):
-    path = tmp_path / "plans.json"
-    path.write_text((PLANS / "blocked.json").read_text().replace('"out-of-memory"', '"oom"'))
-    verdicts = {described.plan.verdict for described in read_plans(path).stacks if described.plan}
-    assert "out-of-memory" in verdicts
-    assert "oom" not in verdicts
