@@ -47,7 +47,7 @@ NOT_READ: Final = (
 
 SUBJECT_LIMIT: Final = 72
 NOT_A_VERB: Final = frozenset({"a", "an", "the", "what", "who", "how", "no", "each"})
-SINCE: Final = "ce8c3d10"
+SINCE: Final = "c6eabebe"
 """The last commit whose subject is not checked: history is not rewritten."""
 
 
