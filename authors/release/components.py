@@ -23,10 +23,10 @@ _PLUGIN: Final = """runtime:
 """PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
 _MAIN: Final = '''"""Entry point of the plugin."""
 
-from hosted.host import serve
+from hosted.__main__ import main
 
 if __name__ == "__main__":
-    serve()
+    main()
 '''
 
 

@@ -70,6 +70,17 @@ def test_a_missing_module_would_be_seen(unpacked, tmp_path):
     assert "No module named 'stacks.scope'" in served(copy).stderr
 
 
+def test_an_installation_without_packages_is_one_sentence(unpacked):
+    command = [sys.executable, "-I", "-S", str(unpacked), "127.0.0.1:1"]  # -S: the standard library alone
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"pulumi-resource-gemma-serving: \S+ cannot import pulumi\. Run `pulumi plugin install .*\n", done.stderr
+    )
+    here = subprocess.run([*command[:3], str(ROOT / "hosted")], capture_output=True, text=True, timeout=60, check=False)
+    assert f"cannot import pulumi. Run `make setup` in {ROOT}." in here.stderr
+
+
 def test_the_requirements_are_what_the_modules_import_at_the_versions_of_the_project(unpacked):
     own, project = pins(ROOT / "hosted/requirements.txt"), pins(ROOT / "requirements.txt")
     assert own.items() <= project.items()
