@@ -73,7 +73,7 @@ TESTED: Final = {
     "authors": ("authors",),
     "cloud": ("cloud", "engine", "localcloud", "scripts"),
     "components": ("components", "gcp-tpu", "localcloud"),
-    "contracts": ("contracts",),
+    "contracts": ("contracts", "engine"),
     "engine": ("authors", "gcp-tpu", "hosted", "localcloud", "policies", "scripts", "stacks", "tools"),
     "engine_room": ("engine", "scripts"),
     "evals": ("scripts",),
@@ -97,7 +97,7 @@ SHARED: Final = {
     "evals": ("engine", "scripts"),
     "kills": ("engine",),
     "planning": ("stacks",),
-    "scripts": ("agreement",),
+    "scripts": ("agreement", "contracts"),
     "tools": ("agreement", "engine", "scripts"),
     "vm_agent": ("engine",),
 }

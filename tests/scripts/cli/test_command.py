@@ -224,18 +224,23 @@ runner.pulumi = lambda: "./pulumi"
 WORK_THAT_WAITS = """
 import pathlib, shutil, time
 from scripts.cli import command
+clear = shutil.rmtree
 class Waiting:
     def find_spec(self, *_, **__):
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        shutil.rmtree = clear
         pathlib.Path("started").touch()
         time.sleep(60)
+waiting = Waiting()
 def read(*arguments, known=command._read):
     found = known(*arguments)
-    sys.meta_path.insert(0, Waiting())
-    shutil.rmtree = Waiting().find_spec
+    sys.meta_path.insert(0, waiting)
+    shutil.rmtree = waiting.find_spec
     return found
 command._read = read
 """
-"""The first module that a command loads for its work never comes, and no folder is ever cleared, which is the first work of the demo."""
+"""The first module that a command loads for its work never comes, and no folder is ever cleared, which is the first work of the demo. Only the first wait
+lasts: what follows the interrupt may import and clear."""
 
 
 def test_no_command_is_forgotten():
