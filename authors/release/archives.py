@@ -1,4 +1,4 @@
-"""Archives whose bytes follow from their files alone, and the date of their entries."""
+"""Archives whose bytes follow from their files alone, the date of their entries, and the parts that every plugin's archive has."""
 
 import gzip
 import io
@@ -9,9 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from authors.release.wheels import source_date
+from authors.release.wheels import LICENSE, ROOT, source_date
 
 SOURCE_DATE: Final = "SOURCE_DATE_EPOCH"
+PLUGIN: Final = """runtime:
+  name: python
+  options:
+    toolchain: pip
+    virtualenv: venv
+"""
+"""PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
 _LEFT_OUT: Final = frozenset({"tests", "__pycache__", "node_modules", "build", "dist"})
 
 
@@ -51,3 +58,15 @@ def packed(files: Mapping[str, bytes], date: int) -> bytes:
             entry.mode = 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def with_plugin_parts(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the files of a plugin's archive, sorted: its own, the license and PulumiPlugin.yaml."""
+    return dict(sorted({**files, "LICENSE": LICENSE.read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}.items()))
+
+
+def plugin_archive(path: Path, files: Mapping[str, bytes]) -> Path:
+    """Write the archive of a plugin and return its path. The same commit gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(files, source_date(ROOT)))
+    return path

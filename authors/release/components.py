@@ -7,20 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from authors.release.archives import commit_date, files_of, packed
+from authors.release.archives import files_of, plugin_archive, with_plugin_parts
 from hosted import NAME, VERSION
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("cloud", "components", "contracts", "hosted", "planning", "stacks", "vm_agent")
 """Folders with the plugin's code."""
 ARCHIVE: Final = f"pulumi-resource-{NAME}-v{VERSION}.tar.gz"
-_PLUGIN: Final = """runtime:
-  name: python
-  options:
-    toolchain: pip
-    virtualenv: venv
-"""
-"""PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
 _MAIN: Final = '''"""Entry point of the plugin."""
 
 from hosted.__main__ import main
@@ -32,16 +25,13 @@ if __name__ == "__main__":
 
 def components_archive(out: Path) -> Path:
     """Write the archive into a folder and return its path. The same commit gives the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / ARCHIVE
-    with commit_date(ROOT) as date:
-        path.write_bytes(packed(archive_files(), date))
-    return path
+    return plugin_archive(out / ARCHIVE, archive_files())
 
 
 def archive_files() -> Mapping[str, bytes]:
     """Return the content of each file of the archive by its name."""
     files = {f"{room}/{name}": path for room in ROOMS for name, path in files_of(ROOT / room).items()}
-    copied = {**files, "requirements.txt": ROOT / "hosted" / "requirements.txt", "LICENSE": ROOT / "LICENSE"}
-    written = {"PulumiPlugin.yaml": _PLUGIN.encode(), "__main__.py": _MAIN.encode()}
-    return {**{name: path.read_bytes() for name, path in copied.items()}, **written}
+    copied = {**files, "requirements.txt": ROOT / "hosted" / "requirements.txt"}
+    return with_plugin_parts(
+        {**{name: path.read_bytes() for name, path in copied.items()}, "__main__.py": _MAIN.encode()}
+    )

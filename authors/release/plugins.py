@@ -8,34 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from authors.release.archives import packed
-from authors.release.wheels import LICENSE, source_date
+from authors.release.archives import plugin_archive, with_plugin_parts
 from gcp_tpu_provider import VERSION
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "packages" / "gcp-tpu"
 PACKAGE: Final = "gcp_tpu_provider"
 ARCHIVE: Final = f"pulumi-resource-gcp-tpu-v{VERSION}.tar.gz"
 FILES: Final = ("README.md", "__main__.py", "requirements.txt", "schema.json")
-PLUGIN: Final = """runtime:
-  name: python
-  options:
-    toolchain: pip
-    virtualenv: venv
-"""
-"""PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
 
 
 def provider_archive(out: Path) -> Path:
     """Write the archive into a folder and return its path. The same commit gives the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / ARCHIVE
-    path.write_bytes(packed(archive_files(), source_date(FOLDER)))
-    return path
+    return plugin_archive(out / ARCHIVE, archive_files())
 
 
 def archive_files() -> Mapping[str, bytes]:
     """Return the content of each file of the archive by its name, sorted."""
     modules = {f"{PACKAGE}/{path.name}": path.read_bytes() for path in (FOLDER / PACKAGE).glob("*.py")}
     others = {name: (FOLDER / name).read_bytes() for name in FILES}
-    written = {"LICENSE": LICENSE.read_bytes(), "PulumiPlugin.yaml": PLUGIN.encode()}
-    return dict(sorted({**modules, **others, **written}.items()))
+    return with_plugin_parts({**modules, **others})

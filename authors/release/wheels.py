@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from tools.git import git
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 BACKEND: Final = Path(__file__).with_name("backend.txt")
 LICENSE: Final = ROOT / "LICENSE"
@@ -76,12 +78,8 @@ def source_date(folder: Path) -> int:
                 "Unset it to use the date of the last commit."
             )
         return int(stated)
-    command = ["git", "-C", str(folder), "log", "-1", "--format=%ct"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-    except FileNotFoundError:
-        return _EARLIEST
-    return max(_EARLIEST, int(done.stdout)) if done.returncode == 0 and done.stdout.strip() else _EARLIEST
+    committed = (git(folder, "log", "-1", "--format=%ct") or "").strip()
+    return max(_EARLIEST, int(committed)) if committed else _EARLIEST
 
 
 def files_of(folder: Path) -> set[str]:
