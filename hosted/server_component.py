@@ -1,4 +1,4 @@
-"""What both components share: their options, and the outputs of their server."""
+"""Common part of both components: their options, and the outputs of their server."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -168,7 +168,7 @@ class RehearsalStep:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How a step ended: ok, skipped or failed."""
+    """Result of a step: ok, skipped or failed."""
 
     step: RehearsalStep
     result: str

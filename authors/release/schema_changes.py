@@ -16,7 +16,7 @@ from contracts.errors import ScriptError
 from tools.git import git
 
 Use = Literal["input", "output", "both"]
-"""How programs use an object: they write it, read it, or both."""
+"""Use of an object in programs: written, read, or both."""
 Json: TypeAlias = Mapping[str, Any]
 SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
 """Schema of each Pulumi package."""

@@ -25,7 +25,7 @@ from localcloud.world.scenario import load as load_scenario
 from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
 
 PROGRAM = "localcloud" if Path(sys.argv[0]).name == "localcloud" else "python -m localcloud"
-"""How the user started this process: the installed command, or the module."""
+"""Command that started this process: the installed one, or the module."""
 EXIT_REFUSED = 2
 MODEL_SERVER = "model-server"
 """Command that `localcloud.__main__` runs without loading the cloud."""

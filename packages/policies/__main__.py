@@ -25,7 +25,7 @@ from gemma_serving_policies.values import UNKNOWN, Resource, Value
 NAMED = 3
 """Maximum number of unknown inputs that a message names."""
 REDACTED = "[secret]"
-"""What `pulumi policy analyze --file` passes for a secret that it cannot decrypt."""
+"""Value that `pulumi policy analyze --file` passes for a secret that it cannot decrypt."""
 
 
 class NotKnownYetError(UnknownValueError):

@@ -1,4 +1,4 @@
-"""Both components in one program of somebody else: up, no changes, one flag changed in place, destroyed; a refusal declares nothing."""
+"""Both components in one program of another user: up, no changes, one flag changed in place, destroyed; a refusal declares nothing."""
 
 import json
 import re

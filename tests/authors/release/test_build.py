@@ -137,7 +137,7 @@ def test_the_rehearsal_imports_the_standard_library_alone():
 
 @pytest.fixture
 def artefacts(tmp_path):
-    """A folder with a manifest, and a `pulumi` that nobody calls."""
+    """A folder with a manifest, and a `pulumi` that is never called."""
     folder = tmp_path / "dist"
     folder.mkdir()
     (folder / "a-1.0.0.txt").write_text("a")

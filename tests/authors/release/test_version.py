@@ -1,4 +1,4 @@
-"""One version in every place, its section of the changelog, and the repository that nobody has named yet."""
+"""One version in every place, its section of the changelog, and the repository that is not named yet."""
 
 import re
 import shutil
