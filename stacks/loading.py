@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from contracts.dropped_words import SETTINGS, answer
 from contracts.labels import PRODUCT
 from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
@@ -410,11 +411,9 @@ def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
-    if _path(location) == "tpu.allowUnlistedZones":  # a key of 0.1.0
-        from planning.rules.platforms.places import zones  # noqa: PLC0415 - only messages need it
-        from planning.rules.registry import id_of  # noqa: PLC0415 - only messages need it
-
-        return f". Set acceptFindings: [{id_of(zones)}] instead."
+    instead = answer(SETTINGS, _path(location))
+    if instead:
+        return f" since 0.4.0. {instead}"
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
     known = known_keys(path)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from contracts.dropped_words import FINDINGS, answer
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
@@ -78,6 +79,8 @@ _WORKLOAD_IDS = frozenset(map(id_of, (rules_workload.length, rules_workload.item
 def check_accepted(ids: Iterable[str]) -> str | None:
     """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
+        if identifier not in RULES and (instead := answer(FINDINGS, identifier)):
+            return f'finding "{identifier}" does not exist since 0.4.0. {instead.removesuffix(".")}'
         if identifier not in RULES:
             return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(ACCEPTABLE_IDS)}'
         if identifier not in ACCEPTABLE_IDS:

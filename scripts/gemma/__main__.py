@@ -18,6 +18,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
+from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean
@@ -71,6 +72,9 @@ def _run(words: Sequence[str]) -> int:
     if word == COMPLETE:
         print("\n".join(candidates(rest)))
         return int(ExitCode.DONE)
+    for old in (word, " ".join(words[:2])):
+        if instead := answer(COMMANDS, old):
+            raise CommandRefusedError(f"`gemma {old}` does not exist since 0.4.0. {instead}")
     entry = entry_of(word)
     if entry is None:
         raise CommandRefusedError(
