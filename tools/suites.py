@@ -77,6 +77,7 @@ TESTED: Final = {
     "engine": ("authors", "gcp-tpu", "hosted", "localcloud", "policies", "scripts", "stacks", "tools"),
     "engine_room": ("engine", "scripts"),
     "evals": ("scripts",),
+    "faults": ("gcp-tpu", "scripts", "stacks", "vm_agent"),
     "hosted": ("gcp-tpu", "hosted"),
     "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),
     "planning": ("authors", "localcloud", "planning", "scripts", "stacks", "vm_agent"),
