@@ -55,7 +55,6 @@ BELOW: Final = {
         "gcp-tpu",
         "loadtest",
         "localcloud",
-        "policies",
         "templates",
         "tools",
     ),
@@ -64,17 +63,16 @@ BELOW: Final = {
     "gcp-tpu": (),
     "loadtest": (),
     "localcloud": (),
-    "policies": (),
 }
 """Dependencies of each package: imports, started programs, and files read as text. A distribution in `packages/` has its folder's name and no dependencies."""
 
 TESTED: Final = {
-    "agreement": ("authors", "gcp-tpu", "loadtest", "localcloud", "policies", "stacks"),
+    "agreement": ("authors", "gcp-tpu", "loadtest", "localcloud", "stacks"),
     "authors": ("authors",),
     "cloud": ("cloud", "engine", "localcloud", "scripts"),
     "components": ("components", "gcp-tpu", "localcloud"),
     "contracts": ("contracts", "engine"),
-    "engine": ("authors", "gcp-tpu", "hosted", "localcloud", "policies", "scripts", "stacks", "tools"),
+    "engine": ("authors", "gcp-tpu", "hosted", "localcloud", "scripts", "stacks", "tools"),
     "engine_room": ("engine", "scripts"),
     "evals": ("scripts",),
     "hosted": ("gcp-tpu", "hosted"),

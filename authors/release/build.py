@@ -107,7 +107,6 @@ def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
 
 
 FOLDERS: Final[Mapping[str, tuple[str, str]]] = {
-    "gemma-serving-policies": ("packages/policies", "policy-pack"),
     "gemma-serving-template": ("templates/gemma-serving", "template"),
 }
 """Folders that are shipped as they are: name of the archive, path and kind."""

@@ -442,26 +442,6 @@ def template(at: Workplace) -> str:
     return _lives(at, at.folder, {"model": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
 
 
-def policies(at: Workplace) -> str:
-    """Refuse a program with the policy pack, and accept it after the change that the message names."""
-    archive = at.artefacts.one(r"gemma-serving-policies-.*\.tar\.gz")
-    install_plugin(at, "gcp-tpu")
-    with tarfile.open(archive) as packed:
-        packed.extractall(at.folder / "policies", filter="data")
-    (pack,) = (at.folder / "policies").iterdir()
-    at.run(sys.executable, "-m", "venv", pack / ".venv")
-    install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt")
-    at.run(pack / ".venv" / "bin" / "python", *install, cwd=pack)
-    bad = _QUEUED_RESOURCE_YAML.replace("maxRunDurationS: 3600", "maxRunDurationS: 3600\n      enableExternalIps: true")
-    for program, expected in ((bad, "REFUSED"), (_QUEUED_RESOURCE_YAML, "ACCEPTED")):
-        folder = at.project(f"policies-{expected}", {"Pulumi.yaml": program})
-        preview = f"pulumi preview --non-interactive --policy-pack {pack} && echo ACCEPTED || echo REFUSED"
-        shown = at.in_cloud(folder, [_INIT, preview])
-        if expected not in shown.splitlines() or (expected == "REFUSED" and "no-external-addresses" not in shown):
-            raise FailedError(f"the preview was not {expected}:\n" + "\n".join(shown.splitlines()[-_LINES:]))
-    return "one program refused, its correction accepted"
-
-
 def go_module(at: Workplace) -> str:
     """Build the Go module of the provider's SDK."""
     archive = at.artefacts.one(r"gcptpu-go-.*\.zip")
@@ -498,7 +478,6 @@ STEPS: Final[Sequence[RehearsalStep]] = (
     RehearsalStep("provider-python", "Provider from Python", provider_python),
     RehearsalStep("npm", "npm package of the provider", npm_package),
     RehearsalStep("go", "Go module of the provider", go_module),
-    RehearsalStep("policies", "Policy pack", policies),
     RehearsalStep("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
     RehearsalStep("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
     RehearsalStep("cloud-run-server-python", "CloudRunServer from Python", cloud_run_server_python),

@@ -61,7 +61,6 @@ PLACES: Final[Sequence[VersionPlace]] = (
     VersionPlace("packages/loadtest/pyproject.toml", _TOML),
     VersionPlace("packages/localcloud/pyproject.toml", _TOML),
     VersionPlace("hosted/__init__.py", _PYTHON),
-    VersionPlace("packages/policies/PulumiPolicy.yaml", r"^version: (.*)$"),
     VersionPlace("templates/gemma-serving/requirements.txt", r"^pulumi-gemma-serving==(.*)$"),
 )
 """Every handwritten place of the version, and the order in which they are named."""

@@ -21,9 +21,8 @@ APART = [
     ROOT / "authors" / "oracle" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
     ROOT / "authors" / "release" / "backend.txt",
-    ROOT / "packages" / "policies" / "requirements.txt",
 ]
-"""Locks of the installer, of the oracle's environment, of the auditor, of the build backend and of the policy pack, which share nothing with the project's."""
+"""Locks of the installer, of the oracle's environment, of the auditor and of the build backend, which share nothing with the project's."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")

@@ -225,7 +225,7 @@ class TestRelease:
         assert names == sorted(path.name for path in second.iterdir())
         kinds = [artefact.kind for artefact in checksums.verify(first)]
         assert {kind: kinds.count(kind) for kind in kinds} == {
-            "plugin": 8, "wheel": 5, "sdist": 5, "npm": 2, "go": 2, "schema": 2, "policy-pack": 1, "template": 1, "script": 1,
+            "plugin": 8, "wheel": 5, "sdist": 5, "npm": 2, "go": 2, "schema": 2, "template": 1, "script": 1,
         }  # fmt: skip
         assert {artefact.version for artefact in checksums.verify(first)} == {version.the_version(ROOT)}
 
