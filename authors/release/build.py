@@ -12,8 +12,8 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from authors.release import checksums, components, plugins, rehearsal, sdks, wheels
-from authors.release.archives import commit_date, files_of, packed
+from authors.release import checksums, plugins, rehearsal, sdks, wheels
+from authors.release.archives import commit_date
 from authors.release.checksums import Artefact
 from authors.release.schema_changes import SCHEMAS
 from authors.release.version import repository, the_version
@@ -67,14 +67,13 @@ def _built(out: Path, version: str) -> Sequence[Artefact]:
 
 
 def _plugins(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make the archive of each plugin under every name that the engine asks for."""
+    """Make the archive of the provider under every name that the engine asks for."""
     del version
-    for make in (plugins.provider_archive, components.components_archive):
-        with tempfile.TemporaryDirectory() as base:
-            archive = make(Path(base))
-            for platform in PLATFORMS:
-                name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
-                yield Path(shutil.copyfile(archive, folder / name)), "plugin"
+    with tempfile.TemporaryDirectory() as base:
+        archive = plugins.provider_archive(Path(base))
+        for platform in PLATFORMS:
+            name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
+            yield Path(shutil.copyfile(archive, folder / name)), "plugin"
 
 
 def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
@@ -106,28 +105,12 @@ def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
             yield from zip(made, kinds, strict=True)
 
 
-FOLDERS: Final[Mapping[str, tuple[str, str]]] = {
-    "gemma-serving-template": ("templates/gemma-serving", "template"),
-}
-"""Folders that are shipped as they are: name of the archive, path and kind."""
-
-
-def _folders(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    with commit_date(ROOT) as date:
-        for name, (path, kind) in FOLDERS.items():
-            top = f"{name}-v{version}"
-            files = {f"{top}/{short}": file.read_bytes() for short, file in files_of(ROOT / path).items()}
-            archive = folder / f"{top}.tar.gz"
-            archive.write_bytes(packed({**files, f"{top}/LICENSE": (ROOT / "LICENSE").read_bytes()}, date))
-            yield archive, kind
-
-
 def _rehearsal(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     del version
     yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _sdks, _folders, _rehearsal)
+MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _sdks, _rehearsal)
 """Makers of all artefacts."""
 
 

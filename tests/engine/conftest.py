@@ -29,7 +29,6 @@ ROOMS = (
     "components",
     "contracts",
     "engine",
-    "hosted",
     "images",
     "packages",
     "planning",

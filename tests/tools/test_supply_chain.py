@@ -12,7 +12,7 @@ LOCKED = sorted(
         *ROOT.glob("requirements*.txt"),
         *(
             ROOT / name / "requirements.txt"
-            for name in ("hosted", "packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
+            for name in ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
         ),
     ]
 )
@@ -45,7 +45,6 @@ def hashes(path):
 
 def test_every_requirement_file_is_known():
     assert [path.relative_to(ROOT).as_posix() for path in LOCKED] == [
-        "hosted/requirements.txt",
         "packages/gcp-tpu/requirements.txt",
         "packages/loadtest/requirements.txt",
         "packages/localcloud/requirements.txt",

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import json
 import os
 import re
 import subprocess
@@ -225,7 +224,7 @@ class TestRelease:
         assert names == sorted(path.name for path in second.iterdir())
         kinds = [artefact.kind for artefact in checksums.verify(first)]
         assert {kind: kinds.count(kind) for kind in kinds} == {
-            "plugin": 8, "wheel": 5, "sdist": 5, "npm": 2, "go": 2, "schema": 2, "template": 1, "script": 1,
+            "plugin": 4, "wheel": 5, "sdist": 5, "npm": 2, "go": 2, "schema": 2, "script": 1,
         }  # fmt: skip
         assert {artefact.version for artefact in checksums.verify(first)} == {version.the_version(ROOT)}
 
@@ -276,23 +275,3 @@ def members(path):
             yield from ((item.name, packed.extractfile(item).read()) for item in packed.getmembers() if item.isfile())
     else:
         yield path.name, path.read_bytes()
-
-
-def test_the_template_is_a_project_on_the_components_of_this_release():
-    folder = ROOT / build.FOLDERS["gemma-serving-template"][0]
-    names = {".gitignore", "Pulumi.yaml", "README.md", "__main__.py", "requirements.txt"}
-    assert {path.name for path in folder.iterdir() if path.is_file()} == names
-    program = ast.parse((folder / "__main__.py").read_text())
-    calls = [node for node in ast.walk(program) if isinstance(node, ast.Call)]
-    (call,) = [node for node in calls if ast.unparse(node.func) == "gemma_serving.TpuServer"]
-    read = {ast.unparse(node) for node in ast.walk(program) if isinstance(node, ast.Attribute)}
-    schema = json.loads((ROOT / "hosted" / "schema.json").read_text())["resources"]["gemma-serving:index:TpuServer"]
-    required, inputs, outputs = (
-        set(map(snake, schema[key])) for key in ("requiredInputs", "inputProperties", "properties")
-    )
-    assert required <= {keyword.arg for keyword in call.keywords} <= inputs
-    assert {name.removeprefix("server.") for name in read if name.startswith("server.")} <= outputs
-
-
-def snake(name):
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
