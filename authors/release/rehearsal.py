@@ -24,7 +24,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,15 +297,17 @@ runtime:
     virtualenv: {environment}
 """
 _QUEUED_RESOURCE: Final = """import pulumi
-import pulumi_gcp_tpu as gcp_tpu
+import gcp_tpu
 
 capacity = gcp_tpu.QueuedResource(
     "capacity",
-    zones=["us-east5-b", "us-east5-a"],
-    accelerator_type="v6e-1",
-    runtime_version="v2-alpha-tpuv6e",
-    provisioning_model="flex-start",
-    max_run_duration_s=3600,
+    gcp_tpu.QueuedResourceArgs(
+        zones=["us-east5-b", "us-east5-a"],
+        accelerator_type="v6e-1",
+        runtime_version="v2-alpha-tpuv6e",
+        provisioning_model="flex-start",
+        max_run_duration_s=3600,
+    ),
 )
 pulumi.export("state", capacity.state)
 """
@@ -336,12 +337,6 @@ def install_plugin(at: Workplace, package: str) -> None:
     at.run("pulumi", "plugin", "install", "resource", package, version, "--file", archive)
 
 
-def _sdk_environment(at: Workplace, package: str) -> Path:
-    """Return the environment of a Python program that uses a package."""
-    name = f"pulumi_{package.replace('-', '_')}"
-    return at.environment(f"program-{package}", at.artefacts.one(rf"{name}-.*\.whl"), "pulumi").parent
-
-
 def _lives(at: Workplace, folder: Path, expected: Mapping[str, str]) -> str:
     """Bring a program up and down, and compare outputs of the stack with patterns."""
     shown = at.in_cloud(folder, [_INIT, *_UP])
@@ -354,43 +349,19 @@ def _lives(at: Workplace, folder: Path, expected: Mapping[str, str]) -> str:
 
 
 def provider_python(at: Workplace) -> str:
-    """Create a queued resource from Python with the SDK and the plugin's archive."""
-    environment = _sdk_environment(at, "gcp-tpu")
+    """Create a queued resource from Python with the module that the provider's wheel prints, and the plugin's archive."""
+    provider = at.environment("gcp_tpu_provider-alone", at.artefacts.one(r"gcp_tpu_provider-.*\.whl"))
+    module = at.run(provider / "python", "-I", "-m", "gcp_tpu_provider.python_sdk")
     install_plugin(at, "gcp-tpu")
-    files = {"Pulumi.yaml": _PYTHON_PROJECT.format(environment=environment), "__main__.py": _QUEUED_RESOURCE}
+    settings = _PYTHON_PROJECT.format(environment=at.environment("program", "pulumi").parent)
+    files = {"Pulumi.yaml": settings, "__main__.py": _QUEUED_RESOURCE, "gcp_tpu.py": module}
     return _lives(at, at.project("provider-python", files), {"state": "ACTIVE"})
 
 
 def provider_yaml(at: Workplace) -> str:
-    """Create a queued resource from YAML, which needs no SDK."""
+    """Create a queued resource from YAML, whose language host only the official Pulumi distribution has."""
     install_plugin(at, "gcp-tpu")
     return _lives(at, at.project("provider-yaml", {"Pulumi.yaml": _QUEUED_RESOURCE_YAML}), {"state": "ACTIVE"})
-
-
-def go_module(at: Workplace) -> str:
-    """Build the Go module of the provider's SDK."""
-    archive = at.artefacts.one(r"gcptpu-go-.*\.zip")
-    if shutil.which("go") is None:
-        raise SkippedError("go is not on PATH")
-    with zipfile.ZipFile(archive) as packed:
-        packed.extractall(at.folder / "go")
-    at.run("go", "build", "./...", cwd=at.folder / "go" / "gcptpu")
-    return "built"
-
-
-def npm_package(at: Workplace) -> str:
-    """Install the npm package of the provider's SDK, and load it with node."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        raise SkippedError("npm and node are not on PATH")
-    package = at.artefacts.one(r".*gcp-tpu.*\.tgz")
-    folder = at.project("npm", {"package.json": '{"name": "rehearsal", "private": true}\n'})
-    at.run("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", package, cwd=folder)
-    name = json.loads((folder / "package.json").read_text())["dependencies"]
-    (installed,) = name
-    code = f"console.log(typeof require({installed!r}).QueuedResource)"
-    if at.run("node", "-e", code, cwd=folder).strip() != "function":
-        raise FailedError(f"{installed} exports no class QueuedResource")
-    return installed
 
 
 STEPS: Final[Sequence[RehearsalStep]] = (
@@ -401,8 +372,6 @@ STEPS: Final[Sequence[RehearsalStep]] = (
     RehearsalStep("load-test", "Load test of the simulated server", load_test),
     RehearsalStep("provider-yaml", "Provider from YAML", provider_yaml),
     RehearsalStep("provider-python", "Provider from Python", provider_python),
-    RehearsalStep("npm", "npm package of the provider", npm_package),
-    RehearsalStep("go", "Go module of the provider", go_module),
 )
 """Every step, in the order of the report. Each can run alone."""
 

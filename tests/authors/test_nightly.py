@@ -98,7 +98,6 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
         "audit": ["make setup", "make audit"],
         "published": ["make setup", ".venv/bin/python -m authors.published"],
         "oracle": ["make setup", "make oracle ROUNDS=9"],
-        "sdks": ["make setup", ".venv/bin/python -m pytest --long tests/authors/release/test_sdks.py"],
     }
     makefile = (ROOT / "Makefile").read_text()
     targets = [command.split()[1] for each in commands.values() for command in each if command.startswith("make ")]
