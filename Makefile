@@ -5,7 +5,7 @@ STAMP := .venv/.requirements-dev.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo tour test test-packages long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
 
 # A target with words after ## is listed.
 help:
@@ -31,10 +31,6 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
 
-# `make tour YES=1` runs through without waiting, `make tour STACK=l4-qat` shows only one of the two stacks.
-tour: setup  ## Walk through the tasks of docs/tasks.md on the local cloud.
-	@.venv/bin/python -m authors.tour $(if $(STACK),--stack $(STACK)) $(if $(YES),--yes)
-
 # Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -59,7 +55,7 @@ long: setup  ## Run the long tests (hours).
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads. Both must send the same requests.
 nightly: setup  ## Compare with the real provider plugin.
-	@.venv/bin/python -m authors.nightly
+	@GEMMA_SERVING_NIGHTLY=1 .venv/bin/python -m pytest -c pyproject.toml tests/nightly
 
 # Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
