@@ -77,7 +77,6 @@ TESTED: Final = {
     "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
     "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
     "tools": ("gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
-    "upgrade": ("authors", "gcp-tpu", "localcloud", "tools"),
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
 """Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""
@@ -86,7 +85,7 @@ SHARED: Final = {
     "agreement": ("engine",),
     "cloud": ("scripts",),
     "contracts": ("scripts", "stacks"),
-    "engine": ("agreement", "evals", "kills", "nightly", "scripts", "upgrade"),
+    "engine": ("agreement", "evals", "kills", "nightly", "scripts"),
     "engine_room": ("scripts",),
     "evals": ("engine", "scripts"),
     "kills": ("engine",),
