@@ -5,7 +5,7 @@ STAMP := .venv/.requirements-dev.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo tour test test-packages long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
 
 # A target with words after ## is listed.
 help:
@@ -31,10 +31,6 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
 
-# `make tour YES=1` runs through without waiting, `make tour STACK=l4-qat` shows only one of the two stacks.
-tour: setup  ## Walk through the tasks of docs/tasks.md on the local cloud.
-	@.venv/bin/python -m authors.tour $(if $(STACK),--stack $(STACK)) $(if $(YES),--yes)
-
 # Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -59,7 +55,7 @@ long: setup  ## Run the long tests (hours).
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads. Both must send the same requests.
 nightly: setup  ## Compare with the real provider plugin.
-	@.venv/bin/python -m authors.nightly
+	@GEMMA_SERVING_NIGHTLY=1 .venv/bin/python -m pytest -c pyproject.toml tests/nightly
 
 # Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
@@ -75,7 +71,7 @@ oracle: setup  ## Compare the load tester with a real vLLM.
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/rules/security/advisories.py covers the images).
-AUDITED = requirements.txt hosted/requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt authors/release/backend.txt packages/policies/requirements.txt
+AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt authors/release/backend.txt
 audit: setup  ## Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -86,7 +82,7 @@ check: setup  ## Check format, types and imports.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
-	@PYTHONPATH=packages:packages/gcp-tpu:packages/policies .venv/bin/lint-imports --no-cache
+	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
@@ -102,18 +98,16 @@ format: setup  ## Format the code.
 # Resolve requirements*.in again, with the hashes of all files of each package. Only this target needs uv.
 lock:  ## Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt hosted/requirements.in -o hosted/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements-agent.in -o requirements-agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes packages/policies/requirements.in -o packages/policies/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes authors/release/backend.in -o authors/release/backend.txt
 
 clean:  ## Remove everything that the other targets made.
-	rm -rf .venv packages/policies/.venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build
+	rm -rf .venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -139,7 +139,7 @@ def _outside() -> ExitCode:
     _say(
         "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
-    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"), reads=False)
+    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"))
 
 
 def _inside(folder: Path) -> ExitCode:

@@ -181,7 +181,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": _settings_page,
     "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
-    "hosted/schema.json": lambda: _printed_by("hosted.host"),
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""

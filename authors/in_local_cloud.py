@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,14 +34,14 @@ def copy_project(root: Path, target: Path) -> None:
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
-def run_inside(folder: Path, module: str, *, scenario: str, arguments: Sequence[str] = (), reads: bool) -> ExitCode:
-    """Run a module in the copy of the project, in the environment of a local cloud. With `reads`, it gets this process's stdin."""
+def run_inside(folder: Path, module: str, *, scenario: str) -> ExitCode:
+    """Run a module in the copy of the project, in the environment of a local cloud."""
     cloud = ("localcloud", "run", "--state", str(folder / "cloud"), "--scenario", scenario)
     process = subprocess.Popen(
-        [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module],
         cwd=folder / "project",
         env={**{key: value for key, value in os.environ.items() if key not in _HIDDEN}, INSIDE: str(folder)},
-        stdin=None if reads else subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
     )
     try:
         return {int(code): code for code in ExitCode}.get(process.wait(), ExitCode.FAILED)

@@ -32,7 +32,6 @@ from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import watch_for_bucket
 from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.scope import STACK, ServerScope
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
@@ -65,7 +64,6 @@ class Context:
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
     """Secrets set by value, as secret outputs."""
-    scope: ServerScope = STACK
 
     @property
     def model_path(self) -> str:
@@ -184,21 +182,19 @@ def lay_foundation(
     """
     settings, names = context.settings, context.names
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    scope = context.scope
     provider = gcp.Provider(
-        scope.named("gcp"),
+        "gcp",
         project=settings.project,
         region=region,
         billing_project=settings.project,
-        opts=scope.options,
     )
-    require_resource_manager(settings.project, provider, scope)
+    require_resource_manager(settings.project, provider)
     before_change()
-    new_grants = wait_for_google(project=settings.project, scope=scope)
-    enabled = enable_apis(settings.project, apis_of(settings), provider, scope)
-    options = scope.with_options(pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled))
+    new_grants = wait_for_google(project=settings.project)
+    enabled = enable_apis(settings.project, apis_of(settings), provider)
+    options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
     identity = RuntimeIdentity(
-        scope.named("server"),
+        "server",
         RuntimeIdentityArgs(
             project=settings.project,
             account_id=names.account_id,
@@ -209,7 +205,7 @@ def lay_foundation(
     )
     readers: Mapping[str, pulumi.Input[str]] = {"server": identity.member}
     image = ServingImage(
-        scope.named("image"),
+        "image",
         ServingImageArgs(
             project=settings.project,
             locations=settings.regions,
@@ -278,19 +274,17 @@ def _offline(context: Context) -> Mapping[str, str]:
     return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
 
 
-def enable_apis(
-    project: str, apis: Sequence[str], provider: gcp.Provider, scope: ServerScope = STACK
-) -> list[pulumi.Resource]:
+def enable_apis(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
     """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
     return [
         gcp.projects.Service(
-            scope.named(api),
+            api,
             gcp.projects.ServiceArgs(
                 project=project,
                 service=f"{api}.googleapis.com",
                 disable_on_destroy=False,
             ),
-            opts=scope.with_options(pulumi.ResourceOptions(provider=provider)),
+            opts=pulumi.ResourceOptions(provider=provider),
         )
         for api in apis
     ]
@@ -303,11 +297,9 @@ def _bucket(
     if not settings.uses_bucket:
         return None
     if settings.bucket.existing is None:
-        watch_for_bucket(
-            project=settings.project, bucket=context.names.bucket, ownership=context.ownership, scope=context.scope
-        )
+        watch_for_bucket(project=settings.project, bucket=context.names.bucket, ownership=context.ownership)
     return ModelBucket(
-        context.scope.named("models"),
+        "models",
         ModelBucketArgs(
             project=settings.project,
             name=context.names.bucket,
@@ -334,11 +326,9 @@ def _secret(
     """Return a secret of the stack. For an existing one, only the grants are created."""
     existing = context.settings.secret_version(kind.key)
     if existing is not None:
-        return ExistingSecret(
-            context.scope.named(kind.name), ExistingSecretArgs(version_name=existing, readers=readers), options
-        )
+        return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
     return _STORED[kind.key](
-        context.scope.named(kind.name),
+        kind.name,
         StoredSecretArgs(
             project=context.settings.project,
             secret_id=f"{context.names.base}-{kind.name}",
@@ -356,7 +346,7 @@ def _archive_key(
 ) -> StoredSecret:
     """Return the key that signs the archives. Each run of the program draws one, but the engine keeps the first (decision 36)."""
     return ArchiveKeySecret(
-        context.scope.named("archive-key"),
+        "archive-key",
         StoredSecretArgs(
             project=context.settings.project,
             secret_id=f"{context.names.base}-archive-key",

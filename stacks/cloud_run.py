@@ -68,7 +68,7 @@ def deploy(context: Context) -> StackOutputs:
     if run.rollout is not None and run.rollout.traffic is None:
         report_next_step(context.names.stack)
     service = CloudRunGpuService(
-        context.scope.named("vllm"),
+        "vllm",
         _arguments(context, run, foundation, network),
         pulumi.ResourceOptions.merge(
             foundation.options,
@@ -254,7 +254,7 @@ def _network(context: Context, run: CloudRunSettings, foundation: Foundation) ->
     from components.private_network import PrivateNetwork, PrivateNetworkArgs  # noqa: PLC0415 - 0.7 s, and few stacks need it
 
     return PrivateNetwork(
-        context.scope.named("network"),
+        "network",
         PrivateNetworkArgs(
             project=context.settings.project,
             name=context.names.base,

@@ -26,12 +26,12 @@ from planning.question.vllm_args import given_options
 from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
 from stacks.base import PORT, enable_apis
+from stacks.bound_hooks import bind_types
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
 from stacks.project.propagation import require_resource_manager, wait_for_google
-from stacks.scope import STACK
 from stacks.settings import GatewayStack
 
 
@@ -208,7 +208,7 @@ def _explain_failed_start(gateway: _Gateway) -> None:
 
     hook = pulumi.ErrorHook("explain-failed-gateway", explain)
 
-    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:

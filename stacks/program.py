@@ -48,7 +48,7 @@ def run() -> None:
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     date = today()
-    subject, planned, wording = planned_question(settings, date)
+    subject, planned, wording = _planned_question(settings, date)
     for line in preview_lines(planned, stack, wording, today=date):
         (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(line.text)
     require_unblocked(planned, stack, wording)
@@ -71,7 +71,7 @@ def run() -> None:
     export(deploy(context))
 
 
-def planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, StackWording]:
+def _planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, StackWording]:
     """Return the figures, the plan and the words for a server. Raises PlanningError.
 
     Args:

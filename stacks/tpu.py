@@ -88,7 +88,7 @@ def deploy(context: Context) -> StackOutputs:
     _tunnel_grants(context, tpu, foundation)
     watch(context, foundation)
     queued = TpuQueuedResource(
-        context.scope.named("capacity"),
+        "capacity",
         _arguments(context, tpu, foundation, network),
         pulumi.ResourceOptions.merge(
             foundation.options, pulumi.ResourceOptions(depends_on=[*foundation.ready, *network.ready])
@@ -153,7 +153,7 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
     """Declare the rules of this stack's machines in the gateway's network."""
     rules = MachineRules(
-        context.scope.named("network"),
+        "network",
         MachineRulesArgs(
             project=context.settings.project,
             name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
@@ -171,7 +171,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
     own = PrivateNetwork(
-        context.scope.named("network"),
+        "network",
         PrivateNetworkArgs(
             project=context.settings.project,
             name=context.names.base,
@@ -212,7 +212,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
     for member in tpu.tunnel_members:
         for role, expression in tunnel_roles(tpu.api, tpu.ssh, custom).items():
             gcp.projects.IAMMember(
-                context.scope.named(f"tunnel-{_short(role)}-{member}"),
+                f"tunnel-{_short(role)}-{member}",
                 gcp.projects.IAMMemberArgs(
                     project=project,
                     role=role,
@@ -222,7 +222,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
                 opts=foundation.options,
             )
         gcp.serviceaccount.IAMMember(
-            context.scope.named(f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}"),
+            f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}",
             gcp.serviceaccount.IAMMemberArgs(
                 service_account_id=foundation.identity.name,
                 role=TUNNEL_ACCOUNT_ROLE,
@@ -271,11 +271,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
-        next_steps=[
-            step
-            for each in next_steps(context.subject.resolved.deployment, context.ownership.stack)
-            if (step := context.scope.words(each))
-        ],
+        next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
         allow_replace_active=tpu.allow_replace_active,
     )
 

@@ -31,7 +31,7 @@ def watch(context: Context, foundation: Foundation) -> None:
 
     target, run, alerts = settings.target, settings.cloud_run, settings.alerts
     Observability(
-        context.scope.named("alerts"),
+        "alerts",
         ObservabilityArgs(
             project=settings.project,
             ownership=context.ownership,

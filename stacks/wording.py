@@ -114,19 +114,14 @@ class StackWording:
             return f"vllm.{KEYS_IN_BLOCKS.get(name, BLOCK_OF[name])}"
         return settings_key(path, _target(self._deployment))
 
-    def file_changes(self, changes: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the settings to set, and those to remove with None; empty if the settings cannot express the change."""
-        if changed(self._deployment, changes).platform not in _TARGETS:
-            return {}
-        return file_changes(self._deployment, changes)
-
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove in the settings file, or None if the settings cannot express the change."""
-        return " and ".join(phrases(self.file_changes(changes))) or None
+        if changed(self._deployment, changes).platform not in _TARGETS:
+            return None
+        return " and ".join(_phrases(file_changes(self._deployment, changes))) or None
 
 
-def phrases(found: Mapping[str, object]) -> Iterator[str]:
-    """Yield `set KEY: VALUE, ...` and `remove KEY, ...` for settings."""
+def _phrases(found: Mapping[str, object]) -> Iterator[str]:
     given = ", ".join(f"{key}: {inline(value)}" for key, value in found.items() if value is not None)
     removed = ", ".join(key for key, value in found.items() if value is None)
     if given:

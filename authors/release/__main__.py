@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
-from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
@@ -172,20 +171,6 @@ def _verify(options: VerifyOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _record(options: ReleaseOptions) -> ExitCode:
-    del options
-    from subprocess import CalledProcessError
-
-    from authors.release import recorded, version
-
-    try:
-        path = recorded.record(version.the_version(ROOT))
-    except CalledProcessError as error:
-        raise ScriptError(f"The state was not recorded: {error}. Its output is above.") from error
-    print(f"{path.relative_to(ROOT)} written. The next releases are tested with this state (tests/upgrade).")
-    return ExitCode.DONE
-
-
 def _changelog() -> str:
     return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -221,12 +206,6 @@ COMMAND: Final = Command(
             _schema_diff,
         ),
         _sub("build", "Build every artefact, with checksums and a manifest.", BuildOptions, _build),
-        _sub(
-            "record",
-            "Record the state that this release makes, for upgrade tests of the next ones.",
-            ReleaseOptions,
-            _record,
-        ),
         _sub("verify", "Check a folder of artefacts against its checksums.", VerifyOptions, _verify),
     ),
 )

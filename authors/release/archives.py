@@ -19,7 +19,6 @@ PLUGIN: Final = """runtime:
     virtualenv: venv
 """
 """PulumiPlugin.yaml of an installed plugin. The language host creates the environment `venv` beside it."""
-_LEFT_OUT: Final = frozenset({"tests", "__pycache__", "node_modules", "build", "dist"})
 
 
 @contextmanager
@@ -33,16 +32,6 @@ def commit_date(root: Path) -> Generator[int]:
     finally:
         if before is None:
             del os.environ[SOURCE_DATE]
-
-
-def files_of(folder: Path) -> Mapping[str, Path]:
-    """Return the files of a folder by their path in it, sorted. Tests, caches, environments and hidden folders are left out."""
-    inside = sorted((path.relative_to(folder), path) for path in folder.rglob("*") if path.is_file())
-    return {
-        short.as_posix(): path
-        for short, path in inside
-        if not _LEFT_OUT & {*short.parts} and not any(part.startswith(".") for part in short.parts[:-1])
-    }
 
 
 def packed(files: Mapping[str, bytes], date: int) -> bytes:

@@ -7,18 +7,17 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from authors.release import checksums, components, plugins, rehearsal, sdks, wheels
-from authors.release.archives import commit_date, files_of, packed
+from authors.release import checksums, plugins, rehearsal, wheels
+from authors.release.archives import commit_date
 from authors.release.checksums import Artefact
 from authors.release.schema_changes import SCHEMAS
 from authors.release.version import repository, the_version
 from contracts.errors import CommandRefusedError, ScriptError
-from tools.languages.generator import Language
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
@@ -43,7 +42,7 @@ def build(out: Path) -> Sequence[Artefact]:
     version = the_version(ROOT)
     try:
         return _built(out, version)
-    except (wheels.WheelError, sdks.SdkError) as error:
+    except wheels.WheelError as error:
         raise ScriptError(str(error)) from error
 
 
@@ -67,14 +66,13 @@ def _built(out: Path, version: str) -> Sequence[Artefact]:
 
 
 def _plugins(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make the archive of each plugin under every name that the engine asks for."""
+    """Make the archive of the provider under every name that the engine asks for."""
     del version
-    for make in (plugins.provider_archive, components.components_archive):
-        with tempfile.TemporaryDirectory() as base:
-            archive = make(Path(base))
-            for platform in PLATFORMS:
-                name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
-                yield Path(shutil.copyfile(archive, folder / name)), "plugin"
+    with tempfile.TemporaryDirectory() as base:
+        archive = plugins.provider_archive(Path(base))
+        for platform in PLATFORMS:
+            name = f"{archive.name.removesuffix('.tar.gz')}-{platform}.tar.gz"
+            yield Path(shutil.copyfile(archive, folder / name)), "plugin"
 
 
 def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
@@ -86,41 +84,9 @@ def _wheels(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
 
 
 def _schemas(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Copy the schemas, which generators of SDKs and `schema-diff` read."""
+    """Copy the schema, which generators of SDKs and `schema-diff` read."""
     for package, path in SCHEMAS.items():
         yield Path(shutil.copyfile(ROOT / path, folder / f"{package}-v{version}-schema.json")), "schema"
-
-
-LANGUAGES: Final[Mapping[Language, Sequence[str]]] = {"python": ("wheel", "sdist"), "nodejs": ("npm",), "go": ("go",)}
-"""Languages of the SDKs, with the kind of each file that is packed for one."""
-
-
-def _sdks(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    """Make the SDK of each package in each language."""
-    del version
-    for path in SCHEMAS.values():
-        for language, kinds in LANGUAGES.items():
-            with tempfile.TemporaryDirectory(prefix="sources-") as base:
-                sources = sdks.generate(ROOT / path, language, Path(base) / "sdk")
-                made = sdks.pack(sources, language, folder)
-            yield from zip(made, kinds, strict=True)
-
-
-FOLDERS: Final[Mapping[str, tuple[str, str]]] = {
-    "gemma-serving-policies": ("packages/policies", "policy-pack"),
-    "gemma-serving-template": ("templates/gemma-serving", "template"),
-}
-"""Folders that are shipped as they are: name of the archive, path and kind."""
-
-
-def _folders(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
-    with commit_date(ROOT) as date:
-        for name, (path, kind) in FOLDERS.items():
-            top = f"{name}-v{version}"
-            files = {f"{top}/{short}": file.read_bytes() for short, file in files_of(ROOT / path).items()}
-            archive = folder / f"{top}.tar.gz"
-            archive.write_bytes(packed({**files, f"{top}/LICENSE": (ROOT / "LICENSE").read_bytes()}, date))
-            yield archive, kind
 
 
 def _rehearsal(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
@@ -128,7 +94,7 @@ def _rehearsal(folder: Path, version: str) -> Iterator[tuple[Path, str]]:
     yield Path(shutil.copyfile(rehearsal.__file__, folder / REHEARSAL)), "script"
 
 
-MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _sdks, _folders, _rehearsal)
+MAKERS: Final[Sequence[Maker]] = (_plugins, _wheels, _schemas, _rehearsal)
 """Makers of all artefacts."""
 
 
@@ -140,7 +106,7 @@ def _described(file: Path, kind: str, version: str, date: int) -> Artefact:
             names = archive.namelist()
             (path,) = [name for name in names if name.endswith(".dist-info/METADATA")]
             _check_metadata(file, archive.read(path).decode(), version)
-    elif file.suffixes[-1] in {".gz", ".tgz"}:
+    elif file.suffix == ".gz":
         with tarfile.open(file) as archive:
             names = [member.name for member in archive.getmembers()]
             _check_members(file, archive.getmembers(), date)
@@ -165,7 +131,7 @@ def _check_members(file: Path, members: Sequence[tarfile.TarInfo], date: int) ->
             raise ScriptError(f"{file.name} has {member.name}, which is not a file inside the archive.")
         if member.uid or member.gid or member.uname or member.gname:
             raise ScriptError(f"{file.name} names the owner of {member.name}, so its bytes depend on the machine.")
-        if file.suffix != ".tgz" and member.mtime != date:
+        if member.mtime != date:
             raise ScriptError(f"{file.name} has {member.name} with the date {member.mtime}, not the commit's, {date}.")
 
 

@@ -20,12 +20,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -299,15 +297,17 @@ runtime:
     virtualenv: {environment}
 """
 _QUEUED_RESOURCE: Final = """import pulumi
-import pulumi_gcp_tpu as gcp_tpu
+import gcp_tpu
 
 capacity = gcp_tpu.QueuedResource(
     "capacity",
-    zones=["us-east5-b", "us-east5-a"],
-    accelerator_type="v6e-1",
-    runtime_version="v2-alpha-tpuv6e",
-    provisioning_model="flex-start",
-    max_run_duration_s=3600,
+    gcp_tpu.QueuedResourceArgs(
+        zones=["us-east5-b", "us-east5-a"],
+        accelerator_type="v6e-1",
+        runtime_version="v2-alpha-tpuv6e",
+        provisioning_model="flex-start",
+        max_run_duration_s=3600,
+    ),
 )
 pulumi.export("state", capacity.state)
 """
@@ -337,15 +337,9 @@ def install_plugin(at: Workplace, package: str) -> None:
     at.run("pulumi", "plugin", "install", "resource", package, version, "--file", archive)
 
 
-def _sdk_environment(at: Workplace, package: str) -> Path:
-    """Return the environment of a Python program that uses a package."""
-    name = f"pulumi_{package.replace('-', '_')}"
-    return at.environment(f"program-{package}", at.artefacts.one(rf"{name}-.*\.whl"), "pulumi").parent
-
-
-def _lives(at: Workplace, folder: Path, expected: Mapping[str, str], init: str = _INIT) -> str:
-    """Bring a program up and down, and compare outputs of the stack with patterns. `init` is the command that makes the stack."""
-    shown = at.in_cloud(folder, [init, *_UP])
+def _lives(at: Workplace, folder: Path, expected: Mapping[str, str]) -> str:
+    """Bring a program up and down, and compare outputs of the stack with patterns."""
+    shown = at.in_cloud(folder, [_INIT, *_UP])
     (line,) = [line for line in shown.splitlines() if line.startswith("OUTPUTS ")]
     outputs = json.loads(line.partition(" ")[2])
     for name, pattern in expected.items():
@@ -355,137 +349,19 @@ def _lives(at: Workplace, folder: Path, expected: Mapping[str, str], init: str =
 
 
 def provider_python(at: Workplace) -> str:
-    """Create a queued resource from Python with the SDK and the plugin's archive."""
-    environment = _sdk_environment(at, "gcp-tpu")
+    """Create a queued resource from Python with the module that the provider's wheel prints, and the plugin's archive."""
+    provider = at.environment("gcp_tpu_provider-alone", at.artefacts.one(r"gcp_tpu_provider-.*\.whl"))
+    module = at.run(provider / "python", "-I", "-m", "gcp_tpu_provider.python_sdk")
     install_plugin(at, "gcp-tpu")
-    files = {"Pulumi.yaml": _PYTHON_PROJECT.format(environment=environment), "__main__.py": _QUEUED_RESOURCE}
+    settings = _PYTHON_PROJECT.format(environment=at.environment("program", "pulumi").parent)
+    files = {"Pulumi.yaml": settings, "__main__.py": _QUEUED_RESOURCE, "gcp_tpu.py": module}
     return _lives(at, at.project("provider-python", files), {"state": "ACTIVE"})
 
 
 def provider_yaml(at: Workplace) -> str:
-    """Create a queued resource from YAML, which needs no SDK."""
+    """Create a queued resource from YAML, whose language host only the official Pulumi distribution has."""
     install_plugin(at, "gcp-tpu")
     return _lives(at, at.project("provider-yaml", {"Pulumi.yaml": _QUEUED_RESOURCE_YAML}), {"state": "ACTIVE"})
-
-
-def _components_files(kind: str, properties: str) -> Mapping[str, str]:
-    """Return a YAML program of one component."""
-    program = (
-        f"name: rehearsal\nruntime: yaml\nresources:\n  server:\n    type: gemma-serving:{kind}\n    properties:\n"
-    )
-    return {"Pulumi.yaml": f"{program}{properties}outputs:\n  model: ${{server.servedModel}}\n"}
-
-
-_MODEL: Final = "google/gemma-4-E4B-it"
-_TPU_SERVER: Final = f"""      model: {_MODEL}
-      accelerator: v6e-1
-      zones: [us-east5-b, us-east5-a]
-      maxRunDuration: 4h
-      hfToken: hf_local
-"""
-_CLOUD_RUN_SERVER: Final = f"""      model: {_MODEL}
-      region: us-central1
-      gpu: nvidia-rtx-pro-6000
-      hfToken: hf_local
-"""
-
-
-_SERVICE: Final = f"""import pulumi
-import pulumi_gemma_serving as gemma_serving
-
-server = gemma_serving.CloudRunServer(
-    "server", model="{_MODEL}", region="us-east4", gpu="nvidia-l4", hf_token=pulumi.Output.secret("hf_local")
-)
-pulumi.export("model", server.served_model)
-"""
-
-
-def _install_components(at: Workplace) -> None:
-    """Install the plugin of the components, and that of the provider, which they use."""
-    install_plugin(at, "gemma-serving")
-    install_plugin(at, "gcp-tpu")
-
-
-def tpu_server_yaml(at: Workplace) -> str:
-    """Deploy the component for a TPU from YAML."""
-    _install_components(at)
-    folder = at.project("tpu-server-yaml", _components_files("TpuServer", _TPU_SERVER))
-    return _lives(at, folder, {"model": _MODEL})
-
-
-def cloud_run_server_yaml(at: Workplace) -> str:
-    """Deploy the component for Cloud Run from YAML."""
-    _install_components(at)
-    folder = at.project("cloud-run-server-yaml", _components_files("CloudRunServer", _CLOUD_RUN_SERVER))
-    return _lives(at, folder, {"model": _MODEL})
-
-
-def cloud_run_server_python(at: Workplace) -> str:
-    """Deploy the component for Cloud Run from Python, with the SDK."""
-    environment = _sdk_environment(at, "gemma-serving")
-    _install_components(at)
-    files = {"Pulumi.yaml": _PYTHON_PROJECT.format(environment=environment), "__main__.py": _SERVICE}
-    return _lives(at, at.project("cloud-run-server-python", files), {"model": _MODEL})
-
-
-def template(at: Workplace) -> str:
-    """Make a project from the template with `pulumi new`, and deploy it: the component for a TPU from Python."""
-    archive = at.artefacts.one(r"gemma-serving-template-.*\.tar\.gz")
-    at.artefacts.one(r"pulumi_gemma_serving-.*\.whl")
-    _install_components(at)
-    with tarfile.open(archive) as packed:
-        packed.extractall(at.folder / "template", filter="data")
-    (unpacked,) = (at.folder / "template").iterdir()
-    folder = at.folder / "from-template"
-    new = f"pulumi new {unpacked} --dir {folder} --name my-server --stack dev --yes -c gcp:project=local-project"
-    made = f"{new} >&2 && cd {folder} && pulumi config set --secret hfToken hf_local"
-    return _lives(at, at.folder, {"model": _MODEL}, init=f"export PIP_FIND_LINKS={at.artefacts.folder}; {made}")
-
-
-def policies(at: Workplace) -> str:
-    """Refuse a program with the policy pack, and accept it after the change that the message names."""
-    archive = at.artefacts.one(r"gemma-serving-policies-.*\.tar\.gz")
-    install_plugin(at, "gcp-tpu")
-    with tarfile.open(archive) as packed:
-        packed.extractall(at.folder / "policies", filter="data")
-    (pack,) = (at.folder / "policies").iterdir()
-    at.run(sys.executable, "-m", "venv", pack / ".venv")
-    install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements.txt")
-    at.run(pack / ".venv" / "bin" / "python", *install, cwd=pack)
-    bad = _QUEUED_RESOURCE_YAML.replace("maxRunDurationS: 3600", "maxRunDurationS: 3600\n      enableExternalIps: true")
-    for program, expected in ((bad, "REFUSED"), (_QUEUED_RESOURCE_YAML, "ACCEPTED")):
-        folder = at.project(f"policies-{expected}", {"Pulumi.yaml": program})
-        preview = f"pulumi preview --non-interactive --policy-pack {pack} && echo ACCEPTED || echo REFUSED"
-        shown = at.in_cloud(folder, [_INIT, preview])
-        if expected not in shown.splitlines() or (expected == "REFUSED" and "no-external-addresses" not in shown):
-            raise FailedError(f"the preview was not {expected}:\n" + "\n".join(shown.splitlines()[-_LINES:]))
-    return "one program refused, its correction accepted"
-
-
-def go_module(at: Workplace) -> str:
-    """Build the Go module of the provider's SDK."""
-    archive = at.artefacts.one(r"gcptpu-go-.*\.zip")
-    if shutil.which("go") is None:
-        raise SkippedError("go is not on PATH")
-    with zipfile.ZipFile(archive) as packed:
-        packed.extractall(at.folder / "go")  # noqa: S202 - SHA256SUMS lists this archive
-    at.run("go", "build", "./...", cwd=at.folder / "go" / "gcptpu")
-    return "built"
-
-
-def npm_package(at: Workplace) -> str:
-    """Install the npm package of the provider's SDK, and load it with node."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        raise SkippedError("npm and node are not on PATH")
-    package = at.artefacts.one(r".*gcp-tpu.*\.tgz")
-    folder = at.project("npm", {"package.json": '{"name": "rehearsal", "private": true}\n'})
-    at.run("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", package, cwd=folder)
-    name = json.loads((folder / "package.json").read_text())["dependencies"]
-    (installed,) = name
-    code = f"console.log(typeof require({installed!r}).QueuedResource)"
-    if at.run("node", "-e", code, cwd=folder).strip() != "function":
-        raise FailedError(f"{installed} exports no class QueuedResource")
-    return installed
 
 
 STEPS: Final[Sequence[RehearsalStep]] = (
@@ -496,13 +372,6 @@ STEPS: Final[Sequence[RehearsalStep]] = (
     RehearsalStep("load-test", "Load test of the simulated server", load_test),
     RehearsalStep("provider-yaml", "Provider from YAML", provider_yaml),
     RehearsalStep("provider-python", "Provider from Python", provider_python),
-    RehearsalStep("npm", "npm package of the provider", npm_package),
-    RehearsalStep("go", "Go module of the provider", go_module),
-    RehearsalStep("policies", "Policy pack", policies),
-    RehearsalStep("tpu-server-yaml", "TpuServer from YAML", tpu_server_yaml),
-    RehearsalStep("cloud-run-server-yaml", "CloudRunServer from YAML", cloud_run_server_yaml),
-    RehearsalStep("cloud-run-server-python", "CloudRunServer from Python", cloud_run_server_python),
-    RehearsalStep("template", "TpuServer from Python, by the template", template),
 )
 """Every step, in the order of the report. Each can run alone."""
 

@@ -18,7 +18,7 @@ from tools.git import git
 Use = Literal["input", "output", "both"]
 """Use of an object in programs: written, read, or both."""
 Json: TypeAlias = Mapping[str, Any]
-SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json", "gemma-serving": "hosted/schema.json"}
+SCHEMAS: Final[Mapping[str, str]] = {"gcp-tpu": "packages/gcp-tpu/schema.json"}
 """Schema of each Pulumi package."""
 Side: TypeAlias = tuple[Json, frozenset[str]]
 """Properties of an object by name, and the names of the required ones."""

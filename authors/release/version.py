@@ -21,7 +21,7 @@ UNSET_OWNER: Final = "owner--unset"
 PUBLICATION: Final = "packages/gcp-tpu/gcp_tpu_provider/publication.py"
 _REPOSITORY: Final = re.compile(r'^REPOSITORY: Final = "([^"]*)"$', re.MULTILINE)
 _OWNER_AND_NAME: Final = re.compile(r"(?=.{1,39}/)[A-Za-z0-9]+(-[A-Za-z0-9]+)*/[A-Za-z0-9._-]{1,100}")
-_NAMED_IN: Final = ("README.md", "SECURITY.md", "docs", "hosted", "packages", "templates")
+_NAMED_IN: Final = ("README.md", "SECURITY.md", "docs", "packages")
 """Files and folders that users see, where the repository is replaced. Tests and pages for authors are left out."""
 _TEXT: Final = frozenset({".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"})
 
@@ -60,9 +60,6 @@ PLACES: Final[Sequence[VersionPlace]] = (
     VersionPlace("packages/gcp-tpu/gcp_tpu_provider/__init__.py", _PYTHON),
     VersionPlace("packages/loadtest/pyproject.toml", _TOML),
     VersionPlace("packages/localcloud/pyproject.toml", _TOML),
-    VersionPlace("hosted/__init__.py", _PYTHON),
-    VersionPlace("packages/policies/PulumiPolicy.yaml", r"^version: (.*)$"),
-    VersionPlace("templates/gemma-serving/requirements.txt", r"^pulumi-gemma-serving==(.*)$"),
 )
 """Every handwritten place of the version, and the order in which they are named."""
 

@@ -15,15 +15,7 @@ _ZONE_VARIABLES: Final = ("GOOGLE_ZONE", "GCLOUD_ZONE", "CLOUDSDK_COMPUTE_ZONE")
 class Provider(pulumi.ProviderResource):
     """The gcp provider with explicit settings."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        project: str,
-        region: str,
-        billing_project: str,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
+    def __init__(self, name: str, *, project: str, region: str, billing_project: str) -> None:
         """Declare the provider. Calls use the quota of `billing_project` (X-Goog-User-Project)."""
         zone = next((os.environ[name] for name in _ZONE_VARIABLES if name in os.environ), None)
         properties: Mapping[str, pulumi.Input[str] | None] = {
@@ -33,8 +25,8 @@ class Provider(pulumi.ProviderResource):
             "billingProject": billing_project,
             "userProjectOverride": "true",
         }
-        own = pulumi.ResourceOptions(version=PROVIDER_VERSION, additional_secret_outputs=["accessToken"])
-        super().__init__("gcp", name, properties, pulumi.ResourceOptions.merge(own, opts))
+        opts = pulumi.ResourceOptions(version=PROVIDER_VERSION, additional_secret_outputs=["accessToken"])
+        super().__init__("gcp", name, properties, opts)
 
 
 def get_project(project: str, provider: Provider) -> None:

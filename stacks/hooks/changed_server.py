@@ -13,6 +13,7 @@ from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import ServerChange, server_change
 from planning.question.types import Plan
 from stacks.base import Context
+from stacks.bound_hooks import bind_types
 
 _MOST_SHOWN: Final = 5
 
@@ -29,9 +30,9 @@ def show_changes(context: Context) -> None:
         if text:
             pulumi.log.info(text)
 
-    hook = pulumi.ResourceHook(context.scope.named("changed-server"), show, pulumi.ResourceHookOptions(on_dry_run=True))
+    hook = pulumi.ResourceHook("changed-server", show, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    context.scope.bind_types({SERVICE_TYPE, CAPACITY_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
+    bind_types({SERVICE_TYPE, CAPACITY_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
 def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:

@@ -19,9 +19,9 @@ from contracts.service_traffic import (
     serving_shares,
     short_name,
 )
+from stacks.bound_hooks import bind_types
 from stacks.hooks.rollout_state import view_of
 from stacks.planned import doctor_hint
-from stacks.scope import STACK
 
 LIMIT_S: Final = 20.0
 _NOT_FOUND: Final = 404
@@ -92,7 +92,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
     hook = pulumi.ResourceHook("traffic-unknown", refuse)
 
-    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_update=[hook]))
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
@@ -143,7 +143,7 @@ def report_next_step(stack: str) -> None:
 
     hook = pulumi.ResourceHook("roll-out-next", report)
 
-    STACK.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(after_update=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(after_update=[hook]))
 
 
 def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:

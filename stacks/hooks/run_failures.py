@@ -20,6 +20,7 @@ from contracts.plain_text import for_terminal
 from contracts.resource_types import SERVICE_TYPE
 from planning.question.types import StartupProbe
 from stacks.base import Context
+from stacks.bound_hooks import bind_types
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
 from stacks.project.late_grants import LateGrants, denied_secret, denies_bucket
@@ -59,15 +60,14 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         ownership=context.ownership,
         account=start.account,
         grants=grants,
-        scope=context.scope,
     )
     secrets = [*_secret_values()]
-    for value in context.secrets.values():  # a component's may come from another resource, so no configuration has them
+    for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
         value.apply(secrets.append)
     report = FailureReport(start=start, service=context.names.base, secrets=secrets, late=late)
-    hook = pulumi.ErrorHook(context.scope.named("explain-failed-revision"), report.handle)
+    hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
 
-    context.scope.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class FailureReport:
         if denied is not None and await self.late.again(args, denied):
             return True
         if _OVER_QUOTA.search(message):
-            pulumi.log.error(self.late.scope.words(self._over_quota()))
+            pulumi.log.error(self._over_quota())
         elif _NOT_STARTED.search(message):
             try:
                 pulumi.log.error(await self.text(message))
@@ -128,7 +128,7 @@ class FailureReport:
         if not lines:
             return f"{name} did not start, and Cloud Logging has no log lines of it yet. To read them, run:\n  {log.command}"
         cause = cause_of([line.text for line in lines], self.start)
-        hint = self.late.scope.words(cause.hint) if cause else "No log line shows a known cause."
+        hint = cause.hint if cause else "No log line shows a known cause."
         text = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in _excerpt(lines, cause))
         return f"{name} did not start. {hint}\nLast log lines:\n{text}\nTo read the whole log, run:\n  {log.command}"
 

@@ -19,6 +19,7 @@ from cloud.seen_machines import seen_instance, seen_queued, seen_service
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
+from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
 
 T = TypeVar("T")
@@ -177,14 +178,14 @@ def keep_runs(context: Context) -> None:
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()
-    hook = pulumi.ResourceHook(context.scope.named("keep-runs"), keeper.note_after)
-    failed = pulumi.ErrorHook(context.scope.named("keep-runs-of-a-failure"), keeper.note_failed)
+    hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
+    failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
 
     bound = {
         SERVICE_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook]),
         CAPACITY_TYPE: pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=[failed]),
     }
-    context.scope.bind(bound.get)
+    bind(bound.get)
 
 
 def keeper_of(context: Context) -> RunKeeper:

@@ -27,8 +27,8 @@ from contracts.staged_weights import (
     stored_files,
 )
 from stacks.base import Context
+from stacks.bound_hooks import bind_types
 from stacks.planned import doctor_hint
-from stacks.scope import STACK, ServerScope
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
@@ -49,11 +49,9 @@ def require_staged_weights(context: Context) -> None:
         for check in checks:
             await check.require(args)
 
-    hook = pulumi.ResourceHook(
-        context.scope.named("weights-staged"), require, pulumi.ResourceHookOptions(on_dry_run=True)
-    )
+    hook = pulumi.ResourceHook("weights-staged", require, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    context.scope.bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook]))
 
 
 def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
@@ -66,7 +64,6 @@ def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
         stack=context.names.stack,
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
-        scope=context.scope,
         is_own=settings.weights_prefix != settings.weights_name,
     )
     staged = [(part.folder, part.digest) for part in context.parts if part.folder is not None]
@@ -95,7 +92,6 @@ class StagedWeights:
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
     """Hash that the settings pin the server to, or None."""
-    scope: ServerScope = STACK
     is_own: bool = False
     """True if the folder's name has that hash."""
 
@@ -125,8 +121,8 @@ class StagedWeights:
                     True,
                 )
         if blocks and not preview:
-            raise WeightsNotStagedError(self.scope.words(text))
-        pulumi.log.warn(self.scope.words(text))
+            raise WeightsNotStagedError(text)
+        pulumi.log.warn(text)
 
     @property
     def _remedy(self) -> str:

@@ -12,7 +12,7 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError, call
 from contracts.labels import Ownership
-from stacks.scope import STACK, ServerScope
+from stacks.bound_hooks import bind_types
 
 LIMIT_S: Final = 10.0
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -23,14 +23,12 @@ class BucketInTheWayError(ValueError):
     """A bucket with the stack's name already exists. The message names the fix."""
 
 
-def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership, scope: ServerScope = STACK) -> None:
+def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
     """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
-    check = BucketCheck(project=project, bucket=bucket, ownership=ownership, scope=scope)
-    hook = pulumi.ResourceHook(
-        scope.named("bucket-in-the-way"), check.require, pulumi.ResourceHookOptions(on_dry_run=True)
-    )
+    check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
+    hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    scope.bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
+    bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,6 @@ class BucketCheck:
     project: str
     bucket: str
     ownership: Ownership
-    scope: ServerScope = STACK
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""
@@ -48,8 +45,8 @@ class BucketCheck:
         if found is None:
             return
         if not pulumi.runtime.is_dry_run():
-            raise BucketInTheWayError(self.scope.words(found))
-        pulumi.log.warn(self.scope.words(found))
+            raise BucketInTheWayError(found)
+        pulumi.log.warn(found)
 
     async def finding(self) -> str | None:
         """Return who owns the existing bucket and the fix, or None if the name is free or the check failed."""

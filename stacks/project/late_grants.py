@@ -17,8 +17,8 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError, call
 from contracts.labels import Ownership
+from stacks.planned import doctor_hint
 from stacks.project.propagation import GRANT_S, NewGrants, real_s
-from stacks.scope import STACK, ServerScope
 
 CALL_LIMIT_S: Final = 20.0
 DELETION_LIMIT_S: Final = 300.0
@@ -54,7 +54,6 @@ class LateGrants:
     account: str
     """E-mail address of the account that the service runs as."""
     grants: NewGrants
-    scope: ServerScope = STACK
     clock: Callable[[], float] = monotonic
     began_s: float | None = field(default=None, init=False)
     """Start of the last failed attempt. None for the first attempt, which starts when the grants are created."""
@@ -75,7 +74,7 @@ class LateGrants:
             if self.grants.newest_s is not None:
                 pulumi.log.warn(
                     f"Access to {what} for {self.account} was still unavailable after {GRANT_S / 60:.0f} min, although this run granted it. "
-                    f"Run `pulumi up --stack {pulumi.get_stack()}` again. {self.scope.doctor_hint()}"
+                    f"Run `pulumi up --stack {pulumi.get_stack()}` again. {doctor_hint(pulumi.get_stack())}"
                 )
             return False
         age_s = (self.clock() - (self.grants.newest_s or 0.0)) / real_s(1)

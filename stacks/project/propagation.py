@@ -18,8 +18,9 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError
 from components import gcp
+from stacks.bound_hooks import bind
+from stacks.planned import doctor_hint
 from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
-from stacks.scope import STACK, ServerScope
 
 LIMIT_S: Final = 300.0
 """Maximum wait for one resource. Google's error text names "a few minutes" for an API; 60 s is usual for an account."""
@@ -62,13 +63,13 @@ class ProjectNotReadyError(ValueError):
     """The project is not ready for a deployment. The message names the command that fixes it."""
 
 
-def require_resource_manager(project: str, provider: gcp.Provider, scope: ServerScope = STACK) -> None:
+def require_resource_manager(project: str, provider: gcp.Provider) -> None:
     """Raise ProjectNotReadyError if Cloud Resource Manager is off or denies access. The provider reads the project through it before anything else."""
     try:
         gcp.get_project(project, provider)
     except Exception as error:
         # The SDK raises plain exceptions for invokes.
-        hint = scope.doctor_hint()
+        hint = doctor_hint(pulumi.get_stack())
         if "Cloud Resource Manager API has not been used" not in str(error):
             if _REFUSED.search(str(error)) is None:
                 raise
@@ -107,9 +108,14 @@ def awaited(message: str) -> str | None:
     return str(groups.get("what") or groups.get("which")).strip()
 
 
-def exists_hint(message: str, scope: ServerScope = STACK) -> str | None:
+def exists_hint(message: str) -> str | None:
     """Return a sentence with the fix if an error reports that a resource already exists, otherwise None."""
-    return None if _EXISTS.search(message) is None else scope.exists_hint()
+    if _EXISTS.search(message) is None:
+        return None
+    return (
+        "A resource of this stack already exists. If a previous run was interrupted or the state was lost, run "
+        f"`python -m scripts.recover --stack {pulumi.get_stack()}` to import resources with this stack's labels and list the others."
+    )
 
 
 def patience_s(message: str) -> float:
@@ -145,7 +151,7 @@ def image_advice(name: str, message: str) -> str | None:
     return None
 
 
-def watching_advice(type_: str, name: str, message: str, *, project: str, scope: ServerScope = STACK) -> str | None:
+def watching_advice(type_: str, name: str, message: str, *, project: str) -> str | None:
     """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
 
     Args:
@@ -153,16 +159,16 @@ def watching_advice(type_: str, name: str, message: str, *, project: str, scope:
         name: its name.
         message: the error.
         project: project of the resource.
-        scope: the stack or component of the resource.
     """
     is_api = type_ == _API_TYPE and name == "monitoring"
     if not (is_api or type_.startswith(_WATCHING_TYPES)) or _REFUSED.search(message) is None:
         return None
     roles = "roles/serviceusage.serviceUsageAdmin" if is_api else " and ".join(WATCHING_ROLES)
+    stack = pulumi.get_stack()
     denied = "enable the API of alerts and metrics" if is_api else "create the alerts"
     return (
         f"You do not have permission to {denied} in project {project}: you need {roles}. "
-        f"To deploy without alerts and metrics, {scope.setting('alerts.enabled', 'false')}. {scope.doctor_hint()}"
+        f"To deploy without alerts and metrics, run `pulumi config set --path gemma-serving:alerts.enabled false --stack {stack}`. {doctor_hint(stack)}"
     )
 
 
@@ -171,7 +177,6 @@ class _Waits:
     """First failure of each resource, and the messages already printed."""
 
     project: str
-    scope: ServerScope = STACK
     since_s: dict[str, float] = field(default_factory=dict[str, float])
     said: set[str] = field(default_factory=set[str])
 
@@ -194,7 +199,7 @@ class _Waits:
         if waited_s > real_s(limit_s):
             self._hint(args)
             pulumi.log.warn(
-                f"{what} was still unavailable after {limit_s / 60:.0f} min ({cause}). {self.scope.doctor_hint()}"
+                f"{what} was still unavailable after {limit_s / 60:.0f} min ({cause}). {doctor_hint(pulumi.get_stack())}"
             )
             return False
         if what not in self.said:
@@ -221,11 +226,11 @@ class _Waits:
     def _hint(self, args: pulumi.ErrorHookArgs) -> None:
         """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
         message = args.errors[0] if args.errors else ""
-        watching = watching_advice(args.type, args.name, message, project=self.project, scope=self.scope)
-        for hint in (exists_hint(message, self.scope), image_advice(args.name, message), watching):
+        watching = watching_advice(args.type, args.name, message, project=self.project)
+        for hint in (exists_hint(message), image_advice(args.name, message), watching):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)
-                pulumi.log.warn(self.scope.words(hint))
+                pulumi.log.warn(hint)
 
 
 @dataclass(slots=True)
@@ -241,17 +246,16 @@ class NewGrants:
         self.newest_s = monotonic()
 
 
-def wait_for_google(*, project: str, scope: ServerScope = STACK) -> NewGrants:
+def wait_for_google(*, project: str) -> NewGrants:
     """Register hooks that retry every later `gcp` resource, as described above. Return the record of new grants.
 
     Args:
         project: project of the resources.
-        scope: the stack or component whose resources are retried.
     """
     real_s(0)  # rejects an invalid speed before any resource is declared
     grants = NewGrants()
-    again = pulumi.ErrorHook(scope.named("wait-for-google"), _Waits(project, scope).again)
-    noted = pulumi.ResourceHook(scope.named("note-grant"), grants.note)
+    again = pulumi.ErrorHook("wait-for-google", _Waits(project).again)
+    noted = pulumi.ResourceHook("note-grant", grants.note)
     retried = pulumi.ResourceHookBinding(on_error=[again])
     granted = pulumi.ResourceHookBinding(on_error=[again], after_create=[noted])
 
@@ -260,5 +264,5 @@ def wait_for_google(*, project: str, scope: ServerScope = STACK) -> NewGrants:
             return None
         return granted if _GRANT_TYPE.fullmatch(type_) else retried
 
-    scope.bind(binding)
+    bind(binding)
     return grants

@@ -6,7 +6,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 INDEX = DOCS / "_index.md"
 INSTALLATION = DOCS / "installation-configuration.md"
-LANGUAGES = ("typescript", "python", "go", "csharp", "yaml")
+LANGUAGES = ("python", "yaml")
 
 
 def samples() -> dict[str, str]:

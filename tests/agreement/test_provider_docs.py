@@ -65,22 +65,17 @@ def test_the_registry_can_render_its_pages(subtests):
         assert f'{{{{< chooser language "{",".join(LANGUAGES)}" >}}}}' in INDEX.read_text()
         assert tuple(samples()) == LANGUAGES
     with subtests.test("installation"):
-        names = (publication.PYTHON_PACKAGE, publication.NPM_PACKAGE, publication.GO_IMPORT_PATH)
         commands = (
             f"pulumi plugin install resource gcp-tpu {VERSION} --server {publication.PLUGIN_DOWNLOAD_URL}",
             "pulumi config set gcp-tpu:project ",
             "export GOOGLE_CLOUD_PROJECT=",
         )
-        assert [words for words in (*names, *commands) if words not in INSTALLATION.read_text()] == []
+        assert [words for words in commands if words not in INSTALLATION.read_text()] == []
 
 
 def test_every_sample_names_properties_of_the_resource(subtests):
-    """C# has no compiler here; the others are compiled or run by test_provider_archive.py."""
     forms = {
-        "typescript": r"^    (\w+): ",
-        "python": r"^    (\w+)=",
-        "go": r"^\t{3}(\w+): ",
-        "csharp": r"^        (\w+) = ",
+        "python": r"^        (\w+)=",
         "yaml": r"^      (\w+): ",
     }
     outputs = {item.name for item in OUTPUTS} | {*INPUT_BY_NAME}
@@ -100,6 +95,5 @@ def test_every_sample_names_properties_of_the_resource(subtests):
             assert exported == {"zone", "deadline"}
             assert {*camel} <= {*INPUT_BY_NAME}
             assert exported <= outputs
-    assert f'"{publication.GO_IMPORT_PATH}"' in samples()["go"]
-    assert f'"{publication.NPM_PACKAGE}"' in samples()["typescript"]
-    assert f"import {publication.PYTHON_PACKAGE} as" in samples()["python"]
+    assert "import gcp_tpu\n" in samples()["python"]
+    assert "python -m gcp_tpu_provider.python_sdk > gcp_tpu.py" in INSTALLATION.read_text()

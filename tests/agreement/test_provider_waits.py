@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from authors.benchmarks import provider_wait
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.http_transport import HttpTpuTransport
 from gcp_tpu_provider.operation import PollTimer
@@ -152,13 +151,3 @@ def test_retry_after_is_the_pause_and_no_request_is_sent_before_it_ended():
         assert runner.get_loop().time() == pytest.approx(90)
     assert answer["name"]
     assert transport.calls == 4
-
-
-def test_the_benchmark_of_a_wait_makes_as_many_requests_as_the_bound_allows(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "GOOGLE_OAUTH_ACCESS_TOKEN"):
-        monkeypatch.setenv(name, "")
-    assert provider_wait.REQUESTS == MOST_REQUESTS
-    provider_wait.main()
-    assert "1000 requests, " in capsys.readouterr().out

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from authors.benchmarks import simulated_starts
 from localcloud.vllm import measured_starts
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import plan as start_of
@@ -109,10 +108,8 @@ def test_a_difference_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_local_clouds_measured_starts_are_those_of_the_corpus():
-    text = simulated_starts.FILE.read_text(encoding="utf-8")
-    assert text == simulated_starts.text(load()), f"out of date: run {simulated_starts.COMMAND}"
-
-
-def test_an_unknown_argument_is_one_sentence(capsys: pytest.CaptureFixture[str]):
-    assert simulated_starts.main(["--wrong"]) == 2
-    assert capsys.readouterr().err == "simulated_starts: the only argument is --write\n"
+    corpus = {(boot.id, f"{figure.key}_s"): figure.measured for boot in load().boots for figure in boot.figures}
+    rows = json.loads((Path(measured_starts.__file__).parent / "data" / "starts.json").read_text())["boots"]
+    stated = {(row["id"], key): row[key] for row in rows for key in ("compile_s", "load_s") if key in row}
+    assert len(stated) > len(rows) / 2
+    assert stated == {each: corpus.get(each) for each in stated}

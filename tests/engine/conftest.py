@@ -29,7 +29,6 @@ ROOMS = (
     "components",
     "contracts",
     "engine",
-    "hosted",
     "images",
     "packages",
     "planning",
@@ -215,8 +214,8 @@ def copy_project(target):
         for path in ROOT.glob(pattern):
             shutil.copy2(path, target / path.name)
     for room in ROOMS:
-        # compiled modules too: their times and sizes still fit; not the environment of the policy pack
-        shutil.copytree(ROOT / room, target / room, ignore=shutil.ignore_patterns(".venv"))
+        # compiled modules too: their times and sizes still fit
+        shutil.copytree(ROOT / room, target / room)
     (target / ".venv").symlink_to(Path(sys.prefix))
     note_starts(target)
 

@@ -14,7 +14,6 @@ from stacks.hooks.changed_server import change_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.preview_lines import preview_lines
-from stacks.scope import STACK
 from stacks.wording import StackWording
 from tests.contracts.test_server_change import machine
 
@@ -100,7 +99,7 @@ class Hooked:
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
         monkeypatch.setattr(pulumi.log, "info", self.said.append)
         settings = from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project")
-        context = type("C", (), {"settings": settings, "plan": plan(to_deployment(settings)), "scope": STACK})
+        context = type("C", (), {"settings": settings, "plan": plan(to_deployment(settings))})
         declare(lambda: changed_server.show_changes(context))
         self.transforms = transforms
 

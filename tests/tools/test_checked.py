@@ -5,11 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-WITHOUT_TYPES = {
-    "templates",
-    "tests",
-}  # a template needs a generated SDK: tests/authors/release/test_build.py checks it
-WITHOUT_IMPORTS = {"images", "templates", "tests"}  # copied into an image or a project; not imported by a room
+WITHOUT_TYPES = {"tests"}
+WITHOUT_IMPORTS = {"images", "tests"}  # copied into an image; not imported by a room
 
 
 def rooms():

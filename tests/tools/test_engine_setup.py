@@ -192,8 +192,7 @@ def test_the_json_report_is_one_object(bare, capsys):
 
 
 def test_the_version_that_is_built_is_the_version_that_the_module_files_require(subtests):
-    for room in ("engine", "languages"):
-        text = (ROOT / "tools" / room / "golang" / "go.mod").read_text()
-        for module in ("pkg/v3", "sdk/v3"):
-            with subtests.test(f"{room} {module}"):
-                assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text
+    text = (ROOT / "tools" / "engine" / "golang" / "go.mod").read_text()
+    for module in ("pkg/v3", "sdk/v3"):
+        with subtests.test(module):
+            assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text

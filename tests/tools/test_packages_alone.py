@@ -9,7 +9,7 @@ from tools.suites import BELOW, suites_of_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = suites_of_packages()
-MODULES = {"gcp-tpu": "gcp_tpu_provider", "policies": "gemma_serving_policies"}
+MODULES = {"gcp-tpu": "gcp_tpu_provider"}
 """Names of packages whose module has another name."""
 
 

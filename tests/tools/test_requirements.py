@@ -9,9 +9,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("cloud", "components", "contracts", "engine", "hosted", "planning", "scripts", "stacks", "tools", "vm_agent")
+PRODUCT = ("cloud", "components", "contracts", "engine", "planning", "scripts", "stacks", "tools", "vm_agent")
 AGENT = ROOT / "scripts" / "agent"
-OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "gemma_serving_policies", "loadtest", "localcloud", "tests"}
+OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "loadtest", "localcloud", "tests"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
 

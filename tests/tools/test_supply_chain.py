@@ -12,7 +12,7 @@ LOCKED = sorted(
         *ROOT.glob("requirements*.txt"),
         *(
             ROOT / name / "requirements.txt"
-            for name in ("hosted", "packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
+            for name in ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
         ),
     ]
 )
@@ -21,9 +21,8 @@ APART = [
     ROOT / "authors" / "oracle" / "requirements.txt",
     ROOT / "tools" / "audit.txt",
     ROOT / "authors" / "release" / "backend.txt",
-    ROOT / "packages" / "policies" / "requirements.txt",
 ]
-"""Locks of the installer, of the oracle's environment, of the auditor, of the build backend and of the policy pack, which share nothing with the project's."""
+"""Locks of the installer, of the oracle's environment, of the auditor and of the build backend, which share nothing with the project's."""
 OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
@@ -46,7 +45,6 @@ def hashes(path):
 
 def test_every_requirement_file_is_known():
     assert [path.relative_to(ROOT).as_posix() for path in LOCKED] == [
-        "hosted/requirements.txt",
         "packages/gcp-tpu/requirements.txt",
         "packages/loadtest/requirements.txt",
         "packages/localcloud/requirements.txt",

@@ -1,4 +1,4 @@
-"""Packages of a Python program or plugin: its virtual environment, the commands that fill it, and local SDKs in its requirements.
+"""Packages of a Python program or plugin: its virtual environment, and the commands that fill it.
 
 The rules are those of the official language host, so a folder that works here also works with the official distribution.
 """
@@ -17,11 +17,10 @@ NOT_INSTALLED = (
 )
 
 _PIP_INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input")
-_PLUGIN_FACTS = "pulumi-plugin.json"
 
 
 class DependencyError(Exception):
-    """The packages of a folder cannot be installed or linked. The message is one sentence with what to do."""
+    """The packages of a folder cannot be installed. The message is one sentence with what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,48 +72,6 @@ def failure(step: Step, code: int, lines: Sequence[str]) -> str:
     """Return the error message of a command that failed: one sentence, then its last lines."""
     shown = "\n".join(f"  {line}" for line in lines) or "  (no output)"
     return f"{step.told} failed: `{' '.join(step.command)}` exited with code {code}. Last lines:\n{shown}"
-
-
-def link(root: Path, sdks: Sequence[str]) -> str:
-    """Add SDK folders to requirements.txt of the program in `root`, and return how to import them.
-
-    `sdks` are paths relative to `root`. A line that names the same distribution or path is replaced. Raises DependencyError.
-    """
-    file = root / REQUIREMENTS
-    if not file.is_file():
-        raise DependencyError(f"{file} not found: create it with the line `pulumi`, then run the command again.")
-    modules = {path: _module(root / path) for path in sdks}
-    replaced = {_normal(module) for module in modules.values()}
-    kept = [
-        line
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if line.strip() not in modules and _normal(_distribution(line)) not in replaced
-    ]
-    file.write_text("".join(f"{line}\n" for line in (*kept, *sorted(modules))), encoding="utf-8")
-    imports = "".join(f"  import {module} as {module.removeprefix('pulumi_')}\n" for module in modules.values())
-    return f"You can import the SDK in your Python code with:\n\n{imports}"
-
-
-def _module(sdk: Path) -> str:
-    """Return the module of a generated SDK: the one folder with pulumi-plugin.json."""
-    found = sorted(path.parent.name for path in sdk.glob(f"*/{_PLUGIN_FACTS}"))
-    if len(found) != 1:
-        raise DependencyError(
-            f"{sdk} has {len(found)} folders with {_PLUGIN_FACTS}, but a generated Python SDK has one: "
-            "run `pulumi package add` again."
-        )
-    return found[0]
-
-
-def _distribution(line: str) -> str:
-    """Return the distribution that a line of requirements.txt names, or an empty text for paths, options and comments."""
-    text = line.strip()
-    end = next((index for index, letter in enumerate(text) if not (letter.isalnum() or letter in "-_.")), len(text))
-    return "" if text[:1] in {"", "#", "-", "."} or text[end : end + 1] == "/" else text[:end]
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("-", "_").replace(".", "_")
 
 
 def _may_become_environment(path: Path) -> bool:

@@ -161,54 +161,15 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             if code != 0:
                 context.abort(grpc.StatusCode.UNKNOWN, dependencies.failure(step, code, last))
 
-    def RuntimeOptionsPrompts(  # noqa: N802
-        self, request: language_pb2.RuntimeOptionsRequest, context: grpc.ServicerContext
-    ) -> language_pb2.RuntimeOptionsResponse:
-        """Return the options that `pulumi new` sets in a project without them: pip, and a virtual environment in `venv`. One choice asks no question."""
-        del context
-        toolchain = option(request.info, "toolchain")
-        prompts: list[language_pb2.RuntimeOptionPrompt] = []
-        if not toolchain:
-            prompts.append(_only_choice("toolchain", "The tool that installs packages", "pip"))
-        elif toolchain == "pip" and not option(request.info, "virtualenv"):
-            prompts.append(_only_choice("virtualenv", "The folder of the virtual environment", "venv"))
-        return language_pb2.RuntimeOptionsResponse(prompts=prompts)
-
-    def Template(  # noqa: N802
-        self, request: language_pb2.TemplateRequest, context: grpc.ServicerContext
-    ) -> language_pb2.TemplateResponse:
-        """Change nothing in a new project: with pip, requirements.txt of the template is complete."""
-        del request, context
-        return language_pb2.TemplateResponse()
-
-    def Link(self, request: language_pb2.LinkRequest, context: grpc.ServicerContext) -> language_pb2.LinkResponse:  # noqa: N802
-        """Add generated SDKs to requirements.txt of a program."""
-        from tools.engine import dependencies  # noqa: PLC0415  not needed at start-up
-
-        try:
-            text = dependencies.link(Path(request.info.root_directory), [package.path for package in request.packages])
-        except dependencies.DependencyError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return language_pb2.LinkResponse(import_instructions=text)
-
     def GeneratePackage(  # noqa: N802
         self, request: language_pb2.GeneratePackageRequest, context: grpc.ServicerContext
     ) -> language_pb2.GeneratePackageResponse:
-        """Write the Python SDK of a package into a folder."""
-        from tools.languages import generator, programs  # noqa: PLC0415  not needed at start-up
-
-        program = programs.found(programs.GENERATOR)
-        if program is None:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, programs.NOT_BUILT)
-        if request.extra_files:
-            context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "Overlays are not supported: run the command without --overlays."
-            )
-        try:
-            generator.generate(program, request.schema, "python", Path(request.directory), loader=request.loader_target)
-        except programs.LanguagesError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return language_pb2.GeneratePackageResponse()
+        """Refuse to write the SDK of a package."""
+        del request
+        context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "This engine was built from source and generates no SDKs. Install Pulumi from https://www.pulumi.com/docs/install/.",
+        )
 
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter of programs."""
@@ -348,16 +309,6 @@ def _output(child: "subprocess.Popen[bytes]") -> Iterator[tuple[str, bytes]]:
 
 def _told(text: str) -> language_pb2.InstallDependenciesResponse:
     return language_pb2.InstallDependenciesResponse(stdout=text.encode())
-
-
-def _only_choice(key: str, description: str, value: str) -> language_pb2.RuntimeOptionPrompt:
-    string = language_pb2.RuntimeOptionPrompt.STRING
-    choice = language_pb2.RuntimeOptionPrompt.RuntimeOptionValue(
-        promptType=string, stringValue=value, displayName=value
-    )
-    return language_pb2.RuntimeOptionPrompt(
-        key=key, description=description, promptType=string, choices=[choice], default=choice
-    )
 
 
 def _stop(child: "subprocess.Popen[bytes]") -> None:

@@ -25,7 +25,7 @@ NPM_PACKAGE: Final = "@gemma-serving/gcp-tpu"
 GO_IMPORT_PATH: Final = f"github.com/{REPOSITORY}/sdk/go/gcptpu"
 
 LANGUAGES: Final[dict[str, dict[str, Any]]] = {
-    # No SDK is built for C# (its generator downloads a logo) and Java. The namespace names C#'s class in generated documentation.
+    # The namespace names C#'s class in generated documentation.
     "csharp": {"namespaces": {"gcp-tpu": "GcpTpu"}, "respectSchemaVersion": True},
     "go": {
         "importBasePath": GO_IMPORT_PATH,

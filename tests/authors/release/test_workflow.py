@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 JOBS = FLOW["jobs"]
 PAGE = (ROOT / "docs" / "authors" / "releasing.md").read_text()
-PUBLISHING = ("github", "pypi", "npm", "go")
+PUBLISHING = ("github", "pypi")
 
 
 def needed(job):
@@ -37,7 +37,7 @@ def test_nothing_is_published_before_the_rehearsal_and_a_persons_approval():
     for job in PUBLISHING:
         assert {"build", "rehearsal", "attest", "check"} <= needed(job)
         assert JOBS[job]["environment"] == "release"
-    assert all("github" in needed(job) for job in PUBLISHING[1:]), "SDKs download plugins from the release"
+    assert all("github" in needed(job) for job in PUBLISHING[1:]), "programs download the plugin from the release"
     assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the rehearsal"
     assert [job for job in JOBS if "environment" in JOBS[job]] == list(PUBLISHING)
 
@@ -51,13 +51,11 @@ def test_each_job_has_the_rights_of_its_work_and_those_that_have_any_install_not
         "attest": {"attestations", "id-token"},
         "github": {"contents"},
         "pypi": {"id-token"},
-        "npm": {"id-token"},
-        "go": {"contents"},
     }
     assert "secrets." not in str(FLOW)
     for job in (job for job, found in rights.items() if found):
         assert uses(job, "actions/checkout") == []
-        assert not re.search(r"make |pip install|npm (ci|install)|go (get|install)", str(JOBS[job]["steps"])), job
+        assert not re.search(r"make |pip install", str(JOBS[job]["steps"])), job
 
 
 def test_the_rehearsal_has_the_artefacts_alone_and_the_engine_of_the_project():
@@ -82,7 +80,7 @@ def test_every_command_of_the_build_exists():
     text = "".join(step.get("run", "") for step in JOBS["build"]["steps"])
     used = set(re.findall(r"authors\.release ([\w-]+)", text))
     assert {"build", "check", "notes", "schema-diff"} == used <= known
-    assert used | {"record", "version", "owner"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
+    assert used | {"version", "owner"} == set(re.findall(r"authors\.release ([a-z][\w-]+)", PAGE)) <= known
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
@@ -112,16 +110,13 @@ def test_artefacts_of_another_repository_or_of_none_are_refused(tmp_path, subtes
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed; the runners have it")
-def test_each_registry_gets_the_artefacts_of_its_kind(tmp_path):
-    """The `jq` programs of the publishing jobs, on a manifest with one artefact of each kind."""
+def test_pypi_gets_the_distributions_of_python(tmp_path):
+    """The `jq` program of the job `pypi`, on a manifest with one artefact of each kind."""
     kinds = {
         "plugin": "p",
         "wheel": "w",
         "sdist": "s",
-        "npm": "n",
-        "go": "g",
         "schema": "c",
-        "template": "t",
         "script": "r",
     }
     (tmp_path / "dist").mkdir()
@@ -137,7 +132,7 @@ def test_each_registry_gets_the_artefacts_of_its_kind(tmp_path):
             ["jq", "-r", query, "dist/manifest.json"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         selected[job] = set(done.stdout.split())
-    assert selected == {"pypi": {"w", "s"}, "npm": {"n"}, "go": {"g"}}
+    assert selected == {"pypi": {"w", "s"}}
 
 
 def test_the_page_has_every_job_variable_and_right_and_makes_the_environment():

@@ -15,7 +15,6 @@ import pytest
 from mcp import MCPError
 from mcp.client.client import Client
 
-from authors.benchmarks import agent_start
 from contracts.errors import CommandRefusedError, ScriptError
 from engine.events import EventLog
 from loadtest.client.metrics import parse_metrics
@@ -367,14 +366,6 @@ def test_the_start_imports_no_package_that_only_some_calls_need():
     script = f"import sys, scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-
-
-@pytest.mark.long
-def test_the_benchmark_of_the_start_measures_a_server_that_answers(capsys):
-    assert agent_start.main(["--runs", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ratio"] == pytest.approx(found["server_cpu_s"] / found["empty_cpu_s"])
-    assert found["ratio"] > 1
 
 
 # Evaluations.

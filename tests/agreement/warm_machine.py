@@ -1,25 +1,15 @@
-"""Duration of each kind of TPU server restart: planned, and measured on the local cloud with the real agent.
+"""A machine of the local cloud with the real agent, and the simulated seconds and bytes that each of its starts costs."""
 
-    python -m authors.benchmarks.warm_starts [--weights hub|bucket] [--compile-cache machine|bucket|off] [--speed N] [--json]
-
-The agent of the TPU machine runs unchanged on a simulated machine. Simulated steps (boot, image, download, load, compilation) take simulated seconds
-from the local cloud's tables. The planner has separate tables (planning.data.overheads). The agent's work
-(documents, docker, copies, archives) takes real seconds on this computer, which are also shown.
-"""
-
-import argparse
 import asyncio
 import base64
 import hashlib
-import json
 import os
 import signal
-import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, Literal, cast
@@ -45,7 +35,6 @@ from localcloud.world.runtime import MachineSpec
 from planning import Deployment, TpuOptions, plan
 from planning.data.images import IMAGES
 from planning.data.overheads import VM_BOOT_S
-from planning.question.types import CompileCache
 from planning.question.vllm_args import vllm_arguments
 
 MODEL: Final = "google/gemma-4-E2B-it"
@@ -55,13 +44,12 @@ ACCOUNT: Final = f"gemma-machine@{PROJECT}.iam.gserviceaccount.com"
 BUCKET: Final = "warm-starts"
 NODE: Final = f"projects/{PROJECT}/locations/us-east5-a/nodes/warm"
 PORT: Final = 8000
-DEFAULT_SPEED: Final = 400.0
+SPEED: Final = 400.0
 WAIT_S: Final = 300.0
 """Maximum real seconds of one step on a busy computer."""
 ENGINE: Final = ("process", "load", "compile", "cached")
 """Parts of the server's own start."""
 _WEIGHTS_PATH: Final = "/mnt/models/gemma-4-E2B-it"
-_GB: Final = 1e9
 _KEY: Final = f"projects/{PROJECT}/secrets/archive-key"
 
 Weights = Literal["hub", "bucket"]
@@ -77,8 +65,6 @@ class MeasuredStart:
     """Simulated seconds by part."""
     downloaded_bytes: Mapping[str, int]
     """Bytes by source: image, hub, weights and programs of the bucket."""
-    real_s: float
-    """Real seconds of the rest: the agent, and the stand-ins of docker and systemd. They depend on this computer."""
 
     @property
     def charged_s(self) -> float:
@@ -91,103 +77,35 @@ class MeasuredStart:
         return sum(seconds for what, seconds in self.charges_s.items() if what not in ENGINE)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m authors.benchmarks.warm_starts", description="Measure server restarts."
-    )
-    parser.add_argument("--weights", choices=("hub", "bucket"), default="hub", help="source of the weights")
-    parser.add_argument("--compile-cache", choices=("machine", "bucket", "off"), default="bucket")
-    parser.add_argument("--speed", type=float, default=DEFAULT_SPEED, help="simulated seconds per real second")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    args = parser.parse_args(argv)
-    steps = asyncio.run(measure(weights=args.weights, compile_cache=args.compile_cache, speed=args.speed, say=_say))
-    if args.json:
-        print(json.dumps({"steps": [asdict(step) for step in steps]}, indent=2))
-    else:
-        print("\n".join(table(steps)))
-    return 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def table(steps: Sequence[MeasuredStart]) -> list[str]:
-    """Return the steps as a Markdown table."""
-    head = ("start", "planned", "charged", "engine", "boot, image, downloads", "GB from hub or bucket")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    for step in steps:
-        beyond_s, gb = step.beyond_engine_s, sum(_fetched(step).values()) / _GB
-        planned = "-" if step.planned_s is None else f"{step.planned_s:.0f} s"
-        cells = (
-            step.name,
-            planned,
-            f"{step.charged_s:.0f} s",
-            f"{step.charged_s - beyond_s:.0f} s",
-            f"{beyond_s:.0f} s",
-            f"{gb:.2f}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _fetched(step: MeasuredStart) -> Mapping[str, int]:
-    return {name: size for name, size in step.downloaded_bytes.items() if name != "image"}
-
-
-async def measure(
-    *,
-    weights: Weights = "hub",
-    compile_cache: CompileCache = "bucket",
-    speed: float = DEFAULT_SPEED,
-    say: Callable[[str], None] = lambda _line: None,
-) -> list[MeasuredStart]:
+async def measure() -> list[MeasuredStart]:
     """Start E2B on one v6e chip cold, change flags, crash it, reboot its machine and lose it."""
-    planned = plan(_deployment(weights, compile_cache)).startup
-    first = document_of(weights, compile_cache)
-    renamed = document_of(weights, compile_cache, served_model_name="other")
-    longer = document_of(weights, compile_cache, served_model_name="other", max_model_len=8_192)
-    async with open_machine(weights, compile_cache, speed=speed) as machine:
-
-        async def step(
-            name: str, planned_s: float | None, act: Callable[[], Awaitable[None]], document: str
-        ) -> MeasuredStart:
-            say(f"{name} ...")
-            return await machine.step(name, planned_s, act, document)
-
+    planned = plan(_deployment("hub")).startup
+    first = document_of("hub")
+    renamed = document_of("hub", served_model_name="other")
+    longer = document_of("hub", served_model_name="other", max_model_len=8_192)
+    async with open_machine("hub") as machine:
         return [
-            await step(
-                "cold start, from the boot of the machine",
-                planned.total_s + VM_BOOT_S,
-                lambda: machine.boot(first),
-                first,
-            ),
-            await step("a flag that keeps the programs", planned.restart_s, lambda: machine.change(renamed), renamed),
-            await step("a flag that compiles again", planned.recompile_s, lambda: machine.change(longer), longer),
-            await step("crash of the server", planned.restart_s, machine.crash, longer),
-            await step("reboot of the machine", planned.reboot_s, machine.reboot, longer),
-            await step(
-                "lost machine, from the boot of the next",
-                planned.node_replacement_s,
-                lambda: machine.lose(longer),
-                longer,
-            ),
+            await machine.step("cold", planned.total_s + VM_BOOT_S, lambda: machine.boot(first), first),
+            await machine.step("kept programs", planned.restart_s, lambda: machine.change(renamed), renamed),
+            await machine.step("other programs", planned.recompile_s, lambda: machine.change(longer), longer),
+            await machine.step("crash", planned.restart_s, machine.crash, longer),
+            await machine.step("reboot", planned.reboot_s, machine.reboot, longer),
+            await machine.step("lost", planned.node_replacement_s, lambda: machine.lose(longer), longer),
         ]
 
 
-def _deployment(weights: Weights, compile_cache: CompileCache) -> Deployment:
+def _deployment(weights: Weights) -> Deployment:
     return Deployment(
         model=MODEL,
         accelerator=ACCELERATOR,
         weights_mode="hub" if weights == "hub" else "disk",
-        tpu=TpuOptions(compile_cache=compile_cache),
+        tpu=TpuOptions(compile_cache="bucket"),
     )
 
 
-def document_of(weights: Weights, compile_cache: CompileCache, **options: str | int) -> str:
+def document_of(weights: Weights, **options: str | int) -> str:
     """Return the serving document of E2B with the planner's options, as a stack writes it. `options` changes some of them."""
-    answer, image = plan(_deployment(weights, compile_cache)), IMAGES["vllm-tpu"]
+    answer, image = plan(_deployment(weights)), IMAGES["vllm-tpu"]
     model = MODEL if weights == "hub" else _WEIGHTS_PATH
     return ServingDocument(
         image=f"{image.repository}@{image.digest}",
@@ -206,10 +124,8 @@ class MeasuredMachine:
 
     cloud: Cloud
     metadata: dict[str, str]
-    archives: bool
+    archives: bool = True
     """True if a step finishes only after its programs are archived."""
-    speed: float
-    """Simulated seconds per real second."""
     _seen: int = 0
     _served: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -217,12 +133,11 @@ class MeasuredMachine:
         self, name: str, planned_s: float | None, act: Callable[[], Awaitable[None]], document: str
     ) -> MeasuredStart:
         """Act on the machine, wait until it serves the document with another container, and return the cost."""
-        before, begin_s = self._container_id(), time.monotonic()
+        before = self._container_id()
         await act()
         await self.until(
             lambda: self._is_ready(document) and self._container_id() not in {"", before}, f"{name}: ready"
         )
-        elapsed_s = time.monotonic() - begin_s
         charges = self.cloud.runtimes.machines.charges(NODE)[self._seen :]
         self._seen += len(charges)
         seconds: dict[str, float] = {}
@@ -240,8 +155,7 @@ class MeasuredMachine:
             await self.until(
                 lambda: any(f"/{key}/" in name for name, _ in self._objects()), f"{name}: programs archived"
             )
-        real_s = max(elapsed_s - sum(seconds.values()) / self.speed, 0.0)
-        return MeasuredStart(name=name, planned_s=planned_s, charges_s=seconds, downloaded_bytes=sizes, real_s=real_s)
+        return MeasuredStart(name=name, planned_s=planned_s, charges_s=seconds, downloaded_bytes=sizes)
 
     def _objects(self) -> list[tuple[str, Any]]:
         return list(self.cloud.store.under("storage.objects", f"{BUCKET}/{ARCHIVE_PREFIX}/"))
@@ -337,21 +251,17 @@ class MeasuredMachine:
 
 
 @asynccontextmanager
-async def open_machine(
-    weights: Weights, compile_cache: CompileCache, *, speed: float = DEFAULT_SPEED, may_archive: bool = True
-) -> AsyncGenerator[MeasuredMachine]:
+async def open_machine(weights: Weights, *, may_archive: bool = True) -> AsyncGenerator[MeasuredMachine]:
     """Yield a machine that is not booted yet, with a separate local cloud. `may_archive` False omits the grant for the archive."""
     with tempfile.TemporaryDirectory(prefix="warm-starts-") as folder:
-        opened = await open_cloud(Path(folder), Options(project=PROJECT, speed=speed), simulated_runtimes)
-        archives = compile_cache == "bucket"
+        opened = await open_cloud(Path(folder), Options(project=PROJECT, speed=SPEED), simulated_runtimes)
         metadata = {SCRIPT_METADATA_KEY: startup_script(), "enable-guest-attributes": "TRUE"}
-        if archives:
-            uri = f"gs://{BUCKET}/{ARCHIVE_PREFIX}"
-            settings = ArchiveSettings(uri=uri, accelerator=ACCELERATOR, key=f"{_KEY}/versions/1")
-            metadata[ARCHIVE_METADATA_KEY] = settings.text()
+        uri = f"gs://{BUCKET}/{ARCHIVE_PREFIX}"
+        settings = ArchiveSettings(uri=uri, accelerator=ACCELERATOR, key=f"{_KEY}/versions/1")
+        metadata[ARCHIVE_METADATA_KEY] = settings.text()
         try:
             await _prepare(opened.cloud, weights, may_archive=may_archive)
-            yield MeasuredMachine(opened.cloud, metadata, archives, speed)
+            yield MeasuredMachine(opened.cloud, metadata)
             await opened.cloud.runtimes.machines.stop(NODE)
         finally:
             await opened.close()
@@ -378,7 +288,7 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
         )
         await _make_key(session, member)
         if weights == "bucket":
-            size = round(plan(_deployment(weights, "machine")).memory.checkpoint_gib * 2**30)
+            size = round(plan(_deployment(weights)).memory.checkpoint_gib * 2**30)
             for name, simulated in (("config.json", 1_000), ("model.safetensors", size)):
                 await session.post(_upload_url(f"weights/{name}"), data=b"placeholder")
                 described = {"metadata": {SIMULATED_BYTES: str(simulated)}}
@@ -403,7 +313,3 @@ def _operator(cloud: Cloud) -> aiohttp.ClientSession:
 
 def _upload_url(name: str) -> str:
     return f"/storage/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,4 +25,4 @@ if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
     pulumi state unprotect --all --yes --stack "$stack" --non-interactive
 fi
 engine destroy --yes --skip-preview
-python -m authors.sent "$2"
+curl --silent --show-error --fail --header "Authorization: Bearer $LOCALCLOUD_TOKEN" --output "$2" "$LOCALCLOUD_URL/admin/requests"

@@ -1,0 +1,200 @@
+"""Every stack with the stand-in of the gcp plugin and with the real one, each on its own local cloud: both send the same changes.
+
+The engine downloads the real plugin, so only `make nightly` compares the two.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.conftest import copy_project
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+LIMIT_S = 3600
+MOST = 5000  # requests that the local cloud stores
+HIDDEN = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")  # variables of a real project, which must not reach the stacks
+ABSENT = "(absent)"
+IDENTITIES = ("name", "role", "key", "id", "port", "zone", "selector")
+READING = re.compile(r":(?:get|list|test|fetch|search|query)[A-Z]\w*$|/wait$|:wait$|:access$")
+REPEATED = frozenset({None, 409, 412, 429, 500, 502, 503, 504})  # a client retries after these, which depends on timing
+CHANCE = (
+    (re.compile(r"https?://[^/\s]+/(?:compute/(?=compute/)|storage/(?=storage/))?"), "//"),
+    (re.compile(r"(?<=-\d{5}-)[a-z0-9]{3}\b"), "..."),
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "..."),
+)
+"""Parts of texts that differ between two local clouds: ports, random suffixes of revisions, operation ids."""
+IGNORED = frozenset(
+    {"etag", "fingerprint", "requestId", "generation", "ifGenerationMatch", "alt", "prettyPrint", "upload_id"}
+)
+"""Query parameters and fields that may differ: each cloud or client chooses its own, or Google's Go clients state the default."""
+
+
+def changes(log):
+    """Return the changes in a log that the operator's programs sent and did not have to repeat."""
+    return [
+        entry
+        for entry in log
+        if entry["method"] != "GET"
+        and entry.get("id")
+        and not READING.search(entry["path"])
+        and entry.get("status") not in REPEATED
+        and entry.get("operator", True)
+    ]
+
+
+def compared(first, second):
+    """Return the differences between the changes of two logs, for each resource in order. The order of resources is free."""
+    left, right = by_resource(first), by_resource(second)
+    found = []
+    for resource in dict.fromkeys([*left, *right]):
+        ours, theirs = left.get(resource, []), right.get(resource, [])
+        left_steps, right_steps = (" > ".join(map(step, each)) or ABSENT for each in (ours, theirs))
+        if left_steps != right_steps:
+            found.append((resource, left_steps, right_steps))
+            continue
+        for one, other in zip(ours, theirs, strict=True):
+            for part in ("query", "body", "content"):
+                found += values(f"{resource} {part}", one.get(part), other.get(part))
+            if (one["status"] < 400) != (other["status"] < 400):
+                found.append((f"{resource} status", one["status"], other["status"]))
+    ours, theirs = grants(first), grants(second)
+    found += [(path, each, ABSENT) for path, each in ours - theirs]
+    return found + [(path, ABSENT, each) for path, each in theirs - ours]
+
+
+def step(entry):
+    return f"{entry['method']} {entry['path'].partition(':')[2]}".strip()
+
+
+def by_resource(log):
+    found = {}
+    for entry in changes(log):
+        if not is_policy(entry):
+            found.setdefault(resource_of(entry), []).append(entry)
+    return found
+
+
+def resource_of(entry):
+    """Return the path of the resource that a request changes. A creation has its name in the query or the body."""
+    path = entry["path"].partition(":")[0]
+    if entry["method"] != "POST" or ":" in entry["path"]:
+        return path
+    query, body = (entry.get(part) if isinstance(entry.get(part), dict) else {} for part in ("query", "body"))
+    ids = [value for key, value in sorted(query.items()) if key.endswith("Id") and key != "requestId"]
+    names = [*ids, query.get("name"), *(body.get(key) for key in ("name", "accountId", "displayName"))]
+    return "/".join([path, *[each for each in names if isinstance(each, str)][:1]])
+
+
+def values(at, one, two):
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in sorted({*one, *two} - set(IGNORED)):
+            yield from values(f"{at}.{key}", one.get(key, ABSENT), two.get(key, ABSENT))
+    elif isinstance(one, list) and isinstance(two, list):
+        yield from values(at, keyed(one), keyed(two))
+    elif plain(one) != plain(two):
+        yield at, one, two
+
+
+def keyed(items):
+    """Return the items of a list by a field that identifies them, or by position."""
+    for name in IDENTITIES:
+        keys = [str(item[name]) for item in items if isinstance(item, dict) and isinstance(item.get(name), str | int)]
+        if keys and len(keys) == len(set(keys)) == len(items):
+            return dict(zip(keys, items, strict=True))
+    return {str(number): item for number, item in enumerate(items)}
+
+
+def plain(value):
+    for form, replacement in CHANCE if isinstance(value, str) else ():
+        value = form.sub(replacement, value)
+    return value
+
+
+def is_policy(entry):
+    return entry["path"].endswith(":setIamPolicy") or (entry["method"] == "PUT" and entry["path"].endswith("/iam"))
+
+
+def grants(log):
+    """Return all grants that each resource with a policy had at any time, because their order varies."""
+    found = set()
+    for entry in filter(is_policy, changes(log)):
+        for binding in (entry["body"].get("policy") or entry["body"]).get("bindings", []):
+            role = f"{binding['role']} if {binding['condition']}" if binding.get("condition") else binding["role"]
+            found |= {(entry["path"].partition(":")[0], f"{role} {member}") for member in binding.get("members", [])}
+    return found
+
+
+def sent(stack, providers, folder):
+    """Return the requests that the life of a stack sends with one kind of plugin."""
+    copy, log = folder / f"project-{providers}", folder / f"{providers}.json"
+    copy_project(copy)
+    cloud = [sys.executable, "-m", "localcloud", "run", "--providers", providers, "--scenario", "prepared", "--"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
+    command = [*cloud, str(Path(__file__).with_name("stack_life.sh")), stack, str(log)]
+    done = subprocess.run(
+        command, cwd=copy, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    found = json.loads(log.read_text())["requests"]
+    assert len(found) < MOST, "the local cloud may have stored only some of the requests"
+    return found
+
+
+@pytest.mark.skipif(
+    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+)
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("stack", STACKS)
+def test_both_plugins_send_the_same(stack, tmp_path):
+    assert compared(sent(stack, "standin", tmp_path), sent(stack, "real", tmp_path)) == []
+
+
+@pytest.mark.engine
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_life_of_a_stack_is_in_the_log_and_a_planted_difference_is_found(tmp_path):
+    log = sent("l4-12b-qat", "standin", tmp_path)
+    service = "run.projects.locations.services"
+    assert {f"{service}.patch", f"{service}.delete"} <= {entry["id"] for entry in changes(log)}
+    planted = json.loads(json.dumps(log))
+    patched = next(entry for entry in planted if entry["id"] == f"{service}.patch")
+    patched["body"]["template"]["containers"][0]["args"].append("--seed=1")
+    assert [difference[1:] for difference in compared(planted, log)] == [("--seed=1", ABSENT)]
+
+
+def request(method="POST", path="/v1/secrets", body=None, **parts):
+    one = {"method": method, "path": path, "query": {"secretId": "a"}, "body": body or {}, "status": 200}
+    return {**one, "id": "secrets.create", "operator": True, **parts}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "difference"),
+    [
+        (request(body={"a": {"b": 1}}), request(body={"a": {"b": 2}}), ("/v1/secrets/a body.a.b", 1, 2)),
+        (request(content="text/plain"), request(content="image/png"), ("/v1/secrets/a content", "text/plain", "image/png")),
+        (request(status=400), request(), ("/v1/secrets/a status", 400, 200)),
+        (request(body={"e": [{"name": "A", "v": 1}]}), request(body={"e": [{"name": "B"}]}), ("/v1/secrets/a body.e.A", {"name": "A", "v": 1}, ABSENT)),
+        (request(), request(query={"secretId": "b"}), ("/v1/secrets/a", "POST", ABSENT)),
+        (request(path="/v1/a:setIamPolicy", body={"policy": {"bindings": [{"role": "r", "members": ["m"]}]}}), request(status=409), ("/v1/a", "r m", ABSENT)),
+    ],
+)  # fmt: skip
+def test_a_difference_is_named(one, two, difference):
+    assert compared([one], [two])[0] == difference
+
+
+def test_what_depends_on_the_moment_is_no_difference():
+    ours, theirs = (request(body={"etag": n, "link": f"http://127.0.0.1:{n}/compute/compute/v1/x"}) for n in (1, 2))
+    left_out = [
+        request("GET"),
+        request(path="/v1/a:testIamPermissions"),
+        request(status=409),
+        request(operator=False),
+        request(id=None),
+    ]
+    assert compared([ours], [theirs, *left_out]) == []

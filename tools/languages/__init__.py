@@ -1,1 +1,0 @@
-"""Tools for other languages of Pulumi programs: the generator of SDKs, and the YAML language host."""
