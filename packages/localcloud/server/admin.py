@@ -40,7 +40,6 @@ _LABELLED: dict[str, str] = {
     "monitoring.notificationChannels": "userLabels",
     "monitoring.alertPolicies": "userLabels",
     "monitoring.dashboards": "labels",
-    "logging.metrics": "labels",
 }
 """Kinds of resources, with the field of their labels."""
 

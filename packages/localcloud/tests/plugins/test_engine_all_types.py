@@ -39,7 +39,6 @@ LISTS = {
     "monitoring/v3/projects/p1/notificationChannels": "notificationChannels",
     "monitoring/v3/projects/p1/alertPolicies": "alertPolicies",
     "monitoring/v1/projects/p1/dashboards": "dashboards",
-    "logging/v2/projects/p1/metrics": "metrics",
 }
 
 NOT_RECORDED = {"gcp:projects/serviceIdentity:ServiceIdentity", "gcp:serviceaccount/iAMMember:IAMMember"}
@@ -205,7 +204,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         "import pulumi_gcp as gcp\n"
         "api = gcp.projects.Service('api', service='run.googleapis.com')\n"
         "bucket = gcp.storage.Bucket('bucket', name='b-1', location='US-EAST4', labels={'a': 'b'})\n"
-        "metric = gcp.logging.Metric('metric', name='oom', filter='x')\n"
+        "secret = gcp.secretmanager.Secret('secret', secret_id='token', replication={'auto': {}})\n"
     )
 
     async def drift(workspace: Workspace) -> None:
@@ -213,7 +212,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         await workspace.up()
         behind = {"labels": {"a": "other"}, "defaultEventBasedHold": True, "versioning": {"enabled": True}}
         await workspace.rest.call("PATCH", "storage/storage/v1/b/b-1", body=behind)
-        await workspace.rest.call("DELETE", "logging/v2/projects/p1/metrics/oom")
+        await workspace.rest.call("DELETE", "secretmanager/v1/projects/p1/secrets/token")
         found = json.loads(await workspace.pulumi("preview", "--refresh", "--json"))
         assert (found["changeSummary"]["update"], found["changeSummary"]["create"]) == (1, 1)
         step = next(each for each in found["steps"] if each["op"] == "update")
@@ -223,6 +222,6 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         await workspace.up("--refresh")
         bucket = await workspace.rest.get("storage/storage/v1/b/b-1")
         assert (bucket["labels"]["a"], bucket["defaultEventBasedHold"]) == ("b", False)
-        assert (await workspace.rest.get("logging/v2/projects/p1/metrics/oom"))["filter"] == "x"
+        assert (await workspace.rest.get("secretmanager/v1/projects/p1/secrets/token"))["name"].endswith("/token")
 
     asyncio.run(in_workspace(tmp_path, drift))
