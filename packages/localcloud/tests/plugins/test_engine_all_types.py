@@ -17,7 +17,7 @@ from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.server.app import Options, open_cloud
 from localcloud.services import networks
-from localcloud.tests.idle_cloud import idle_runtimes, no_evaluator
+from localcloud.tests.idle_cloud import idle_runtimes
 from localcloud.tests.plugins.harness import create_all, declared, engine, operation_of, run
 from localcloud.tests.plugins.test_oracle_more import ARGS, Wire
 from localcloud.tests.server.test_replay import IMAGE
@@ -99,7 +99,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
     (tmp_path / "backend").mkdir()
     folder = tmp_path / "program"
     shutil.copytree(PROGRAM, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1", evaluator=no_evaluator), idle_runtimes)
+    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"), idle_runtimes)
     try:
         token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
         # docker searches for build contexts relative to its working directory, the program's folder when the local cloud starts the command there.
@@ -132,7 +132,7 @@ def free_addresses(monkeypatch):
 
 def test_every_recorded_type_lives_its_whole_life_and_leaves_nothing_without_the_engine(tmp_path):
     async def life() -> set[str]:
-        options = Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))), evaluator=no_evaluator)
+        options = Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))))
         cloud = await open_cloud(tmp_path, options, idle_runtimes)
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)

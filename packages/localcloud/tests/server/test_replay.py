@@ -17,12 +17,17 @@ GIVES_AN_ID = {
     "/iam/v1/projects/p1/serviceAccounts": {"etags": ["x"]},
 }
 """Values that the recorded requests expect from the server's own choices."""
-DISALLOWED_MOUNT, ALLOWED_MOUNT = '"/dev/shm"', '"/mnt/scratch"'
-"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes every path on."""
+REPLACED = {
+    '"/dev/shm"': '"/mnt/scratch"',
+    "vllm:kv_cache_usage_perc": "run_googleapis_com:container_billable_instance_time",
+}
+"""The store behind the recordings accepted every mount path and metric; Google refuses these, and the provider passes them on."""
 
 
 def recorded(name: str) -> list[dict]:
-    text = (ORACLE / f"{name}.jsonl").read_text().replace(DISALLOWED_MOUNT, ALLOWED_MOUNT)
+    text = (ORACLE / f"{name}.jsonl").read_text()
+    for refused, accepted in REPLACED.items():
+        text = text.replace(refused, accepted)
     return [json.loads(line) for line in text.splitlines()]
 
 

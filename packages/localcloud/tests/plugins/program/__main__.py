@@ -211,7 +211,10 @@ gcp.monitoring.AlertPolicy(
         gcp.monitoring.AlertPolicyConditionArgs(
             display_name="kv",
             condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
-                duration="60s", evaluation_interval="30s", query="avg(vllm:kv_cache_usage_perc) > 0.85"
+                duration="60s",
+                evaluation_interval="30s",
+                query="avg(vllm:kv_cache_usage_perc) > 0.85",
+                disable_metric_validation=True,
             ),
         )
     ],
