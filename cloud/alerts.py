@@ -234,7 +234,7 @@ def _notes(policies: Sequence[Item]) -> Iterator[str]:
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
         yield "The alerts have no recipient. Set alerts.email or alerts.webhook."
     if is_simulated() and any(isinstance(_row(policy), LogAlert) for policy in policies):
-        yield "The local cloud does not evaluate alerts on log lines."
+        yield "The local cloud does not evaluate alerts: those that fire were set with POST /admin/alerts."
 
 
 def _has_data(api: GoogleApi, project: str, stack: str) -> Answer[bool]:

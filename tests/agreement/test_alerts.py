@@ -16,11 +16,11 @@ from contracts.collector import (
 )
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from localcloud.ledger.entries import load
-from localcloud.services.collector_config import targets
+from localcloud.running.shims.collector import is_collector
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, Client
 from localcloud.tests.rules.alert_cases import CASES
-from localcloud.world.collector import is_collector
+from localcloud.tests.rules.collector_config import targets
 from localcloud.world.scenario import Images
 from tests.discovery_rules import sent_in
 

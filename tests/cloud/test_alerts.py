@@ -1,4 +1,4 @@
-"""Alerts of a stack, read from a local cloud that evaluates them; nothing rings is an answer only if something can."""
+"""Alerts of a stack, as a local cloud lists them; nothing rings is an answer only if something can."""
 
 import contextlib
 import os
@@ -8,16 +8,14 @@ import pytest
 from cloud import google_api
 from cloud.alerts import _needs_collector, read_alerts
 from contracts.alerts import ALERTS, LOG_ALERTS, AlertValues, MetricAlert, row_of
-from contracts.collector import collector_config
 from localcloud.environment import API_OVERRIDES
-from localcloud.tests.conftest import PROJECT
-from localcloud.tests.services.watched import V3, sidecar, watched
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import PROJECT, SCENARIO, Client
 from tests.cloud.populated import open_world, owner
 
 STACK, NAME = "x", "gemma-x"
 VALUES = AlertValues(stack=STACK, name=NAME, ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=3.0)
-IDLE, BUSY = "vllm:num_requests_waiting 0\n", "vllm:num_requests_waiting 3\n"
-CONFIG = collector_config(project=PROJECT, namespace=NAME, cluster="__run__", ports=(8000,), interval_s=30)
+HAS_DATA = f'count(last_over_time(up{{namespace="{NAME}"}}[1d]))'
 
 
 def policy(title, *, stack=STACK, values=VALUES, **changes):
@@ -61,59 +59,65 @@ def pointed_at(cloud):
         os.environ.update(before)
 
 
+class World:
+    """A local cloud with policies, and the alerts that are set as theirs."""
+
+    def __init__(self, cloud, api):
+        self._client, self._api = Client(cloud.base_url, cloud.token), api
+
+    def read(self, **more):
+        return read_alerts(self._api, stack=STACK, project=PROJECT, **more)
+
+    def add(self, *words, **more):
+        path = f"/monitoring/v3/projects/{PROJECT}/alertPolicies"
+        return self._client.ok("POST", path, policy(*words, **more))["name"]
+
+    def set(self, *alerts, data=1):
+        self._client.ok("POST", "/admin/alerts", {"alerts": alerts, "queries": {HAS_DATA: data}})
+
+
 @pytest.fixture
 def world():
-    with watched() as found, pointed_at(found.cloud) as api:
-        found.read = lambda **more: read_alerts(api, stack=STACK, project=PROJECT, **more)
-        found.add = lambda *words, **more: found.client.ok("POST", f"{V3}/alertPolicies", policy(*words, **more))
-        yield found
+    with idle_cloud.start(scenario=SCENARIO) as cloud, pointed_at(cloud) as api:
+        yield World(cloud, api)
 
 
 def test_an_overload_rings_with_its_command_until_it_ends_and_another_stacks_alert_does_not(world):
-    world.server.text = BUSY
-    world.deploy(sidecar(CONFIG))
-    for title in ("Queue waiting", "KV cache nearly full"):
-        world.add(title)
-    world.add("Queue waiting", stack="y", notificationChannels=[])
-    world.advance(5)
+    mine, _ = (world.add(title) for title in ("Queue waiting", "KV cache nearly full"))
+    theirs = world.add("Queue waiting", stack="y", notificationChannels=[])
+    opened = "2026-11-20T08:00:00.000000Z"
+    world.set({"policy": mine, "openTime": opened}, {"policy": theirs})
     found = world.read()
     assert (found.verdict, found.policies, found.unread, found.unwatched) == ("rings", 2, (), ())
     (alert,) = found.ringing
-    assert (alert.title, alert.severity, alert.closed) == ("Queue waiting", "ticket", None)
+    assert (alert.title, alert.severity, alert.opened, alert.closed) == ("Queue waiting", "ticket", opened, None)
     assert alert.command == "python -m scripts.status --stack x"
     assert alert.runbook == "docs/observability.md#queue-waiting"
     assert alert.meaning == row_of("Queue waiting").meaning
-    world.server.text = IDLE
-    world.advance(5)
+    world.set({"policy": mine, "openTime": opened, "state": "CLOSED"})
     ended = world.read(has_closed=True)
     assert (ended.verdict, list(ended.ringing)) == ("silent", [])
     assert list(world.read().closed) == [], "closed alerts are read only if asked for"
-    assert [each.opened for each in ended.closed] == [alert.opened]
-    assert ended.closed[0].closed > alert.opened
+    assert [each.opened for each in ended.closed] == [opened]
+    assert ended.closed[0].closed > opened
 
 
-def test_without_a_collector_nothing_watches_and_silence_is_unknown(world):
-    world.server.text = IDLE
-    world.deploy()
+def test_without_metrics_of_the_server_silence_is_unknown(world):
     world.add("Queue waiting")
-    world.advance(5)
+    world.set(data=None)
     found = world.read()
     assert found.verdict == "unknown"
     assert (
         "No metrics of the server arrived in the last 24 hours, so alerts that read them (1) cannot ring"
         in found.unwatched[0]
     )
-    (name, document), *_ = world.cloud.cloud.store.under("run.revisions")
-    world.run(name, {**document, "containers": [*document["containers"], sidecar(CONFIG)]}, "2c3d")
-    world.advance(5)
+    world.set()
     assert (world.read().verdict, world.read().unwatched) == ("silent", ())
 
 
 def test_policies_that_are_disabled_or_deleted_cannot_ring(world):
-    world.server.text = IDLE
-    world.deploy(sidecar(CONFIG))
     world.add("Queue waiting", enabled=False)
-    world.advance(5)
+    world.set()
     (disabled,) = world.read().unwatched
     assert disabled.startswith("Disabled, so they cannot ring: Queue waiting.")
     deleted = world.read(declared=3).unwatched[0]
@@ -123,10 +127,11 @@ def test_policies_that_are_disabled_or_deleted_cannot_ring(world):
 def test_alerts_of_log_lines_need_no_collector_and_the_note_says_what_is_not_watched(world, monkeypatch):
     monkeypatch.setenv("LOCALCLOUD_URL", "http://127.0.0.1")
     world.add(LOG_ALERTS[0].title)
+    world.set()
     found = world.read()
     assert found.verdict == "silent"
     assert [note.partition(" ")[0] for note in found.notes] == ["Without", "The", "The"]
-    assert "does not evaluate alerts on log lines" in found.notes[-1]
+    assert "does not evaluate alerts" in found.notes[-1]
 
 
 def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
@@ -135,11 +140,10 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
         assert (empty.verdict, empty.policies) == ("unknown", 0)
         assert "so nothing watches it. To create them, run `pulumi up --stack" in empty.unwatched[0]
         world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Queue waiting"))
-        without_evaluator = read_alerts(world.api, stack=STACK, project=PROJECT)
-        assert (without_evaluator.verdict, without_evaluator.policies) == ("unknown", 1)
-        # Its remedy is a build on this machine, so the answer of the cloud is complete.
-        assert without_evaluator.unread == ()
-        assert "Alert policies are not evaluated" in without_evaluator.unwatched[-1]
+        not_evaluated = read_alerts(world.api, stack=STACK, project=PROJECT)
+        assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)
+        assert not_evaluated.unread == ()
+        assert "does not evaluate alert policies" in not_evaluated.unwatched[-1]
         email = world.account("gemma-other", "managed-by=hand")
         token = world.cloud.cloud.tokens.issue_access_token(email)
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)

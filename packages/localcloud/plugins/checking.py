@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
-from localcloud.plugins.values import Asset, Path, Properties, UnknownValue, Value, is_list, is_object, render_path
+from localcloud.plugins.values import Path, Properties, UnknownValue, Value, is_list, is_object, render_path
 
 DEFAULTS_KEY: Final = "__defaults"
 """The input in which the real provider lists the defaults that Check set. It distinguishes a chosen name from one that the program set."""
@@ -23,7 +23,6 @@ _TYPES: Final[Mapping[ValueKind, type | tuple[type, ...]]] = {
     ValueKind.BLOCK: dict,
     ValueKind.LIST: list,
     ValueKind.SET: list,
-    ValueKind.ASSET: Asset,
 }
 _NAMES: Final[Mapping[type | tuple[type, ...], str]] = {
     bool: "true or false",
@@ -31,7 +30,6 @@ _NAMES: Final[Mapping[type | tuple[type, ...], str]] = {
     str: "a text",
     list: "a list",
     dict: "an object",
-    Asset: "an asset",
 }
 
 

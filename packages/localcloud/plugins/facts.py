@@ -29,7 +29,6 @@ from localcloud.plugins.values import Value
 class Recorded(TypedDict, total=False):
     """Facts about one property from recordings: keywords of PropertySpec, except those in the schema."""
 
-    kind: ValueKind
     api: str
     local: bool
     autoname: bool

@@ -20,7 +20,7 @@ from localcloud.plugins.lifecycle import (
     ResourceType,
     UpdateRequest,
 )
-from localcloud.plugins.overlay import lifecycle_of, resource_type
+from localcloud.plugins.overlay import resource_type
 from localcloud.plugins.rest import PluginError, Rest, RestTransport
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_list, is_object, text_of
 
@@ -158,12 +158,12 @@ class GcpSession:
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Create a resource."""
-        return await lifecycle_of(type_name).create(self.context.limited(limit_s), _bare(inputs))
+        return await resource_type(type_name).lifecycle.create(self.context.limited(limit_s), _bare(inputs))
 
     async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Read a resource. A read without inputs is an import."""
         entry = resource_type(type_name)
-        created = await lifecycle_of(type_name).read(self.context, resource_id, state if inputs else {})
+        created = await entry.lifecycle.read(self.context, resource_id, state if inputs else {})
         if created is None:
             return None
         if inputs:
@@ -178,7 +178,7 @@ class GcpSession:
         """Send exactly the changes that `diff` finds."""
         changed = self.diff(type_name, state, news).changed
         wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
-        return await lifecycle_of(type_name).update(self.context.limited(limit_s), wanted)
+        return await resource_type(type_name).lifecycle.update(self.context.limited(limit_s), wanted)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
         """Delete a resource, unless `deletionPolicy` is ABANDON or PREVENT."""
@@ -189,7 +189,7 @@ class GcpSession:
             raise PluginError(
                 f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT. Set it to DELETE and run `pulumi up` first"
             )
-        await lifecycle_of(type_name).delete(self.context.limited(limit_s), resource_id, state)
+        await resource_type(type_name).lifecycle.delete(self.context.limited(limit_s), resource_id, state)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
         """Answer a data source."""

@@ -149,9 +149,9 @@ class TypeOverlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceType:
-    """One resource type, ready to use. Without a `lifecycle` it can only be checked and compared."""
+    """One resource type, ready to use."""
 
     type_name: str
     fields: PropertySpecs
-    lifecycle: Lifecycle | None = None
+    lifecycle: Lifecycle
     foresee: Foresee | None = None

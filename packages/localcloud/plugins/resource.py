@@ -1,4 +1,4 @@
-"""The lifecycle of an ordinary resource: POST to a collection, GET, PATCH or PUT, DELETE, with or without long-running operations.
+"""The lifecycle of an ordinary resource: POST to a collection, GET, PATCH, DELETE, with or without long-running operations.
 
 Most entries of the table are just a `RestResource`.
 """
@@ -50,7 +50,6 @@ class RestResource:
     create_query: Mapping[str, str] = field(default_factory=dict[str, str])
     delete_query: Mapping[str, str] = field(default_factory=dict[str, str])
     wait: Wait = Wait.NOT
-    update_method: str = "PATCH"
     mask: Mask = Mask.NONE
     keeps_failed: bool = False
 
@@ -146,7 +145,7 @@ class RestResource:
         return parse_id(self.id_template, resource_id, self.noun) if self.id_template else {}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Send the PATCH or PUT, wait for its operation and read the resource. Changes of local properties send nothing."""
+        """Send the PATCH, wait for its operation and read the resource. Changes of local properties send nothing."""
         given = given_after(wanted)
         sent = self.sent(wanted.changed)
         if sent or (self.mask is Mask.NONE and not wanted.changed):
@@ -154,7 +153,7 @@ class RestResource:
             path = self.item_path(context, {**wanted.state, **wanted.inputs}, wanted.id)
             query = {"updateMask": ",".join(sent)} if self.mask is Mask.CHANGED else {}
             doing = f"updating {self.noun} {wanted.id!r}"
-            answer = await context.rest.call(self.update_method, path, query=query, body=body, doing=doing)
+            answer = await context.rest.call("PATCH", path, query=query, body=body, doing=doing)
             try:
                 await self.finish(context, "Updating", answer, path)
             except OperationError as error:

@@ -185,20 +185,7 @@ class Rest:
         """Send a JSON request and return the JSON object of the response. Raises RestError, which names the action, and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
-        return await self.send(method, path, query=query or {}, headers=headers, body=data, doing=doing)
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        doing: str = "",
-    ) -> Object:
-        """Send any request and return the JSON object of the response. Raises RestError and PluginError."""
-        reply = await self._with_retries(method, path, query, {**self._identity, **headers}, body)
+        reply = await self._with_retries(method, path, query or {}, {**self._identity, **headers}, data)
         parsed = _parse(reply.text)
         if reply.status >= _SUCCESS_BELOW:
             raise _api_error(reply.status, parsed, reply.text, doing)

@@ -26,7 +26,6 @@ class ValueKind(Enum):
     BLOCK = "an object"
     LIST = "a list"
     SET = "a list in any order"
-    ASSET = "a file or text asset"
 
 
 class UnsetValue(Enum):

@@ -18,14 +18,6 @@ class UnknownValue(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asset:
-    """A file or text passed as a value. Exactly one of `text` and `path` is set."""
-
-    text: str | None = None
-    path: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class SecretValue:
     """A value that the engine encrypts in the state and hides in its output. Its repr does not show it."""
@@ -36,9 +28,7 @@ class SecretValue:
         return "SecretValue(...)"
 
 
-Value: TypeAlias = (
-    None | bool | int | float | str | UnknownValue | Asset | SecretValue | list["Value"] | dict[str, "Value"]
-)
+Value: TypeAlias = None | bool | int | float | str | UnknownValue | SecretValue | list["Value"] | dict[str, "Value"]
 Properties: TypeAlias = dict[str, Value]
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -47,8 +37,10 @@ UNKNOWN: Final = UnknownValue.UNKNOWN
 # Signatures of the Pulumi wire format (github.com/pulumi/pulumi, sdk/go/common/resource/sig and plugin/rpc.go).
 _SIGNATURE: Final = "4dabf18193072939515e22adb298388d"
 _SECRET: Final = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the wire format's marker of a secret, not one itself
-_ASSET: Final = "c44067f5952c0a294b673a41bacd8c17"
-_ARCHIVE: Final = "0def7320c3a5731c473e5ecbe6d01bc7"
+_UNSUPPORTED: Final = {
+    "c44067f5952c0a294b673a41bacd8c17": "an asset",
+    "0def7320c3a5731c473e5ecbe6d01bc7": "an archive",
+}
 _RESOURCE: Final = "5cf8f73096256a8f31e491e813e4eb8e"
 _OUTPUT: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 _UNKNOWN_OUT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -119,22 +111,10 @@ def _from_object(struct: struct_pb2.Struct) -> Value:
     if signature == _OUTPUT:
         inner = _from_value(struct.fields["value"]) if "value" in struct.fields else UNKNOWN
         return SecretValue(inner) if struct.fields["secret"].bool_value else inner
-    if signature == _ASSET:
-        return _from_asset(struct)
     if signature == _RESOURCE:
         return struct.fields["id"].string_value if "id" in struct.fields else UNKNOWN
-    kind = "an archive" if signature == _ARCHIVE else "a value of an unknown kind"
-    raise UnsupportedValueError(
-        f"the stand-in providers do not support {kind}. Pass a file, a text asset or plain values"
-    )
-
-
-def _from_asset(struct: struct_pb2.Struct) -> Asset:
-    if struct.fields["path"].string_value:
-        return Asset(path=struct.fields["path"].string_value)
-    if struct.fields["uri"].string_value:
-        raise UnsupportedValueError("the stand-in providers do not fetch remote assets. Use a file or a text asset")
-    return Asset(text=struct.fields["text"].string_value)
+    kind = _UNSUPPORTED.get(signature, "a value of an unknown kind")
+    raise UnsupportedValueError(f"the stand-in providers do not support {kind}. Pass plain values")
 
 
 def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one return per kind of value
@@ -149,8 +129,6 @@ def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one return p
             return struct_pb2.Value(string_value=value)
         case UnknownValue():
             return struct_pb2.Value(string_value=_UNKNOWN_OUT)
-        case Asset():
-            return struct_pb2.Value(struct_value=_asset_struct(value))
         case SecretValue():
             fields = {_SIGNATURE: struct_pb2.Value(string_value=_SECRET), "value": _to_value(value.value)}
             return struct_pb2.Value(struct_value=struct_pb2.Struct(fields=fields))
@@ -158,13 +136,6 @@ def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one return p
             return struct_pb2.Value(list_value=struct_pb2.ListValue(values=[_to_value(item) for item in value]))
         case dict():
             return struct_pb2.Value(struct_value=to_struct(value))
-
-
-def _asset_struct(asset: Asset) -> struct_pb2.Struct:
-    fields = {_SIGNATURE: struct_pb2.Value(string_value=_ASSET)}
-    name, text = ("path", asset.path) if asset.path is not None else ("text", asset.text)
-    fields[name] = struct_pb2.Value(string_value=text or "")
-    return struct_pb2.Struct(fields=fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
 Rules that depend on other resources, on quota or on the state are in `localcloud.services`.
 """
 
-import ipaddress
 import re
 import tomllib
 from collections import defaultdict
@@ -15,27 +14,17 @@ from importlib.resources import files
 from typing import cast
 from uuid import UUID
 
-from localcloud.json_values import JsonObject, as_list, as_object, part, parts, strings
+from localcloud.json_values import JsonObject, part, parts, strings
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_ANNOTATION_KEY = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 _PROMETHEUS_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SECRET_VERSION = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _PORT_OR_RANGE = re.compile(r"\d+(-\d+)?")
 _MAX_PORT = 65_535
-_MAX_MODE = 0o777
 _MAX_VARIABLE_NAME = 32_768
-_MAX_ANNOTATION_BYTES = 16 * 1024
 _MAX_CONTENT, _MAX_CONTENT_BYTES, _MAX_SUBJECT_BYTES = 8192, 10_240, 10_240
 _MAX_COLUMNS = 48
-_CENTURY_S = 100 * 365 * 24 * 3600
-_MIN_ROTATION_S, _MAX_ROTATION_S = 3600, 3_153_600_000
-_UNIQUE_LOCAL = ipaddress.IPv6Network("fd20::/20")
-_PRIVATE_ASNS = (range(64_512, 65_535), range(4_200_000_000, 4_294_967_295))
-"""RFC 6996."""
 _SAME_TEXT = {"compute.v1": "compute.beta"}
-_PARTNER_ASN = 16_550
-"""The ASN that Google requires with Partner Interconnect (Cloud Router's documentation)."""
 
 
 _CHECKS: dict[str, Callable[[JsonObject], bool]] = {}
@@ -64,44 +53,9 @@ def broken(document: str, schema: str, value: JsonObject) -> Iterator[StatedRule
             yield rule
 
 
-def _power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
-
-
-def _seconds(text: object) -> float:
-    return float(str(text).removesuffix("s"))
-
-
-@_check
-def _annotations_named(secret: JsonObject) -> bool:
-    return all(_ANNOTATION_KEY.fullmatch(key) for key in part(secret, "annotations"))
-
-
-@_check
-def _annotations_small(secret: JsonObject) -> bool:
-    sizes = (len(key.encode()) + len(str(value).encode()) for key, value in part(secret, "annotations").items())
-    return sum(sizes) < _MAX_ANNOTATION_BYTES
-
-
-@_check
-def _aliases_named(secret: JsonObject) -> bool:
-    return all(alias[:1].isalpha() and alias not in {"latest", "NEW"} for alias in part(secret, "versionAliases"))
-
-
-@_check
-def _rotation_period(rotation: JsonObject) -> bool:
-    period = rotation.get("rotationPeriod")
-    return period is None or _MIN_ROTATION_S <= _seconds(period) <= _MAX_ROTATION_S
-
-
 @_check
 def _short_name(variable: JsonObject) -> bool:
     return len(variable.get("name") or "") <= _MAX_VARIABLE_NAME
-
-
-@_check
-def _secret_items(source: JsonObject) -> bool:
-    return all(item.get("path") and item.get("version") for item in parts(source, "items"))
 
 
 @_check
@@ -126,83 +80,6 @@ def _ports(firewall: JsonObject) -> bool:
 
 
 @_check
-def _firewall_log(log: JsonObject) -> bool:
-    return not log.get("metadata") or bool(log.get("enable"))
-
-
-@_check
-def _unique_local(network: JsonObject) -> bool:
-    try:
-        block = ipaddress.IPv6Network(network.get("internalIpv6Range") or "fd20::/48")
-    except ValueError:
-        return False
-    return block.prefixlen == 48 and block.subnet_of(_UNIQUE_LOCAL)  # noqa: PLR2004 - as in the sentence
-
-
-@_check
-def _private_asn(bgp: JsonObject) -> bool:
-    asn = int(bgp.get("asn") or _PARTNER_ASN)
-    return asn == _PARTNER_ASN or any(asn in private for private in _PRIVATE_ASNS)
-
-
-@_check
-def _dynamic_minimum(nat: JsonObject) -> bool:
-    least = int(nat.get("minPortsPerVm") or 32)
-    return not nat.get("enableDynamicPortAllocation") or (least >= 32 and _power_of_two(least))  # noqa: PLR2004 - as in the sentence
-
-
-@_check
-def _dynamic_maximum(nat: JsonObject) -> bool:
-    most, least = int(nat.get("maxPortsPerVm") or 0), int(nat.get("minPortsPerVm") or 0)
-    return not (nat.get("enableDynamicPortAllocation") and most) or (_power_of_two(most) and most > (least or 63))
-
-
-@_check
-def _automatic_addresses(nat: JsonObject) -> bool:
-    return nat.get("natIpAllocateOption") != "AUTO_ONLY" or not nat.get("natIps")
-
-
-def _lifecycle_rules(bucket: JsonObject) -> list[JsonObject]:
-    return [as_object(rule) for rule in as_list(part(bucket, "lifecycle").get("rule"))]
-
-
-@_check
-def _storage_classes(bucket: JsonObject) -> bool:
-    actions = [part(rule, "action") for rule in _lifecycle_rules(bucket)]
-    return all(action.get("type") != "SetStorageClass" or action.get("storageClass") for action in actions)
-
-
-@_check
-def _noncurrent_days(bucket: JsonObject) -> bool:
-    conditions = [part(rule, "condition") for rule in _lifecycle_rules(bucket)]
-    return all(int(condition.get("daysSinceNoncurrentTime") or 0) >= 0 for condition in conditions)
-
-
-@_check
-def _retention(bucket: JsonObject) -> bool:
-    period = part(bucket, "retentionPolicy").get("retentionPeriod")
-    return period is None or 0 < int(period) < _CENTURY_S
-
-
-@_check
-def _tpu_block(node: JsonObject) -> bool:
-    try:
-        return ipaddress.ip_network(node.get("cidrBlock") or "10.0.0.0/29").prefixlen == 29  # noqa: PLR2004 - as in the sentence
-    except ValueError:
-        return False
-
-
-@_check
-def _kept_versions(policy: JsonObject) -> bool:
-    return not policy.get("mostRecentVersions") or policy.get("action") == "KEEP"
-
-
-@_check
-def _cleanup_names(repository: JsonObject) -> bool:
-    return all(len(key) < 128 for key in part(repository, "cleanupPolicies"))  # noqa: PLR2004 - as in the sentence
-
-
-@_check
 def _secret_version(login: JsonObject) -> bool:
     return (
         _SECRET_VERSION.fullmatch(login.get("passwordSecretVersion") or "projects/p/secrets/s/versions/1") is not None
@@ -222,18 +99,6 @@ def _container_port(port: JsonObject) -> bool:
 @_check
 def _network_or_subnetwork(interface: JsonObject) -> bool:
     return bool(interface.get("network") or interface.get("subnetwork"))
-
-
-@_check
-def _default_mode(source: JsonObject) -> bool:
-    return 0 <= int(source.get("defaultMode") or 0) <= _MAX_MODE
-
-
-@_check
-def _upstream_policies(repository: JsonObject) -> bool:
-    return repository.get("mode", "STANDARD_REPOSITORY") != "STANDARD_REPOSITORY" or not part(
-        repository, "virtualRepositoryConfig"
-    ).get("upstreamPolicies")
 
 
 @_check
@@ -300,10 +165,6 @@ def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
             return lambda value: present in value
         case {"within": _} | {"least": _} | {"longest": _}:
             return _limit(key, row)
-        case {"not_with": others}:
-            return lambda value: not value.get(key) or not any(value.get(other) for other in others)
-        case {"needs": [first, second]}:
-            return lambda value: not value.get(first) or bool(value.get(second))
         case _:
             raise ValueError(f"The rule of {row['of']} and {key!r} has no check.")
 

@@ -7,11 +7,9 @@ variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU,
 import asyncio
 import json
 import re
-import secrets as random
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -26,7 +24,7 @@ from localcloud.services.run_limits import memory_gib
 from localcloud.world import run_messages
 from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
-from localcloud.world.runtime import RevisionFailedError, RevisionSpec, RunningInstance
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""
@@ -50,7 +48,6 @@ _RESTART_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
-_IDENTITY_BYTES: Final = 40
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
 loads models on this platform (2026). No figure was found on Google's pages."""
@@ -90,8 +87,6 @@ class _Instance:
     port: int
     limits: Limits
     server: Server | None = None
-    identity: str = ""
-    """The instance's id on Cloud Run, new for each server."""
     ready: bool = True
     """Result of the readiness probe; True without one."""
     watcher: asyncio.Task[None] | None = None
@@ -182,19 +177,6 @@ class SimulatedRevisions:
             await instance.server.stop()
         if instance.starter is not None:
             await instance.starter.stop()
-
-    def instances(self) -> list[RunningInstance]:
-        """Return the instances whose server runs now."""
-        return [
-            RunningInstance(
-                revision=item.spec,
-                url=item.url,
-                identity=item.identity,
-                read_secret=partial(self._secret, item.spec),
-            )
-            for item in self._instances.values()
-            if item.server is not None and item.server.running
-        ]
 
     def _prepare(self, revision: RevisionSpec, template: "_TemplateReader") -> _Instance:
         secrets: list[str] = []
@@ -362,7 +344,6 @@ class SimulatedRevisions:
 
     async def _server(self, instance: _Instance) -> Server:
         name = instance.spec.name
-        instance.identity = random.token_hex(_IDENTITY_BYTES)
         command, environment = instance.command, instance.environment
         if instance.starter is not None:
             instance.volumes.empty()

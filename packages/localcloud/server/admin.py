@@ -14,7 +14,7 @@ from localcloud.rest.call import merged
 from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.server.guard import operator_only
 from localcloud.services import compute_instances
-from localcloud.services.evaluating import Monitor
+from localcloud.services.incidents import set_alerts
 from localcloud.services.logins import check_login
 from localcloud.services.projects import ensure_project
 from localcloud.services.quota_preferences import prefer
@@ -40,7 +40,6 @@ _LABELLED: dict[str, str] = {
     "monitoring.notificationChannels": "userLabels",
     "monitoring.alertPolicies": "userLabels",
     "monitoring.dashboards": "labels",
-    "logging.metrics": "labels",
 }
 """Kinds of resources, with the field of their labels."""
 
@@ -52,12 +51,10 @@ class Admin:
         self,
         cloud: Cloud,
         log: Iterable[JsonObject],
-        monitor: Monitor,
         machine_address: Callable[[str, int], tuple[str, int] | None],
     ) -> None:
         self._cloud = cloud
         self._log = log
-        self._monitor = monitor
         self._machine_address = machine_address
 
     def routes(self) -> list[web.RouteDef]:
@@ -82,21 +79,19 @@ class Admin:
             web.post("/admin/reboot", self.reboot),
             web.get("/admin/charges", self.charges),
             web.get("/admin/downloads", self.downloads),
-            web.get("/admin/collectors", self.collectors),
-            web.get("/admin/notifications", self.notifications),
+            web.post("/admin/alerts", self.alerts),
             web.get("/admin/tunnel", self.tunnel),
             web.get("/admin/ssh", self.ssh),
         ]
 
     async def overview(self, _request: web.Request) -> web.Response:
-        """Return the project, the base URL, whether alert policies are evaluated, and the routes."""
+        """Return the project, the base URL and the routes."""
         paths = sorted({f"{route.method} {route.path}" for route in self.routes()})
         return web.json_response(
             {
                 "simulated": True,
                 "project": self._cloud.project,
                 "url": self._cloud.base_url,
-                "alerts": self._monitor.status,
                 "routes": paths,
             }
         )
@@ -140,13 +135,12 @@ class Admin:
         )
 
     async def advance(self, request: web.Request) -> web.Response:
-        """Advance the time by `{"seconds": N}`, for waits, lifetimes and alert policies: each skipped round is evaluated before the answer."""
+        """Advance the time by `{"seconds": N}`, for waits and lifetimes."""
         amount = (await json_object(request)).get("seconds")
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
             return _refusal(f"POST /admin/advance: seconds is {amount!r}, expected a number of 0 or more.")
         self._cloud.timeline.advance(float(amount))
         self._cloud.changed.set()
-        await self._monitor.catch_up()
         return await self.clock(request)
 
     async def requests(self, request: web.Request) -> web.Response:
@@ -215,13 +209,12 @@ class Admin:
         """Return the number of bytes that each account has read of each Cloud Storage object since the start."""
         return web.json_response({"downloads": self._cloud.downloads.rows()})
 
-    async def collectors(self, _request: web.Request) -> web.Response:
-        """Return what the deployed collectors scrape, and why some store nothing."""
-        return web.json_response(self._monitor.collectors())
-
-    async def notifications(self, _request: web.Request) -> web.Response:
-        """Return the notifications of alert policies since the start: channel, outcome, body. E-mails are only recorded."""
-        return web.json_response({"notifications": list(self._monitor.notifier.sent)})
+    async def alerts(self, request: web.Request) -> web.Response:
+        """Replace the incidents of a project, `{"alerts": [{"policy": NAME, "state": "OPEN"}]}`, and the `queries`: PROMQL to a number or null."""
+        try:
+            return web.json_response(set_alerts(self._cloud, await json_object(request)))
+        except CloudError as error:
+            return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
 
     async def ssh(self, request: web.Request) -> web.Response:
         """Return an empty object if ?account=EMAIL can log in to ?node=FULL_NAME with SSH through IAP, otherwise 403."""

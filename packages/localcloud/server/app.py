@@ -10,7 +10,6 @@ from aiohttp import hdrs, web
 from localcloud import services
 from localcloud.json_values import JsonObject
 from localcloud.rest.bodies import LONGEST_BYTES
-from localcloud.rules import program
 from localcloud.server.admin import Admin
 from localcloud.server.dispatch import Dispatcher
 from localcloud.server.guard import google_errors, loopback_only
@@ -18,7 +17,6 @@ from localcloud.server.hub import Hub
 from localcloud.server.registry import Registry
 from localcloud.services import iam
 from localcloud.services.compute_instances import resume as resume_instances
-from localcloud.services.evaluating import Monitor
 from localcloud.services.projects import ensure_project
 from localcloud.services.run import resume as resume_run
 from localcloud.services.tpu import resume as resume_tpu
@@ -34,16 +32,12 @@ _SHUTDOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a cloud. `port` 0: the port of the last run on the same state, or any free port.
-
-    `evaluator` returns the program that evaluates alert policies, or None if it is not built.
-    """
+    """Options of a cloud. `port` 0: the port of the last run on the same state, or any free port."""
 
     project: str = DEFAULT_PROJECT
     speed: float = DEFAULT_SPEED
     scenario: Scenario = field(default_factory=Scenario)
     port: int = 0
-    evaluator: Callable[[], Path | None] = program.found
 
 
 RuntimeFactory = Callable[[Cloud], Runtimes]
@@ -56,7 +50,6 @@ class OpenCloud:
     cloud: Cloud
     base_url: str
     credentials: Path
-    monitor: Monitor
     _runner: web.AppRunner
 
     def routes(self) -> list[tuple[str, str]]:
@@ -68,7 +61,6 @@ class OpenCloud:
         """Stop all processes and close the cloud."""
         await self._runner.cleanup()
         await self.cloud.cancel()
-        await self.monitor.close()
         await _stop_all(self.cloud)
         await self.cloud.close()
 
@@ -77,12 +69,10 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     """Open the state folder and listen on the loopback address. The caller creates the folder, and locks it if it is shared."""
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
-    monitor = Monitor(cloud, options.evaluator)
-    dispatcher = Dispatcher(cloud, services.handlers(cloud, monitor))
+    dispatcher = Dispatcher(cloud, services.handlers(cloud))
     admin = Admin(
         cloud,
         dispatcher.log,
-        monitor,
         lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
     )
     # Uploads are streamed to disk without a limit. For other bodies, one byte over the limit is too long.
@@ -101,11 +91,10 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
     credentials = _bootstrap(cloud)
     cloud.attach(runtimes(cloud))
     cloud.spawn(_keep_time(cloud))
-    cloud.spawn(monitor.run())
     await resume_run(cloud)
     resume_tpu(cloud)
     resume_instances(cloud)
-    return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, monitor=monitor, _runner=runner)
+    return OpenCloud(cloud=cloud, base_url=cloud.base_url, credentials=credentials, _runner=runner)
 
 
 async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:

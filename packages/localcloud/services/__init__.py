@@ -22,13 +22,12 @@ from localcloud.services import (
     storage,
     tpu,
 )
-from localcloud.services.evaluating import Monitor
 from localcloud.world.cloud import Cloud
 
 
-def handlers(cloud: Cloud, monitor: Monitor | None = None) -> dict[str, Handler]:
-    """Return all modeled methods. `monitor` evaluates the alert policies, by default one of the handlers' own."""
-    found: dict[str, Handler] = monitoring.handlers(cloud, monitor or Monitor(cloud))
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return all modeled methods."""
+    found: dict[str, Handler] = {}
     for module in (
         artifactregistry,
         billing,
@@ -38,6 +37,7 @@ def handlers(cloud: Cloud, monitor: Monitor | None = None) -> dict[str, Handler]
         iam_roles,
         kms,
         logs,
+        monitoring,
         orgpolicies,
         oslogin,
         price_catalog,

@@ -1,20 +1,17 @@
 """Cloud Monitoring's time series of one metric: billed instance time of Cloud Run services."""
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call
 from localcloud.rest.errors import CloudError
-from localcloud.rules.evaluator import Scrape
 from localcloud.services.run_deployments import REVISIONS, SERVICES
 from localcloud.services.service import ApiService, listing, method
 from localcloud.world.cloud import Cloud
 from localcloud.world.timeline import rfc3339
 
 METRIC = "run.googleapis.com/container/billable_instance_time"
-_PROMQL_NAME = "run_googleapis_com:container_billable_instance_time"
 _LAG = timedelta(seconds=210)
 """Google samples most metrics once a minute and shows them some minutes later; this value is assumed."""
 _COMPARED = re.compile(r'([a-z_.]+)\s*=\s*"([^"]*)"')
@@ -34,7 +31,7 @@ class UseOfInstances(ApiService):
         found: list[tuple[str, JsonObject]] = []
         for name, _ in self._store.under(SERVICES, f"{call.name}/locations/"):
             _, project, _, location, _, service = name.split("/")
-            ready = ready_since(self._cloud, name)
+            ready = _ready_since(self._cloud, name)
             labels = {"project_id": project, "location": location, "service_name": service}
             chosen = all(labels[key] == wanted.get(f"resource.labels.{key}", labels[key]) for key in labels)
             if chosen and ready is not None and ready < end:
@@ -45,7 +42,7 @@ class UseOfInstances(ApiService):
         return {**listing({}, "timeSeries", found), "unit": "s"}
 
 
-def ready_since(cloud: Cloud, service: str) -> datetime | None:
+def _ready_since(cloud: Cloud, service: str) -> datetime | None:
     """Return when the first revision of a service became ready, or None."""
     moments = [
         datetime.fromisoformat(str(condition["lastTransitionTime"]))
@@ -54,20 +51,6 @@ def ready_since(cloud: Cloud, service: str) -> datetime | None:
         if condition.get("type") == "Ready" and condition.get("state") == "CONDITION_SUCCEEDED"
     ]
     return min(moments, default=None)
-
-
-def billed(cloud: Cloud, at: datetime) -> Iterator[tuple[str, Scrape]]:
-    """Yield project and series of each service's billed time so far, under the metric's name in PromQL. Google writes it without a collector.
-
-    Names in PromQL: cloud.google.com/monitoring/promql/promql-mapping, "run.googleapis.com/container/billable_instance_time".
-    """
-    for name, _ in cloud.store.under(SERVICES):
-        _, project, _, location, _, service = name.split("/")
-        since = ready_since(cloud, name)
-        if since is not None and since <= at:
-            labels = {"project_id": project, "location": location, "service_name": service}
-            text = f"{_PROMQL_NAME} {(at - since).total_seconds()}\n"
-            yield project, Scrape(text=text, resource={"monitored_resource": "cloud_run_revision", **labels})
 
 
 def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:

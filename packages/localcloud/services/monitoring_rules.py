@@ -7,12 +7,18 @@ Messages that were seen: hashicorp/terraform-provider-google#5499 and #16914 (la
 from collections.abc import Mapping
 from typing import Final
 
+import promql_parser
+
 from localcloud.json_values import JsonObject, part, parts
 from localcloud.rest import log_filters
 from localcloud.rest.errors import CloudError
 from localcloud.services.checks import check_labels
+from localcloud.world.timeline import seconds
 
 _MAX_CONDITIONS: Final = 6
+_INTERVAL_S: Final = 30
+"""Seconds of which each evaluationInterval is a multiple."""
+_EQUAL: Final = promql_parser.MatchOp.Equal
 _CHANNEL_LABELS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "email": (frozenset({"email_address"}), frozenset()),
     "google_chat": (frozenset({"space"}), frozenset()),
@@ -29,6 +35,10 @@ _ALONE: Final[Mapping[str, str]] = {
     "conditionMonitoringQueryLanguage": "If condition_monitoring_query_language is present, it must be the only condition.",
 }
 """Kinds of conditions that exclude others, with Google's message."""
+
+
+class ExpressionError(Exception):
+    """An expression is not PromQL. The message states why."""
 
 
 def invalid(path: str, value: object, reason: str) -> CloudError:
@@ -59,7 +69,7 @@ def check_channel(channel: JsonObject) -> None:
 
 
 def check_policy(policy: JsonObject) -> None:
-    """Reject a policy by its conditions, combiner, limit of notifications and labels. PromQL expressions are checked elsewhere."""
+    """Reject a policy by its conditions, combiner, limit of notifications and labels."""
     conditions = parts(policy, "conditions")
     path = "alert_policy.conditions"
     if not conditions:
@@ -73,8 +83,46 @@ def check_policy(policy: JsonObject) -> None:
     for kind, message in _ALONE.items():
         if len(conditions) > 1 and any(kind in condition for condition in conditions):
             raise CloudError.field(path, message)
+    for index, condition in enumerate(conditions):
+        if "conditionPrometheusQueryLanguage" in condition:
+            promql = part(condition, "conditionPrometheusQueryLanguage")
+            _check_promql(promql, f"{path}[{index}].condition_prometheus_query_language")
     _check_log_condition(policy, part(conditions[0], "conditionMatchedLog"))
     check_labels(policy.get("userLabels"), "alert_policy.user_labels")
+
+
+def _check_promql(promql: JsonObject, path: str) -> None:
+    """Reject a PromQL condition as Google does (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
+    expression = str(promql.get("query") or "")
+    if seconds(str(promql.get("duration") or "0s")) < 0:
+        raise invalid(f"{path}.duration", promql["duration"], "must not be negative")
+    interval = str(promql.get("evaluationInterval") or f"{_INTERVAL_S}s")
+    if seconds(interval) <= 0 or seconds(interval) % _INTERVAL_S:
+        raise invalid(f"{path}.evaluation_interval", interval, f"must be a positive multiple of {_INTERVAL_S} seconds")
+    try:
+        metrics = metrics_in(expression)
+    except ExpressionError as error:
+        raise invalid(f"{path}.query", expression, str(error)) from None
+    # Google's own metrics exist before their first point. Here, nothing writes others.
+    unknown = [metric for metric in metrics if "_googleapis_com:" not in metric]
+    if unknown and not promql.get("disableMetricValidation"):
+        raise invalid(f"{path}.query", expression, f"no such metric: {', '.join(unknown)}")
+
+
+def metrics_in(expression: str) -> list[str]:
+    """Return the metrics that a PromQL expression selects by name. Raises ExpressionError if it does not parse."""
+    found: set[str] = set()
+
+    def visit(node: promql_parser.Expr) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            named = [each.value for each in node.matchers.matchers if each.name == "__name__" and each.op == _EQUAL]
+            found.update([node.name] if node.name else named)
+
+    try:
+        promql_parser.walk(promql_parser.parse(expression), visit)
+    except ValueError as error:
+        raise ExpressionError(f"parse error: {error}") from None
+    return sorted(found)
 
 
 def _check_log_condition(policy: JsonObject, matched: JsonObject) -> None:

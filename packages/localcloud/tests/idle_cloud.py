@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
-from localcloud.services.evaluating import Monitor
 from localcloud.world import oauth, run_messages
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import (
@@ -19,7 +18,6 @@ from localcloud.world.runtime import (
     MachineSpec,
     RevisionFailedError,
     RevisionSpec,
-    RunningInstance,
 )
 from localcloud.world.scenario import Scenario
 
@@ -37,8 +35,6 @@ class IdleRevisions:
 
     def __init__(self) -> None:
         self.running: set[str] = set()
-        self.serving: list[RunningInstance] = []
-        """The instances that a test lets run."""
 
     async def start(self, revision: RevisionSpec) -> str:
         """Return a unique URL where nothing listens."""
@@ -56,10 +52,6 @@ class IdleRevisions:
         del url
         await asyncio.sleep(0)
         self.running.discard(name)
-
-    def instances(self) -> Sequence[RunningInstance]:
-        """Return the instances that a test stored in `serving`."""
-        return self.serving
 
 
 class FailingRevisions(IdleRevisions):
@@ -115,8 +107,6 @@ class IdleMachines:
         self.machines: dict[str, MachineSpec] = {}
         self.metadata: dict[str, dict[str, str]] = {}
         self.attributes: dict[str, dict[str, dict[str, str]]] = {}
-        self.collecting: dict[str, list[str]] = {}
-        """The configurations of the collectors that a test lets run, by machine."""
         self.listening: dict[int, tuple[str, int]] = {}
         """Where a test listens, by the machines' port."""
 
@@ -150,10 +140,6 @@ class IdleMachines:
         """Return the address that a test stored in `listening`."""
         return self.address(name, port)
 
-    def collectors(self, name: str) -> Sequence[str]:
-        """Return the configurations that a test stored in `collecting`."""
-        return self.collecting.get(name, [])
-
     async def stop(self, name: str) -> None:
         """Remove the record."""
         await asyncio.sleep(0)
@@ -180,11 +166,6 @@ class FailingMachines(IdleMachines):
         await super().stop(name)
 
 
-def no_evaluator() -> Path | None:
-    """Return None: alert policies are only stored, whether the evaluator is built or not."""
-    return None
-
-
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
     """Return runtimes that run nothing: revisions are ready immediately, and machines are only records."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
@@ -202,7 +183,6 @@ class Started:
     routes: list[tuple[str, str]]
     """Verb and path of the local cloud's own routes."""
     cloud: Cloud
-    monitor: Monitor
     loop: asyncio.AbstractEventLoop
 
 
@@ -214,12 +194,8 @@ def start(
     speed: float = DEFAULT_SPEED,
     scenario: Scenario | None = None,
     runtimes: RuntimeFactory = idle_runtimes,
-    evaluator: Path | None = None,
 ) -> Generator[Started]:
-    """Run a cloud in a thread during the block. Without a state folder, use a temporary one.
-
-    Alert policies are only stored unless a test gives the evaluator's program, so that other tests do the same with and without one.
-    """
+    """Run a cloud in a thread during the block. Without a state folder, use a temporary one."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="localcloud-"))) if state is None else state
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +203,7 @@ def start(
         if not credentials.exists():  # the cloud keeps the key of an existing file
             credentials.touch(mode=0o600)
             credentials.write_text(json.dumps({"private_key": _operators_key()}), encoding="utf-8")
-        options = Options(project=project, speed=speed, scenario=scenario or Scenario(), evaluator=lambda: evaluator)
+        options = Options(project=project, speed=speed, scenario=scenario or Scenario())
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="localcloud", daemon=True)
         thread.start()
@@ -244,7 +220,6 @@ def start(
                     token=token,
                     routes=opened.routes(),
                     cloud=opened.cloud,
-                    monitor=opened.monitor,
                     loop=loop,
                 )
             finally:

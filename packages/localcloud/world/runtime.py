@@ -30,21 +30,6 @@ class RevisionSpec:
     template: Mapping[str, Json]
 
 
-def _no_secret(secret: str, version: str) -> str:
-    raise RevisionFailedError(f"Secret {secret}/versions/{version} was not found")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningInstance:
-    """An instance of a revision whose serving container runs. `identity` is the instance's id: a replaced instance has a new one."""
-
-    revision: RevisionSpec
-    url: str
-    identity: str
-    read_secret: Callable[[str, str], str] = _no_secret
-    """Returns the payload of a secret (id or full name) and version for the revision's service account. Raises RevisionFailedError."""
-
-
 class RevisionRuntime(Protocol):
     """Runs the instances of revisions."""
 
@@ -57,10 +42,6 @@ class RevisionRuntime(Protocol):
 
     async def stop(self, name: str, *, url: str | None = None) -> None:
         """Stop a revision's instance; with `url`, only if it is still that one. An unknown name is ignored."""
-        ...
-
-    def instances(self) -> Sequence[RunningInstance]:
-        """Return the instances that run now."""
         ...
 
 
@@ -152,10 +133,6 @@ class MachineRuntime(Protocol):
 
         Raises ConnectionRefusedError if the server of this port listens on the machine's loopback address only.
         """
-        ...
-
-    def collectors(self, name: str) -> Sequence[str]:
-        """Return the configurations of the collector containers that run on the machine. Empty for unknown machines."""
         ...
 
     async def stop(self, name: str) -> None:

@@ -36,11 +36,6 @@ web = gcp.artifactregistry.Repository("web", repository_id="web", location="euro
 image = pulumi.Output.concat("europe-west4-docker.pkg.dev/local-project/", web.repository_id, "/site")
 gcp.cloudrunv2.Service("s", location="europe-west4", template={"containers": [{"image": image}]})
 """
-MACHINE = """
-disk = {"initialize_params": {"image": "debian-cloud/debian-12"}}
-network = {"network": "default"}
-gcp.compute.Instance("vm", zone="europe-west4-a", machine_type="e2-small", boot_disk=disk, network_interfaces=[network])
-"""
 MODULES = """
 import importlib, importlib.util, json, pkgutil, sys
 name, *foreign = sys.argv[1:]
@@ -277,10 +272,6 @@ def test_what_is_not_simulated_is_refused_with_the_messages_of_the_page(cloud, p
     page = (ROOT / "packages" / "localcloud" / "README.md").read_text()
     script = "localcloud run --scenario prepared -- sh -c 'pulumi stack init s && pulumi up --yes --skip-preview'"
     for text, resource in (
-        (
-            "the local gcp stand-in checks and compares gcp:compute/instance:Instance, but cannot create it.",
-            MACHINE,
-        ),
         (
             "the local gcp stand-in does not support the resource type gcp:sql/databaseInstance:DatabaseInstance.",
             'gcp.sql.DatabaseInstance("db", database_version="POSTGRES_15", region="europe-west4", settings={"tier": "db-f1-micro"})',

@@ -1,4 +1,4 @@
-"""Notification channels, alert policies, dashboards, and log-based metrics."""
+"""Notification channels, alert policies and dashboards."""
 
 import json
 from collections.abc import Mapping
@@ -152,16 +152,5 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
             server_named=True,
         ),
         foresee=_same_dashboard,
-    ),
-    "gcp:logging/metric:Metric": TypeOverlay(
-        message="logging.v2#LogMetric",
-        properties={"bucketOptions.linearBuckets.offset": _ZERO},
-        lifecycle=partial(
-            RestResource,
-            noun="Metric",
-            item="logging/v2/projects/{project}/metrics/{name}",
-            id_template="{name}",
-            update_method="PUT",
-        ),
     ),
 }

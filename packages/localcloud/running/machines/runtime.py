@@ -20,7 +20,6 @@ from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
-from localcloud.running.shims.collector import SOCKET_KEY, read_config
 from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.clock import Clock
@@ -146,13 +145,6 @@ class SimulatedMachines:
                 raise ConnectionRefusedError(f"{name} listens on its loopback address only.")
         return machine.address, port
 
-    def collectors(self, name: str) -> list[str]:
-        """Return the configurations of the collector containers that run on the machine."""
-        machine = self._machines.get(name)
-        found = documents(machine.folder / "containers") if machine else ()
-        addresses = [str(record[SOCKET_KEY]) for _, record in found if record.get("running") and SOCKET_KEY in record]
-        return [text for text in map(read_config, addresses) if text is not None]
-
     async def stop(self, name: str) -> None:
         """Power off. When this returns, no process of the machine is left."""
         machine = self._machines.pop(name, None)
@@ -162,9 +154,6 @@ class SimulatedMachines:
         await self._power_off(machine)
         await machine.server.stop()
         self._keep_logs(machine.folder)
-        for _, record in documents(machine.folder / "containers"):
-            if SOCKET_KEY in record:  # a killed collector leaves its socket
-                shutil.rmtree(Path(str(record[SOCKET_KEY])).parent, ignore_errors=True)
         shutil.rmtree(machine.folder, ignore_errors=True)
 
     async def _power_on(self, folder: Path) -> None:

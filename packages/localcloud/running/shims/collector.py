@@ -1,59 +1,52 @@
-"""A collector's container on a simulated machine: a process that waits. The local cloud itself reads the metrics (localcloud.services.collecting).
+"""The collector of metrics as a container of a simulated machine: a process that waits and scrapes nothing.
 
-The process hands its configuration to the local cloud over a socket. It may contain an API key, so it is in no file.
+A container is a collector if the last part of its image's name is `otelcol-google` (Google-Built OpenTelemetry Collector). It names its
+configuration with `--config`: `env:NAME`, `yaml:TEXT`, or the path of a mounted file (providers of its build:
+GoogleCloudPlatform/opentelemetry-operations-collector 03b4bd9, google-built-opentelemetry-collector/manifest.yaml).
 """
 
-import os
-import shutil
 import signal
-import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from localcloud.world.collector import CollectorConfigError, config_text
-
-SOCKET_KEY: Final = "collectorSocket"
-"""Key of the socket in the record of a container."""
-CONFIG_VARIABLE: Final = "LOCALCLOUD_COLLECTOR_CONFIG"
-SOCKET_VARIABLE: Final = "LOCALCLOUD_COLLECTOR_SOCKET"
-_CONNECT_LIMIT_S: Final = 1.0
+ENTRY_POINT: Final = "/otelcol-google"
+_IMAGE_NAME: Final = "otelcol-google"
 
 
-def new_socket() -> str:
-    """Return the path of a new socket. It is in a folder of its own, because a machine's folder is too long for the address of a socket."""
-    return str(Path(tempfile.mkdtemp(prefix="localcloud-")) / "config")
+def is_collector(image: str) -> bool:
+    """Return whether an image is the collector."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[0] == _IMAGE_NAME
 
 
-def read_config(address: str) -> str | None:
-    """Return the configuration of a running collector, or None if it does not answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_CONNECT_LIMIT_S)
-        try:
-            client.connect(address)
-            with client.makefile("r", encoding="utf-8") as reader:
-                return reader.read()
-        except OSError:
-            return None
-
-
-def configuration(
-    words: Sequence[str], variables: Mapping[str, str], paths: Mapping[str, str]
-) -> tuple[str | None, str]:
-    """Return the configuration of a collector, or None and why it does not start. `paths`: container path -> real path."""
-
-    def read(inside: str) -> str:
-        mounted = max((path for path in paths if inside == path or inside.startswith(path.rstrip("/") + "/")), key=len)
-        return Path(paths[mounted] + inside[len(mounted.rstrip("/")) :]).read_text(encoding="utf-8")
-
+def problem_of(words: Sequence[str], variables: Mapping[str, str], paths: Mapping[str, str]) -> str:
+    """Return why a collector does not start, or an empty text. `paths`: container path -> real path."""
+    source = _source(words)
+    scheme, colon, rest = source.partition(":")
+    if not source:
+        return "The collector has no --config."
+    if scheme == "env" and colon:
+        return "" if rest in variables else f"The collector's --config names the variable {rest}, which is not set."
+    if scheme == "yaml" and colon:
+        return ""
+    inside = source.removeprefix("file:")
+    mounted = max((path for path in paths if inside == path or inside.startswith(path.rstrip("/") + "/")), key=len)
     try:
-        return config_text(words, variables, read), ""
-    except CollectorConfigError as error:
-        return None, str(error)
+        Path(paths[mounted] + inside[len(mounted.rstrip("/")) :]).read_bytes()
+    except OSError as error:
+        return f"The collector cannot read {source}: {error.strerror}."
+    return ""
+
+
+def _source(words: Sequence[str]) -> str:
+    for at, word in enumerate(words):
+        if word.startswith("--config="):
+            return word.removeprefix("--config=")
+        if word == "--config" and at + 1 < len(words):
+            return words[at + 1]
+    return ""
 
 
 def main(argv: list[str]) -> int:
@@ -63,18 +56,9 @@ def main(argv: list[str]) -> int:
         return 1
     # The default of SIGTERM would show as exit code 143; the collector exits with 0.
     signal.signal(signal.SIGTERM, _on_stop)
-    address, text = os.environ[SOCKET_VARIABLE], os.environ[CONFIG_VARIABLE]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-            server.bind(address)
-            server.listen()
-            print("Everything is ready. Begin running and processing data.", flush=True)
-            while True:
-                client, _ = server.accept()
-                with client, suppress(OSError):  # a reader that has gone
-                    client.sendall(text.encode())
-    finally:
-        shutil.rmtree(Path(address).parent, ignore_errors=True)
+    print("Everything is ready. Begin running and processing data.", flush=True)
+    while True:
+        signal.pause()
 
 
 def _on_stop(number: int, frame: FrameType | None) -> None:

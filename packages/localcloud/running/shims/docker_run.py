@@ -19,7 +19,6 @@ from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
 from localcloud.running.shims.machine import Machine, write_json
 from localcloud.running.shims.options import add_options
-from localcloud.world.collector import ENTRY_POINT, is_collector
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
@@ -72,7 +71,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
     if not given.entrypoint and not _is_program(command):
         # Without --entrypoint, the image's entry point gets the arguments.
-        entry_point = (ENTRY_POINT,) if is_collector(given.image) else _IMAGE_ENTRY_POINT
+        entry_point = (collector.ENTRY_POINT,) if collector.is_collector(given.image) else _IMAGE_ENTRY_POINT
         command = [*entry_point, *command]
     return ContainerOptions(
         image=given.image,
@@ -158,13 +157,9 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "autoRemove": wanted.remove and wanted.detach,
     }
     process = interpreter.command("localcloud.vllm", *wanted.command)
-    environment = _server_environment(machine, wanted)
-    if is_collector(wanted.image):
-        text, problem = collector.configuration(wanted.command, wanted.environment, _paths(machine, wanted))
+    if collector.is_collector(wanted.image):
+        problem = collector.problem_of(wanted.command, wanted.environment, _paths(machine, wanted))
         process = interpreter.command("localcloud.running.shims.collector", *([problem] if problem else []))
-        if text is not None:
-            document[collector.SOCKET_KEY] = address = collector.new_socket()
-            environment |= {collector.CONFIG_VARIABLE: text, collector.SOCKET_VARIABLE: address}
     write_json(state, document)
     log.touch()
     pid = supervise.start(
@@ -174,7 +169,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         restart_s=None,
         grace_s=_STOP_GRACE_S,
         init_pid=machine.init_pid,
-        environment=environment,
+        environment=_server_environment(machine, wanted),
     )
     # `docker run` returns when the process has been started.
     if not supervise.wait_until_started(state, pid):

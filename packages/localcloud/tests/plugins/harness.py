@@ -22,7 +22,6 @@ ORACLE = Path(__file__).parents[1] / "fixtures" / "oracle"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
-ASSET_SIGNATURE = "c44067f5952c0a294b673a41bacd8c17"
 T = TypeVar("T")
 KINDS = {value: name.lower().replace("_", "-") for name, value in provider_pb2.PropertyDiff.Kind.items()}
 
@@ -35,10 +34,6 @@ def oracle(name: str) -> Any:
 
 def secret(value: Any) -> dict[str, Any]:
     return {SIGNATURE: SECRET_SIGNATURE, "value": value}
-
-
-def asset(text: str) -> dict[str, Any]:
-    return {SIGNATURE: ASSET_SIGNATURE, "text": text}
 
 
 def is_secret(value: Any) -> bool:
@@ -377,7 +372,7 @@ def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, An
 
 
 # Values that the recordings hide: inputs that the preview shows as secret.
-SECRETS = {"version": {"secretData": "hf_canary"}, "object": {"content": "hi"}}
+SECRETS = {"version": {"secretData": "hf_canary"}}
 
 
 def declared(*, args: list[str] | None = None) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from localcloud.tests.plugins.harness import (
     UNKNOWN,
     CheckFailedError,
     Recorder,
-    Resource,
     declared,
     engine,
     run,
@@ -66,33 +65,6 @@ def test_an_unknown_type_is_refused_with_the_command_that_lists_the_known_ones()
         match=r"does not support the resource type gcp:pubsub/schema:Schema\. `python -m localcloud types`",
     ):
         check("gcp:pubsub/schema:Schema", {})
-
-
-def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schema():
-    topic = "gcp:pubsub/topic:Topic"
-    assert failures(topic, {"name": "t", "labels": {"a": 1}, "nmae": "x"}) == {
-        "labels.a": f"'labels.a' of {topic} must be a text, got a number",
-        "nmae": f"the local stand-in does not support the property 'nmae' of {topic}. Check its spelling. "
-        "If a newer provider has it, run with --providers real",
-    }
-
-    async def scenario():
-        async with engine(Recorder(lambda _: {}), project="p1") as attached:
-            inputs = await attached.check(topic, "t", {"name": "t", "labels": {"a": "b"}})
-            predicted = await attached.create(topic, "t", inputs, preview=True)
-            state = Resource(topic, "t", "t", inputs, {"name": "other", "labels": {"a": "b"}, "project": "p1"})
-            answer = await attached.diff(state, inputs)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await attached.create(topic, "t", inputs)
-            return predicted.state, set(answer.replaces), refused.value.details()
-
-    predicted, replaces, refused = run(scenario())
-    assert (predicted["name"], predicted["project"]) == ("t", "p1")
-    assert replaces == {"name"}
-    assert refused == (
-        f"the local gcp stand-in checks and compares {topic}, but cannot create it. `python -m localcloud types` lists the types that it creates. "
-        "For another type whose API the local cloud serves, pass --providers real to use the installed plugin"
-    )
 
 
 def test_properties_that_exclude_each_other_are_refused_and_one_of_a_group_is_wanted():

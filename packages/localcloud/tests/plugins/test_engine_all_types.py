@@ -17,7 +17,7 @@ from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.server.app import Options, open_cloud
 from localcloud.services import networks
-from localcloud.tests.idle_cloud import idle_runtimes, no_evaluator
+from localcloud.tests.idle_cloud import idle_runtimes
 from localcloud.tests.plugins.harness import create_all, declared, engine, operation_of, run
 from localcloud.tests.plugins.test_oracle_more import ARGS, Wire
 from localcloud.tests.server.test_replay import IMAGE
@@ -39,7 +39,6 @@ LISTS = {
     "monitoring/v3/projects/p1/notificationChannels": "notificationChannels",
     "monitoring/v3/projects/p1/alertPolicies": "alertPolicies",
     "monitoring/v1/projects/p1/dashboards": "dashboards",
-    "logging/v2/projects/p1/metrics": "metrics",
 }
 
 NOT_RECORDED = {"gcp:projects/serviceIdentity:ServiceIdentity", "gcp:serviceaccount/iAMMember:IAMMember"}
@@ -100,7 +99,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
     (tmp_path / "backend").mkdir()
     folder = tmp_path / "program"
     shutil.copytree(PROGRAM, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1", evaluator=no_evaluator), idle_runtimes)
+    cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"), idle_runtimes)
     try:
         token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
         # docker searches for build contexts relative to its working directory, the program's folder when the local cloud starts the command there.
@@ -133,7 +132,7 @@ def free_addresses(monkeypatch):
 
 def test_every_recorded_type_lives_its_whole_life_and_leaves_nothing_without_the_engine(tmp_path):
     async def life() -> set[str]:
-        options = Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))), evaluator=no_evaluator)
+        options = Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))))
         cloud = await open_cloud(tmp_path, options, idle_runtimes)
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
@@ -205,7 +204,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         "import pulumi_gcp as gcp\n"
         "api = gcp.projects.Service('api', service='run.googleapis.com')\n"
         "bucket = gcp.storage.Bucket('bucket', name='b-1', location='US-EAST4', labels={'a': 'b'})\n"
-        "metric = gcp.logging.Metric('metric', name='oom', filter='x')\n"
+        "secret = gcp.secretmanager.Secret('secret', secret_id='token', replication={'auto': {}})\n"
     )
 
     async def drift(workspace: Workspace) -> None:
@@ -213,7 +212,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         await workspace.up()
         behind = {"labels": {"a": "other"}, "defaultEventBasedHold": True, "versioning": {"enabled": True}}
         await workspace.rest.call("PATCH", "storage/storage/v1/b/b-1", body=behind)
-        await workspace.rest.call("DELETE", "logging/v2/projects/p1/metrics/oom")
+        await workspace.rest.call("DELETE", "secretmanager/v1/projects/p1/secrets/token")
         found = json.loads(await workspace.pulumi("preview", "--refresh", "--json"))
         assert (found["changeSummary"]["update"], found["changeSummary"]["create"]) == (1, 1)
         step = next(each for each in found["steps"] if each["op"] == "update")
@@ -223,6 +222,6 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         await workspace.up("--refresh")
         bucket = await workspace.rest.get("storage/storage/v1/b/b-1")
         assert (bucket["labels"]["a"], bucket["defaultEventBasedHold"]) == ("b", False)
-        assert (await workspace.rest.get("logging/v2/projects/p1/metrics/oom"))["filter"] == "x"
+        assert (await workspace.rest.get("secretmanager/v1/projects/p1/secrets/token"))["name"].endswith("/token")
 
     asyncio.run(in_workspace(tmp_path, drift))

@@ -16,16 +16,8 @@ from localcloud.plugins.overlay import OVERLAYS, resource_type
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.tests.plugins.harness import SIGNATURE, oracle
 
-# Pulumi's own: other kinds, and requirements that it loosens or adds.
+# Pulumi's own: other kinds.
 OTHER_KIND = {("gcp:secretmanager/secretVersion:SecretVersion", "secretDataWoVersion")}
-OTHER_REQUIREMENT = {
-    ("gcp:projects/iAMCustomRole:IAMCustomRole", "roleId"),
-    ("gcp:dns/recordSet:RecordSet", "name"),
-    ("gcp:workflows/workflow:Workflow", "sourceContents"),
-}
-LOOSE_REQUIREMENTS = {"gcp:compute/securityPolicy:SecurityPolicy"}
-# Outputs that the schema does not have.
-NOT_IN_SCHEMA = {"availableVersion", "effectiveVersion", "isAclPolicyInSync"}
 # Properties that Check adds for itself.
 OURS = {("docker:index/image:Image", "build.contextDigest")}
 
@@ -75,7 +67,7 @@ def nested_class(type_name: str, annotation: str) -> type | None:
     return getattr(importlib.import_module(f"{module}._inputs"), found.group(1))
 
 
-def sdk_kind(annotation: str) -> set[ValueKind]:  # noqa: PLR0911 - one answer a kind
+def sdk_kind(annotation: str) -> set[ValueKind]:
     head = annotation.split("Awaitable", maxsplit=1)[0]
     if "Sequence" in head:
         return {ValueKind.LIST, ValueKind.SET}
@@ -83,8 +75,6 @@ def sdk_kind(annotation: str) -> set[ValueKind]:  # noqa: PLR0911 - one answer a
         return {ValueKind.TEXTS_BY_KEY}
     if "ForwardRef('Output" not in head and "ForwardRef" in head and "Args'" in head:
         return {ValueKind.BLOCK}
-    if "asset" in head.lower():
-        return {ValueKind.ASSET}
     if "bool" in head:
         return {ValueKind.FLAG}
     if "int" in re.findall(r"\w+", head):
@@ -105,8 +95,7 @@ def disagreements(type_name: str, fields: PropertySpecs, owner: type, at: str = 
         annotation, required = known[name]
         if each.kind not in sdk_kind(annotation) and (type_name, path) not in OTHER_KIND:
             wrong.append(f"{path}: {each.kind} here, {annotation} in the SDK")
-        is_other = (type_name, path) in OTHER_REQUIREMENT or type_name in LOOSE_REQUIREMENTS
-        if each.required != required and not is_other:
+        if each.required != required:
             wrong.append(f"{path}: required {each.required} here, {required} in the SDK")
         inner: PropertySpec | None = each if each.kind is ValueKind.BLOCK else each.item
         nested = nested_class(type_name, annotation)
@@ -139,7 +128,7 @@ def test_every_output_of_the_sdk_is_known_so_that_a_preview_never_shows_none_for
                 "pulumi_resource_type",
             }
             inputs = set(arguments(arguments_class(type_name)))
-            assert base - inputs - NOT_IN_SCHEMA <= set(ENTRIES[type_name])
+            assert base - inputs <= set(ENTRIES[type_name])
 
 
 def test_every_recorded_type_has_an_entry():

@@ -1,4 +1,4 @@
-"""The `gcp` stand-in against the real provider 10.2.0 on this project's own local cloud: 70 changes, each also reverted."""
+"""The `gcp` stand-in against the real provider 10.2.0 on this project's own local cloud: 61 changes, each also reverted."""
 
 import functools
 import json
@@ -13,14 +13,13 @@ import grpc.aio
 
 from localcloud.plugins.rest import LocalCloudTransport, TransportReply
 from localcloud.server.app import Options, open_cloud
-from localcloud.tests.idle_cloud import idle_runtimes, no_evaluator
+from localcloud.tests.idle_cloud import idle_runtimes
 from localcloud.tests.plugins.harness import (
     KINDS,
     CheckFailedError,
     Engine,
     Resource,
     Sent,
-    asset,
     create_all,
     declared,
     engine,
@@ -29,7 +28,7 @@ from localcloud.tests.plugins.harness import (
     run,
     with_property,
 )
-from localcloud.tests.server.test_replay import ALLOWED_MOUNT, DISALLOWED_MOUNT, IMAGE
+from localcloud.tests.server.test_replay import IMAGE, REPLACED
 from localcloud.world.scenario import Images, Scenario
 
 ROWS = oracle("more.jsonl")
@@ -60,9 +59,13 @@ class Wire:
     ) -> TransportReply:
         parsed = json.loads(body) if body is not None and headers.get("Content-Type") == "application/json" else None
         self.sent.append(Sent(method, f"/{path}", dict(query), parsed))
-        accepted = None if body is None else body.replace(DISALLOWED_MOUNT.encode(), ALLOWED_MOUNT.encode())
-        reply = await self.inner.send(method, path, query, headers, accepted)
-        return replace(reply, text=reply.text.replace(ALLOWED_MOUNT, DISALLOWED_MOUNT))
+        for refused, accepted in REPLACED.items():
+            body = None if body is None else body.replace(refused.encode(), accepted.encode())
+        reply = await self.inner.send(method, path, query, headers, body)
+        text = reply.text
+        for refused, accepted in REPLACED.items():
+            text = text.replace(accepted, refused)
+        return replace(reply, text=text)
 
     async def close(self) -> None:
         await self.inner.close()
@@ -97,7 +100,7 @@ def answers() -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             cloud = await open_cloud(
                 Path(folder),
-                Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,))), evaluator=no_evaluator),
+                Options(project="p1", scenario=Scenario(images=Images(existing=(IMAGE,)))),
                 idle_runtimes,
             )
             try:
@@ -112,7 +115,7 @@ def answers() -> list[dict[str, Any]]:
                     for row in ROWS:
                         kind = row["type"]
                         try:
-                            value = asset(row["to"]) if row["property"] == "source" else row["to"]
+                            value = row["to"]
                             other = with_property(wanted[kind], row["property"], value)
                             made[kind], said = await changed(attached, wire, made[kind], other)
                         except CheckFailedError as error:
@@ -152,8 +155,8 @@ def alike(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def test_there_are_70_rows():
-    assert len(ROWS) == 70
+def test_there_are_61_rows():
+    assert len(ROWS) == 61
 
 
 def test_a_change_leads_to_the_recorded_operation_properties_and_order_of_replacement(subtests):

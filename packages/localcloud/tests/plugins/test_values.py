@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from localcloud.plugins.values import (
     UNKNOWN,
-    Asset,
     Secrets,
     SecretValue,
     UnsupportedValueError,
@@ -27,7 +26,6 @@ SCALARS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).filter(lambda each: not each.is_integer()),
     st.text(max_size=20),
     st.just(UNKNOWN),
-    st.builds(Asset, text=st.text(max_size=10)),
 )
 NAMES = st.text(min_size=1, max_size=8).filter(lambda each: each != SIGNATURE)
 VALUES = st.recursive(
@@ -84,10 +82,13 @@ def test_an_output_value_counts_as_unknown_until_it_has_one():
     assert from_struct(struct_of({"a": {SIGNATURE: marker, "secret": True}})) == {"a": SecretValue(UNKNOWN)}
 
 
-def test_archives_are_refused_by_name():
-    archive = {SIGNATURE: "0def7320c3a5731c473e5ecbe6d01bc7", "path": "x"}
-    with pytest.raises(UnsupportedValueError, match="do not support an archive"):
-        from_struct(struct_of({"source": archive}))
+@pytest.mark.parametrize(
+    ("signature", "kind"),
+    [("0def7320c3a5731c473e5ecbe6d01bc7", "an archive"), ("c44067f5952c0a294b673a41bacd8c17", "an asset")],
+)
+def test_archives_and_assets_are_refused_by_name(signature, kind):
+    with pytest.raises(UnsupportedValueError, match=f"do not support {kind}"):
+        from_struct(struct_of({"source": {SIGNATURE: signature, "path": "x"}}))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from localcloud.rules import program
-from localcloud.rules.evaluator import Evaluator
+from localcloud.tests.rules import program
+from localcloud.tests.rules.evaluator import Evaluator
 
 _Result = TypeVar("_Result")
 
@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 def evaluator_program() -> Path:
     """Return the program. Skip the test without Go; a program that does not compile is an error."""
     if program.found() is None and shutil.which("go") is None:
-        pytest.skip(f"alert policies are not evaluated: {program.NO_GO}")
+        pytest.skip(program.NO_GO)
     return program.ensure()
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from localcloud.rules.evaluator import Alert, Evaluator, Scrape
 from localcloud.tests.rules.alert_cases import CASES, START_S, Case, Part
 from localcloud.tests.rules.built import evaluated
+from localcloud.tests.rules.evaluator import Alert, Evaluator, Scrape
 
 _STEP_S = 30
 
@@ -16,9 +16,7 @@ def scrapes(parts: list[Part]) -> list[tuple[int, Scrape]]:
         first, last = (int(minute * 60) for minute in part.minutes)
         for count, second in enumerate(range(first, last + 1, _STEP_S)):
             text = "".join(f"{name} {start + count * growth}\n" for name, (start, growth) in part.samples.items())
-            found.append(
-                (second, Scrape(text=text, resource={"namespace": "g", "instance": part.instance}, up=part.up))
-            )
+            found.append((second, Scrape(text=text, labels={"namespace": "g", "instance": part.instance}, up=part.up)))
     return sorted(found, key=lambda each: each[0])
 
 

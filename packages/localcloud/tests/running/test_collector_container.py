@@ -1,15 +1,16 @@
-"""The collector as a container of a machine: `docker run` starts it, and the local cloud finds its configuration while it runs."""
+"""The collector as a container of a machine: `docker run` starts it, and it waits until it is stopped."""
 
 import asyncio
 
 import pytest
 
-from localcloud.tests.running.machine_world import NODE, machines, spec, until
+from localcloud.running.shims.collector import is_collector
+from localcloud.tests.running.machine_world import machines, spec, until
 
 IMAGE = "docker.io/o/otelcol-google:0.135.0"
 SCRIPT = """#!/bin/sh
 mkdir -p "$HOME/etc"
-echo 'service: ${env:NAME}' > "$HOME/etc/config.yaml"
+echo 'service:' > "$HOME/etc/config.yaml"
 %s
 """
 
@@ -26,36 +27,36 @@ def run(state, command, work):
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "options",
     [
-        ('-v "$HOME/etc:/etc/otelcol" -e NAME=n %s --config=/etc/otelcol/config.yaml', "service: n\n"),
-        ('-v "$HOME/etc/config.yaml:/c.yaml:ro" -e NAME=n %s --config file:/c.yaml', "service: n\n"),
-        ("-e CONFIG='a: ${env:NAME}' -e NAME=n %s --config=env:CONFIG", "a: n"),
-        ("%s --config=yaml:a::b", "a::b"),
+        '-v "$HOME/etc:/etc/otelcol" %s --config=/etc/otelcol/config.yaml',
+        '-v "$HOME/etc/config.yaml:/c.yaml:ro" %s --config file:/c.yaml',
+        "-e CONFIG=a %s --config=env:CONFIG",
+        "%s --config=yaml:a::b",
     ],
 )
-def test_a_running_collector_shows_its_configuration_and_a_stopped_one_does_not(tmp_path, options, text):
-    async def work(running):
-        await until(lambda: running.collectors(NODE), "the collector's start")
-        found = running.collectors(NODE)
-        (tmp_path / "stop").touch()
-        await until(lambda: not running.collectors(NODE), "the collector's stop")
-        return found
+def test_a_collector_with_a_configuration_runs_until_it_is_stopped(tmp_path, options):
+    async def work(_):
+        await until((tmp_path / "done").exists, "the exit code")
+        (log,) = (tmp_path / "state" / "machines").glob("*/containers/metrics.log")
+        return log.read_text().splitlines()
 
-    stop = f'; while [ ! -e "{tmp_path}/stop" ]; do sleep 0.05; done; docker stop metrics'
-    command = f"docker run -d --name metrics --net=host {options % IMAGE}{stop}"
-    assert run(tmp_path / "state", command, work) == [text]
+    ready = 'while ! docker logs metrics | grep -q "Everything is ready"; do sleep 0.05; done'
+    end = f'docker stop metrics; docker wait metrics > "{tmp_path}/code"; touch "{tmp_path}/done"'
+    command = f"docker run -d --name metrics --net=host {options % IMAGE}; {ready}; {end}"
+    assert run(tmp_path / "state", command, work) == ["Everything is ready. Begin running and processing data."]
+    assert (tmp_path / "code").read_text() == "0\n"
 
 
 def test_a_secret_of_the_configuration_is_in_no_file(tmp_path):
-    async def work(running):
-        await until(lambda: running.collectors(NODE), "the collector's start")
+    async def work(_):
+        await until((tmp_path / "started").exists, "the collector's start")
         files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-        return running.collectors(NODE), [path.name for path in files if b"canary" in path.read_bytes()]
+        return [path.name for path in files if b"canary" in path.read_bytes()]
 
     secret = "$(printf can; printf ary)"
-    command = f"docker run -d --name metrics --net=host -e KEY={secret} -e CONFIG='a: ${{env:KEY}}' {IMAGE} --config=env:CONFIG"
-    assert run(tmp_path / "state", command, work) == (["a: canary"], [])
+    command = f"docker run -d --name metrics --net=host -e CONFIG='a: '{secret} {IMAGE} --config=env:CONFIG; touch {tmp_path}/started"
+    assert run(tmp_path / "state", command, work) == []
 
 
 @pytest.mark.parametrize(
@@ -67,18 +68,25 @@ def test_a_secret_of_the_configuration_is_in_no_file(tmp_path):
     ],
 )
 def test_a_collector_without_its_configuration_exits_and_says_why(tmp_path, options, said):
-    async def work(running):
+    async def work(_):
         log = tmp_path / "state" / "machines"
         await until(lambda: any(said in path.read_text() for path in log.glob("*/containers/metrics.log")), said)
         await until((tmp_path / "code").exists, "the exit code")
-        return running.collectors(NODE)
 
     command = f'docker run -d --name metrics --net=host {options}; docker wait metrics > "{tmp_path}/code"'
-    assert run(tmp_path / "state", command, work) == []
+    run(tmp_path / "state", command, work)
 
 
-def test_a_machine_that_does_not_run_has_no_collector(tmp_path):
-    async def work(running):
-        return running.collectors("projects/p/locations/us-east5-a/nodes/other")
-
-    assert run(tmp_path / "state", "true", work) == []
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (f"us-docker.pkg.dev/p/r/otelcol-google:0.135.0@sha256:{'0' * 64}", True),
+        (f"docker.io/o/otelcol-google@sha256:{'0' * 64}", True),
+        ("localhost:5000/otelcol-google", True),
+        ("docker.io/otel/opentelemetry-collector:0.135.0", False),
+        ("docker.io/otelcol-google/other", False),
+        ("docker.io/o/not-otelcol-google", False),
+    ],
+)
+def test_a_collector_is_recognized_by_the_last_part_of_its_image(image, expected):
+    assert is_collector(image) is expected

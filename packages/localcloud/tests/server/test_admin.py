@@ -140,7 +140,7 @@ class TestLooking:
             f"/monitoring/v3{P}/notificationChannels",
             {"type": "email", "labels": {"email_address": "a@example.com"}},
         )["name"]
-        condition = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "up", "duration": "60s"}}
+        condition = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)", "duration": "60s"}}
         policy = own_client.ok(
             "POST",
             f"/monitoring/v3{P}/alertPolicies",

@@ -59,14 +59,6 @@ bucket = gcp.storage.Bucket(
     force_destroy=True,
     opts=after,
 )
-gcp.storage.BucketObject(
-    "object",
-    name="folder/manifest.json",
-    bucket=bucket.name,
-    content='{"changed": true}' if changed else "{}",
-    content_type="application/json",
-    opts=after,
-)
 gcp.storage.BucketIAMMember(
     "bucketiam", bucket=bucket.name, role="roles/storage.objectViewer", member=sa.member, opts=after
 )
@@ -219,7 +211,10 @@ gcp.monitoring.AlertPolicy(
         gcp.monitoring.AlertPolicyConditionArgs(
             display_name="kv",
             condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
-                duration="60s", evaluation_interval="30s", query="avg(vllm:kv_cache_usage_perc) > 0.85"
+                duration="60s",
+                evaluation_interval="30s",
+                query="avg(vllm:kv_cache_usage_perc) > 0.85",
+                disable_metric_validation=True,
             ),
         )
     ],
@@ -228,12 +223,6 @@ gcp.monitoring.AlertPolicy(
 )
 dashboard = {"displayName": "changed" if changed else "gemma", "gridLayout": {"widgets": [{"text": {"content": "hi"}}]}}
 gcp.monitoring.Dashboard("dash", dashboard_json=json.dumps(dashboard), opts=after)
-gcp.logging.Metric(
-    "metric",
-    filter='textPayload:"changed"' if changed else 'textPayload:"out of memory"',
-    metric_descriptor=gcp.logging.MetricMetricDescriptorArgs(metric_kind="DELTA", unit="1", value_type="INT64"),
-    opts=after,
-)
 # The default provider has its own region (gcp:region), and the environment sets the project.
 elsewhere = gcp.artifactregistry.Repository(
     "elsewhere", repository_id="elsewhere", format="DOCKER", opts=pulumi.ResourceOptions(depends_on=[api])

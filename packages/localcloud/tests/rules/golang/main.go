@@ -1,4 +1,4 @@
-// The alert evaluator of the local cloud: Prometheus' own parser, storage, query engine and alerting rules behind JSON lines.
+// The evaluator of the tests of alerts: Prometheus' own parser, storage, query engine and alerting rules behind JSON lines.
 //
 // Each line of standard input is one request, and each gets one line on standard output. Times are in the requests, in milliseconds since 1970;
 // the program reads no clock. The protocol is described in ../evaluator.py.
@@ -13,19 +13,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sort"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/relabel"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
-	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
-	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -37,17 +33,15 @@ const (
 )
 
 type request struct {
-	Op       string            `json:"op"`
-	Name     string            `json:"name"`
-	Names    []string          `json:"names"`
-	Expr     string            `json:"expr"`
-	ForS     float64           `json:"forS"`
-	AtMs     int64             `json:"atMs"`
-	Labels   map[string]string `json:"labels"`
-	Resource map[string]string `json:"resource"`
-	Text     string            `json:"text"`
-	Up       *bool             `json:"up"`
-	Relabel  json.RawMessage   `json:"relabel"`
+	Op     string            `json:"op"`
+	Name   string            `json:"name"`
+	Names  []string          `json:"names"`
+	Expr   string            `json:"expr"`
+	ForS   float64           `json:"forS"`
+	AtMs   int64             `json:"atMs"`
+	Labels map[string]string `json:"labels"`
+	Text   string            `json:"text"`
+	Up     *bool             `json:"up"`
 }
 
 type alert struct {
@@ -135,56 +129,16 @@ func (e *evaluator) answer(line []byte) (any, error) {
 	}
 	switch asked.Op {
 	case "check":
-		return e.check(asked)
+		_, err := e.parser.ParseExpr(asked.Expr)
+		return map[string]any{}, err
 	case "rule":
 		return e.set(asked)
-	case "drop":
-		delete(e.rules, asked.Name)
-		return map[string]any{}, nil
 	case "scrape":
 		return e.scrape(asked)
 	case "eval":
 		return e.evaluate(asked)
-	case "query":
-		return e.query(asked)
 	}
 	return nil, fmt.Errorf("unknown operation %q", asked.Op)
-}
-
-// check parses an expression. It answers the metrics that the expression selects by name, and those of them without a sample.
-func (e *evaluator) check(asked request) (any, error) {
-	expression, err := e.parser.ParseExpr(asked.Expr)
-	if err != nil {
-		return nil, err
-	}
-	querier, err := e.db.Querier(0, int64(^uint64(0)>>1))
-	if err != nil {
-		return nil, err
-	}
-	defer querier.Close()
-	stored, _, err := querier.LabelValues(e.context, model.MetricNameLabel, nil)
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{}
-	for _, name := range stored {
-		known[name] = true
-	}
-	names, unknown := map[string]bool{}, map[string]bool{}
-	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
-		if selector, ok := node.(*parser.VectorSelector); ok {
-			for _, matcher := range selector.LabelMatchers {
-				if matcher.Name == model.MetricNameLabel && matcher.Type == labels.MatchEqual {
-					names[matcher.Value] = true
-					if !known[matcher.Value] {
-						unknown[matcher.Value] = true
-					}
-				}
-			}
-		}
-		return nil
-	})
-	return map[string]any{"type": expression.Type(), "metrics": sorted(names), "unknown": sorted(unknown)}, nil
 }
 
 // set adds a rule, or replaces the one of that name, whose pending and firing alerts are then forgotten.
@@ -200,70 +154,30 @@ func (e *evaluator) set(asked request) (any, error) {
 	return map[string]any{}, nil
 }
 
-// scrape stores the samples of an exposition at one time: with the target's labels, then relabelled, then with the labels of the resource. The
-// sample of `up`, if the request has one, is not relabelled.
+// scrape stores the samples of an exposition at one time, with the target's labels.
 func (e *evaluator) scrape(asked request) (any, error) {
-	relabelling, err := relabelling(asked.Relabel)
-	if err != nil {
-		return nil, err
-	}
-	samples, stored := 0, 0
 	appender := e.db.Appender(e.context)
 	add := func(builder *labels.Builder, value float64) error {
-		label(builder, asked.Resource)
-		_, err := appender.Append(0, builder.Labels(), asked.AtMs, value)
-		if errors.Is(err, storage.ErrOutOfOrderSample) || errors.Is(err, storage.ErrDuplicateSampleForTimestamp) {
-			return nil
+		for name, given := range asked.Labels {
+			builder.Set(name, given)
 		}
-		stored++
+		_, err := appender.Append(0, builder.Labels(), asked.AtMs, value)
 		return err
 	}
-	err = each([]byte(asked.Text), func(series labels.Labels, value float64) error {
-		samples++
-		builder := labels.NewBuilder(series)
-		label(builder, asked.Labels)
-		if !relabel.ProcessBuilder(builder, relabelling...) {
-			return nil
-		}
-		return add(builder, value)
+	err := each([]byte(asked.Text), func(series labels.Labels, value float64) error {
+		return add(labels.NewBuilder(series), value)
 	})
 	if err == nil && asked.Up != nil {
-		builder := labels.NewBuilder(labels.FromStrings(model.MetricNameLabel, "up"))
-		label(builder, asked.Labels)
 		value := 0.0
 		if *asked.Up {
 			value = 1
 		}
-		err = add(builder, value)
+		err = add(labels.NewBuilder(labels.FromStrings(model.MetricNameLabel, "up")), value)
 	}
 	if err != nil {
 		return nil, errors.Join(err, appender.Rollback())
 	}
-	return map[string]int{"samples": samples, "stored": stored}, appender.Commit()
-}
-
-func relabelling(text json.RawMessage) ([]*relabel.Config, error) {
-	found := []*relabel.Config{}
-	if err := yaml.Unmarshal(text, &found); err != nil {
-		return nil, err
-	}
-	for _, one := range found {
-		one.NameValidationScheme = model.UTF8Validation
-		if err := one.Validate(model.UTF8Validation); err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
-}
-
-// label sets labels. A sample's own label of that name gets the prefix `exported_`, as in Prometheus without honor_labels.
-func label(builder *labels.Builder, given map[string]string) {
-	for name, value := range given {
-		if own := builder.Get(name); own != "" && own != value {
-			builder.Set(model.ExportedLabelPrefix+name, own)
-		}
-		builder.Set(name, value)
-	}
+	return map[string]any{}, appender.Commit()
 }
 
 func each(text []byte, visit func(labels.Labels, float64) error) error {
@@ -319,31 +233,4 @@ func (e *evaluator) evaluate(asked request) (any, error) {
 		}
 	}
 	return map[string]any{"alerts": found, "errors": problems}, nil
-}
-
-// query answers an instant query with the `data` of Prometheus' HTTP API.
-func (e *evaluator) query(asked request) (any, error) {
-	query, err := e.engine.NewInstantQuery(e.context, e.db, nil, asked.Expr, time.UnixMilli(asked.AtMs))
-	if err != nil {
-		return nil, err
-	}
-	defer query.Close()
-	result := query.Exec(e.context)
-	if result.Err != nil {
-		return nil, result.Err
-	}
-	text, err := json.Marshal(result.Value)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]any{"resultType": result.Value.Type(), "result": json.RawMessage(text)}, nil
-}
-
-func sorted(names map[string]bool) []string {
-	found := []string{}
-	for name := range names {
-		found = append(found, name)
-	}
-	sort.Strings(found)
-	return found
 }

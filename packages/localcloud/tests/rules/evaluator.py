@@ -2,12 +2,10 @@
 
 | request | response |
 | --- | --- |
-| `{"op": "check", "expr": E}` | `type`, `metrics` that the expression selects by name, `unknown` ones without a sample |
+| `{"op": "check", "expr": E}` | nothing |
 | `{"op": "rule", "name": N, "expr": E, "forS": S, "labels": {}}` | nothing; a rule of that name is replaced |
-| `{"op": "drop", "name": N}` | nothing |
-| `{"op": "scrape", "atMs": T, "text": EXPOSITION, "labels": {}, "relabel": [], "resource": {}, "up": true}` | `samples` read, `stored` |
+| `{"op": "scrape", "atMs": T, "text": EXPOSITION, "labels": {}, "up": true}` | nothing |
 | `{"op": "eval", "atMs": T, "names": [N]}` | `alerts` pending and firing, `errors` by rule |
-| `{"op": "query", "atMs": T, "expr": E}` | `resultType`, `result` as in Prometheus' HTTP API |
 
 Any request can be answered with `{"error": TEXT}`, in Prometheus' own words.
 """
@@ -33,14 +31,6 @@ class EvaluatorExitedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedExpression:
-    """A valid expression: the metrics that it selects by name, and those of them that have no sample."""
-
-    metrics: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """One series of a rule that is pending or firing. `active_ms`: since when its expression holds."""
 
@@ -61,12 +51,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """An exposition of one target. `labels` are set before its relabelling, `resource` after it. `up` None: not a scrape, no `up` is stored."""
+    """An exposition of one target with its labels. `up` None: not a scrape, no `up` is stored."""
 
     text: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    resource: Mapping[str, str] = field(default_factory=dict[str, str])
-    relabel: Sequence[Mapping[str, Any]] = ()
     up: bool | None = None
 
 
@@ -90,31 +78,17 @@ class Evaluator:
         )
         return cls(process)
 
-    async def check(self, expression: str) -> ParsedExpression:
+    async def check(self, expression: str) -> None:
         """Parse an expression. Raises ExpressionError."""
-        answer = await self._ask(op="check", expr=expression)
-        return ParsedExpression(metrics=tuple(answer["metrics"]), unknown=tuple(answer["unknown"]))
+        await self._ask(op="check", expr=expression)
 
     async def set_rule(self, name: str, expression: str, *, for_s: float, labels: Mapping[str, str]) -> None:
         """Add a rule, or replace the one of that name. Raises ExpressionError."""
         await self._ask(op="rule", name=name, expr=expression, forS=for_s, labels=dict(labels))
 
-    async def drop_rule(self, name: str) -> None:
-        """Remove a rule."""
-        await self._ask(op="drop", name=name)
-
-    async def scrape(self, at_ms: int, scrape: Scrape) -> int:
-        """Store a scrape, and return the number of stored samples. Raises ExpressionError if the text is not an exposition."""
-        answer = await self._ask(
-            op="scrape",
-            atMs=at_ms,
-            text=scrape.text,
-            labels=dict(scrape.labels),
-            resource=dict(scrape.resource),
-            relabel=list(scrape.relabel),
-            up=scrape.up,
-        )
-        return int(answer["stored"])
+    async def scrape(self, at_ms: int, scrape: Scrape) -> None:
+        """Store a scrape. Raises ExpressionError if the text is not an exposition."""
+        await self._ask(op="scrape", atMs=at_ms, text=scrape.text, labels=dict(scrape.labels), up=scrape.up)
 
     async def evaluate(self, at_ms: int, names: Sequence[str]) -> Evaluated:
         """Evaluate rules at one time."""
@@ -131,10 +105,6 @@ class Evaluator:
         )
         return Evaluated(alerts=alerts, errors=answer["errors"])
 
-    async def query(self, at_ms: int, expression: str) -> dict[str, Any]:
-        """Return the `data` of Prometheus' HTTP API for an instant query. Raises ExpressionError."""
-        return await self._ask(op="query", atMs=at_ms, expr=expression)
-
     async def stop(self) -> None:
         """Close the program's input, which ends it."""
         if self._process.stdin is not None:
@@ -148,8 +118,8 @@ class Evaluator:
 
     async def _ask(self, **request: object) -> dict[str, Any]:
         sink, source = self._process.stdin, self._process.stdout
-        assert sink is not None  # noqa: S101 - pipes were requested
-        assert source is not None  # noqa: S101
+        assert sink is not None
+        assert source is not None
         async with self._turn:
             line = b""
             with suppress(ConnectionError):

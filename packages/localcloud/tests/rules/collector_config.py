@@ -1,6 +1,6 @@
-"""The part of a collector's configuration that the local cloud follows: what is scraped, and which labels Google stores.
+"""A model of the collector: which targets a configuration scrapes, and under which labels Google stores the series.
 
-The contract, for the container of a Cloud Run revision and that of a machine alike (localcloud.world.collector recognizes both):
+The same for the container of a Cloud Run revision and that of a machine:
 
 - Each pipeline of metrics with the exporter `googlemanagedprometheus` exports what its `prometheus` receivers scrape: `job_name`,
   `scrape_interval`, `metrics_path`, `authorization.credentials`, `static_configs` with labels, `metric_relabel_configs`.
@@ -15,13 +15,11 @@ exporter/collector/googlemanagedprometheus/monitoredresource.go).
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Final
 
 import yaml
 
 from localcloud.json_values import JsonObject, as_list, as_object
-from localcloud.world.collector import CollectorConfigError
 
 _EXPORTER: Final = "googlemanagedprometheus"
 _DEFAULT_INTERVAL_S: Final = 60.0
@@ -36,6 +34,10 @@ _TARGET_KEYS: Final[Mapping[str, Sequence[str]]] = {
     "instance": ("service.instance.id",),
 }
 """Labels of the resource prometheus_target, with the attributes that they are read from, in order."""
+
+
+class CollectorConfigError(Exception):
+    """The collector does not start, or this model does not know what it would store. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +69,7 @@ def targets(text: str, detected: Mapping[str, str]) -> list[Target]:
     return found
 
 
-@lru_cache(maxsize=32)
 def _parsed(text: str) -> JsonObject:
-    """Return the configuration; callers do not change it. It is read in each round, and reading YAML takes most of a round's time."""
     try:
         config: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -164,7 +164,7 @@ def _apply(
         case "batch" | "memory_limiter":
             return
         case _:
-            raise CollectorConfigError(f"The local cloud does not model the processor {name}.")
+            raise CollectorConfigError(f"This model lacks the processor {name}.")
 
 
 def _act(action: JsonObject, attributes: dict[str, str]) -> None:
@@ -173,7 +173,7 @@ def _act(action: JsonObject, attributes: dict[str, str]) -> None:
     if what == "delete":
         attributes.pop(key, None)
     elif what not in {"insert", "update", "upsert"}:
-        raise CollectorConfigError(f"The local cloud does not model the action {what} of the processor resource.")
+        raise CollectorConfigError(f"This model lacks the action {what} of the processor resource.")
     elif value is not None and (what == "upsert" or (key in attributes) == (what == "update")):
         attributes[key] = value
 
@@ -183,5 +183,5 @@ def _statements(name: str, settings: JsonObject) -> Iterator["re.Match[str]"]:
     for statement in (each for group in groups for each in as_list(as_object(group).get("statements")) or [group]):
         found = _SET.fullmatch(str(statement).strip())
         if found is None:
-            raise CollectorConfigError(f"The local cloud does not model the statement {statement} of {name}.")
+            raise CollectorConfigError(f"This model lacks the statement {statement} of {name}.")
         yield found

@@ -1,4 +1,4 @@
-"""The evaluator's program: where it is, and how it is built from Go modules, once per content and user (one to two minutes on two cores)."""
+"""Prometheus' rule engine for the tests of alerts: built from Go modules once per content and user (one to two minutes on two cores)."""
 
 import sys
 from functools import cache
@@ -17,7 +17,6 @@ from localcloud.go_build import (
 )
 
 NO_GO: Final = "`go`, needed to build the evaluator, is not on PATH. Install Go 1.26 or newer."
-NOT_BUILT: Final = "The evaluator is not built. Run: python -m localcloud.rules"
 _SOURCES: Final = Path(__file__).with_name("golang")
 _NAME: Final = "evaluator"
 _PROGRAM: Final = GoProgram(label="rules", name="the evaluator", package=".", packages=842)
@@ -31,13 +30,6 @@ def found() -> Path | None:
     """Return the program that an earlier build of this content stored in the user's cache folder, or None."""
     path = _folder() / _NAME
     return path if path.is_file() else None
-
-
-def why_missing() -> str:
-    """Return why no evaluator runs here and what to do, or an empty text if one can run."""
-    if found() is not None:
-        return ""
-    return NO_GO if compiler() is None else NOT_BUILT
 
 
 def ensure() -> Path:
