@@ -3,7 +3,7 @@
     python -m authors.benchmarks.simulated_starts [--write]
 
 The simulator reads them from packages/localcloud/vllm/data/starts.json. They are figures of real servers, not the planner's estimates, so the
-simulator can disagree with the plan. `--write` updates the file from scripts/plan/corpus; a test fails if it is out of date.
+simulator can disagree with the plan. `--write` updates the file from authors/accuracy/corpus; a test fails if it is out of date.
 """
 
 import json
@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from authors.accuracy.corpus.measured import Boot, Measurements, load, subject_of
 from contracts.exit_codes import ExitCode
 from localcloud.vllm.models import find_accelerator, find_model
 from planning.cost.subject import Subject
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.speed.startup import xla_programs
-from scripts.plan.corpus.measured import Boot, Measurements, load, subject_of
 
 COMMAND: Final = "python -m authors.benchmarks.simulated_starts --write"
 FILE: Final = Path(__file__).resolve().parents[2] / "packages" / "localcloud" / "vllm" / "data" / "starts.json"
 _ABOUT: Final = (
     "Starts of real servers with an empty compile cache. compile_s: from the loaded weights to the end of the warm-up; programs: XLA programs "
     "that it compiled; layers: of the model; load_s: download from the hub and reading, on a TPU. "
-    f"Written by {COMMAND} from scripts/plan/corpus; do not edit."
+    f"Written by {COMMAND} from authors/accuracy/corpus; do not edit."
 )
 _NAMES: Final = {"v5e-1": "v5litepod-1", "v5e-4": "v5litepod-4", "v5e-8": "v5litepod-8", "L4": "nvidia-l4"}
 """Google's names of accelerators, which the simulator uses; the others are equal."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from authors.accuracy.corpus.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
 from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
@@ -16,7 +17,6 @@ from planning.rules.registry import rule
 from planning.rules.security.advisories import ADVISORIES
 from planning.solve.reference import rules_page
 from planning.solve.wording import FIELDS, remedy_of, worded
-from scripts.plan.corpus.measured import load
 from scripts.plan.question import CommandWording
 
 MEASURED = load().deployments

@@ -495,13 +495,12 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", CHAT, "--text-only"), "--solve and --text-only cannot be combined"),
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
         (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
-        (("--solve", "--workload", CHAT, "--write"), "with the name of the new stack"),
         (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
         (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
         (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
         (("--stack", "l4-qat", "--region", "us-east4"), "--region requires --solve"),
-        (("--stack", "l4-qat", "--fix", "--write", "other"), "--write NAME requires --solve"),
+        (("--stack", "l4-qat", "--write", "other"), "--write NAME requires --solve"),
     ],
 )
 def test_a_mistake_is_one_sentence(command, arguments, said):
