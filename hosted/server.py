@@ -82,7 +82,7 @@ def _planned(inputs: ServerInputs, args: Mapping[str, Any], scope: ServerScope) 
     except UserError as error:
         raise RefusedError(inputs.worded(f"{inputs.title}: {error}")) from None
     words = _InputWording(inputs, wording)
-    for line in preview_lines(plan, inputs.name, words, today=date):
+    for line in preview_lines(plan, inputs.name, words):
         text = inputs.worded(line.text)
         if text:
             (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(f"{inputs.name}: {text}")

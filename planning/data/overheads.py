@@ -88,8 +88,6 @@ FUSE_BUFFERED_BYTES_PER_S: Final = 800e6
 CLOUD_RUN_NETWORK_BYTES_PER_S: Final = 75e6
 """Network read rate of a Cloud Run instance with a GPU unless Direct VPC takes all its traffic: 600 Mbit/s (comment in a public Terraform
 program for this GPU; Google's pages list no value). The rates above and below need Direct VPC."""
-DIRECT_VPC_CONNECT_S: Final = 60
-"""Delay of connections when an instance with Direct VPC starts: "a minute or more" (Cloud Run, Direct VPC egress, Limitations, 2026-11)."""
 FUSE_CACHED_BYTES_PER_S: Final = 500e6
 """File cache in memory, filled by parallel downloads, then read once more."""
 STREAMER_BYTES_PER_S: Final = 800e6

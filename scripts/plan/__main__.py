@@ -26,8 +26,9 @@ from contracts.exit_codes import ExitCode
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.planner import plan_of
+from planning.rules.findings import notes_of
 from planning.solve.plan_json import plan_json
-from planning.solve.wording import worded
+from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.prices_options import PricesOptions
@@ -46,7 +47,7 @@ class PlanOptions:
         str | None,
         Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME"),
     ] = None
-    explain: Annotated[bool, Option("Show the formulas with their numbers.")] = False
+    explain: Annotated[bool, Option("Show the formulas with their numbers, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
     measured: Annotated[bool, Option("With --stack: compare the plan with smoke and bench results.")] = False
     as_json: JsonSwitch = False
@@ -83,7 +84,8 @@ def _plan(options: PlanOptions) -> ExitCode:
     elif options.explain:
         from planning.solve.explain import explain
 
-        for title, lines in explain(subject):
+        notes = [f"{one.id}: {worded(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
+        for title, lines in (*explain(subject), ("Notes", notes)):
             print(title)
             print("".join(f"  {line}\n" for line in lines))
     elif options.costs:

@@ -253,7 +253,7 @@ def test_a_table_shows_memory_start_up_cost_and_findings(run):
 
 
 def test_a_setting_that_has_no_option_keeps_its_name(run):
-    assert "or set image to an image of that version" in run(*E2B)[1]
+    assert "or set image to an image of that version" in run(*E2B, "--explain")[1]
 
 
 def test_a_blocked_plan_shows_why_and_what_to_do(run):
