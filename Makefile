@@ -70,7 +70,7 @@ oracle: setup  ## Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
-# vLLM is one of the measured releases and listens on 127.0.0.1 (planning/rules/security/advisories.py covers the images).
+# vLLM is one of the measured releases and listens on 127.0.0.1 (planning/data/advisories.json covers the images).
 AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt authors/release/backend.txt
 audit: setup  ## Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit

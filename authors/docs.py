@@ -29,9 +29,9 @@ _MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generat
 
 
 def _accuracy_page() -> str:
+    from authors.accuracy.corpus.measured import load
     from authors.accuracy.page import page
     from authors.accuracy.sweeps import all_points
-    from scripts.plan.corpus.measured import load
 
     return page(load(), all_points())
 

@@ -130,10 +130,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     ids = ", ".join(finding.id for finding in plan.stopping)
     acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
-    hint = (
-        f"To see all figures, run `python -m scripts.plan --stack {stack}`. "
-        f"To see the fix as a diff of Pulumi.{stack}.yaml, run `python -m scripts.plan --stack {stack} --fix`.{accept}"
-    )
+    hint = f"To see all figures, run `python -m scripts.plan --stack {stack}`.{accept}"
     raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 
 

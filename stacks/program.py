@@ -49,7 +49,7 @@ def run() -> None:
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     date = today()
     subject, planned, wording = _planned_question(settings, date)
-    for line in preview_lines(planned, stack, wording, today=date):
+    for line in preview_lines(planned, stack, wording):
         (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(line.text)
     require_unblocked(planned, stack, wording)
     context = Context(

@@ -60,6 +60,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "authors/oracle/server.py",
     ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
     ("--max-model-len", "authors/oracle/server.py"): "the same",
+    ("--seed", "authors/oracle/measure.py"): "an option of `vllm bench serve`, not of the server",
     (
         "--load-format",
         "authors/oracle/exposure.py",

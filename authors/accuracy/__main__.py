@@ -1,7 +1,5 @@
 """Predictions against measurements: `python -m authors.accuracy` writes docs/authors/accuracy.md; `--check` reports whether it is up to date.
 
-`--with FILE` reads a file created by `python -m scripts.plan learn` in addition to the corpus, and prints the page instead.
-
 Exit codes: 0 written or up to date; 1 out of date, an error in a file, or a value that a constant was fitted to and that is outside its
 tolerance.
 """
@@ -12,36 +10,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from authors.accuracy.corpus.errors import compared
+from authors.accuracy.corpus.measured import MeasurementError, Measurements, load, read_off
 from authors.accuracy.evidence import EvidenceError
 from authors.accuracy.page import page
 from authors.accuracy.sweeps import SweepFileError, all_points
-from scripts.plan.corpus.errors import compared
-from scripts.plan.corpus.measured import MeasurementError, Measurements, corpus_files, load, load_files, read_off
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "authors" / "accuracy.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write, check or print the page. Return the exit code."""
+    """Write or check the page. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.accuracy", description="Predicted against measured.")
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 if docs/authors/accuracy.md is out of date"
     )
-    parser.add_argument("--with", dest="own", type=Path, metavar="FILE", help="also read this file; print the page")
     args = parser.parse_args(argv)
     try:
-        return _run(own=args.own, check=args.check)
+        return _run(check=args.check)
     except (EvidenceError, MeasurementError, SweepFileError, OSError) as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return 1
 
 
-def _run(*, own: Path | None, check: bool) -> int:
-    measurements = load() if own is None else load_files(*corpus_files(), own)
+def _run(*, check: bool) -> int:
+    measurements = load()
     text = page(measurements, all_points())
-    if own is not None:
-        print(text, end="")
-        return 0
     if check:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0

@@ -18,13 +18,13 @@ from functools import cache
 from itertools import chain
 from typing import Final, Literal
 
+from authors.accuracy.corpus.measured import load
 from authors.accuracy.sweeps import REPEATING_DATE, SweepPoint, all_points
 from planning.cost.subject import Subject, examine
 from planning.question.workload import Workload
 from planning.speed.bands import BANDS, HIGH_PERCENTILE, LOW_PERCENTILE, Figure, Kind, Spread, kind_of
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import workload_plan
-from scripts.plan.corpus.measured import load
 
 _DIGITS: Final = 2
 _LEAST_POINTS: Final = 20

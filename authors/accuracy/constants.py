@@ -9,9 +9,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from authors.accuracy.corpus.errors import ComparedFigure, compared
+from authors.accuracy.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
 from planning.data import overheads
-from scripts.plan.corpus.errors import ComparedFigure, compared
-from scripts.plan.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
 
 _WIDEST: Final = 4.0
 """Range of the search, from a quarter of the constant to four times the constant."""

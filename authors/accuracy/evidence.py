@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 from authors.accuracy.bands import BandComparison, comparisons
 from authors.accuracy.constants import Values, constant_set, left_out_rows, nudged, values_without
+from authors.accuracy.corpus.errors import ComparedFigure, compared
+from authors.accuracy.corpus.measured import KINDS, Measurements, read_off
+from authors.accuracy.corpus.verdicts import JudgedBoot, judged, started
 from authors.accuracy.sweeps import SweepPoint, load_points, load_unseen_points
-from scripts.plan.corpus.errors import ComparedFigure, compared
-from scripts.plan.corpus.measured import KINDS, Measurements, read_off
-from scripts.plan.corpus.verdicts import JudgedBoot, judged, started
 
 RATE_FACTOR: Final = 1.5
 TIME_FACTOR: Final = 2.0

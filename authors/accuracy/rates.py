@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from authors.accuracy.bands import BandComparison, share_within
-from scripts.plan.corpus.errors import percentile
+from authors.accuracy.corpus.errors import percentile
 
 CONTEXTS: Final[Mapping[str, tuple[int, int]]] = {
     "up to 1,500": (0, 1_500),

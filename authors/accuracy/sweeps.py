@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
-from scripts.plan.corpus.measured import load
+from authors.accuracy.corpus.measured import load
 
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 

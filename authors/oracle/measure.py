@@ -18,6 +18,8 @@ from authors.oracle.server import OracleCores, read_metrics, tools_environment
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
 """Text for 20 tokens, then repeated end tokens (`ignore_eos`), which are events without text."""
+TEMPLATE_TOKENS: Final = 10
+"""Tokens that the chat template of the oracle's model adds. vLLM adds them to the length of its random prompts."""
 _LIMIT_S: Final = 900.0
 _SETTLE_LIMIT_S: Final = 30.0
 _COUNTERS: Final = {
@@ -91,10 +93,11 @@ class Bench:
             found = json.loads(text)["points"][0]
         except (ValueError, KeyError, IndexError) as error:
             raise OracleError(f"scripts.bench printed no result ({error!r}). See {out.with_suffix('.log')}.") from None
-        return our_run(found, self._increase(before, point))
+        command = vllm_command(self.url, point, seed=int(found["point"]["seed"]))
+        return our_run(found, self._increase(before, point), command)
 
     def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
-        """Run the command printed by our benchmark, verbatim, with an output path."""
+        """Run vLLM's benchmark, with an output path."""
         path = self.home.results / f"{label}-theirs.json"
         path.unlink(missing_ok=True)
         words = shlex.split(command)
@@ -138,8 +141,31 @@ def settled_increase(
         wait(0.2)
 
 
-def our_run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
-    """Read a point of `scripts.bench --json`."""
+def vllm_command(url: str, point: OraclePoint, *, seed: int) -> str:
+    """Return the `vllm bench serve` command line for the same point. The seed determines the prompts."""
+    words = [
+        "vllm", "bench", "serve",
+        "--backend", "openai-chat",
+        "--base-url", url,
+        "--endpoint", "/v1/chat/completions",
+        "--model", MODEL,
+        "--dataset-name", "random",
+        "--random-input-len", str(point.input_tokens - TEMPLATE_TOKENS),
+        "--random-output-len", str(point.output_tokens),
+        "--ignore-eos",
+        "--num-prompts", str(point.requests),
+        "--num-warmups", "0",
+        "--temperature", "0",
+        "--seed", str(seed % (1 << 32)),
+        "--percentile-metrics", "ttft,tpot,itl,e2el",
+        "--metric-percentiles", "90,99",
+        "--max-concurrency", str(point.concurrency),
+    ]  # fmt: skip
+    return shlex.join([*words, *(["--extra-body", json.dumps(point.extra_body)] if point.extra_body else [])])
+
+
+def our_run(found: Mapping[str, Any], server: Mapping[str, float], command: str = "") -> OracleRun:
+    """Read a point of `scripts.bench --json`. `command` measures the same point with vLLM's benchmark."""
     return OracleRun(
         requests=int(found["completed"]),
         failed=int(found["failed"]),
@@ -147,7 +173,7 @@ def our_run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
         output_tokens=int(found["total_output_tokens"]),
         figures=_figures(found),
         server=server,
-        command=str(found["vllm_command"]),
+        command=command,
         invalid_reasons=_texts(found, "invalid_reasons"),
         marks=tuple(note for note in _texts(found, "notes") if _MARK in note),
     )

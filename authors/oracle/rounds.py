@@ -38,17 +38,17 @@ class PointOutcome:
 
 
 def check_command(point: OraclePoint, bench: Bench, say: OracleSay) -> list[str]:
-    """Run the command printed by our benchmark with the program `vllm` itself. Return the faults if it sent something else."""
+    """Run vLLM's benchmark with the program `vllm` itself. Return the faults if it sent something else than ours."""
     mine = bench.ours(point, f"{point.name}-command")
-    say(f"running the printed command: {mine.command}")
+    say(f"running the command: {mine.command}")
     other = replace(bench, copies=None).theirs(point, f"{point.name}-command", mine.command)
-    return count_faults(f"{point.name}, printed command", point.asked, [(mine, other)])
+    return count_faults(f"{point.name}, command", point.asked, [(mine, other)])
 
 
 def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirTool, say: OracleSay) -> PointOutcome:
-    """Measure a point until the given number of rounds is valid. Our first run warms up the server, prints a command, and is not counted.
+    """Measure a point until the given number of rounds is valid. Our first run warms up the server and is not counted.
 
-    Each printed command is run once, because its seed determines the prompts, and the server keeps them in its prefix cache.
+    Each command is run once, because its seed determines the prompts, and the server keeps them in its prefix cache.
     """
     command = ours(point, f"{point.name}-0").command
     pairs: list[Pair] = []

@@ -18,10 +18,9 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from loadtest.errors import SweepError
-from loadtest.foreign import Groups, aligned, read_foreign
 from loadtest.measure import SCHEMA_VERSION, point_text, points_text, requests_for
 from loadtest.steady import judged
-from loadtest.store import RESULTS, read_results, read_run
+from loadtest.store import read_results, read_run
 from loadtest.student import student_t
 
 RESAMPLES: Final = 400
@@ -37,6 +36,7 @@ MOST_NAMED: Final = 12
 
 ChangeVerdict: TypeAlias = Literal["worse", "better", "same", "cannot tell"]
 Columns = dict[str, Any]
+Groups = dict[str, list[dict[str, Any]]]
 Statistic = Callable[[Columns, Any], Any]
 
 
@@ -134,30 +134,14 @@ def point_name(result: dict[str, Any]) -> str:
     return f"{name}, {point['traffic']}" if point.get("traffic") else name
 
 
-def results_of(path: Path) -> list[dict[str, Any]]:
-    """Return the results in a sweep's folder, or in a file or folder of `vllm bench serve`."""
-    foreign = [] if (path / RESULTS).exists() else read_foreign(path)
-    return foreign or read_results(path)
-
-
-def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for result in results_of(folder):
-        found.setdefault(point_name(result), []).append(result)
+def _grouped(folder: Path) -> Groups:
+    """Return the figures to compare, those of the steady windows, by the name of their point."""
+    found: Groups = {}
+    for result in read_results(folder):
+        found.setdefault(point_name(result), []).append(judged(result))
     if not found:
         raise SweepError(f"{folder} has no results to compare.")
     return found
-
-
-def _figures(first: Groups, second: Groups) -> tuple[Groups, Groups]:
-    """Return the figures to compare: those of the steady windows, or of the whole points if one side is of another tool."""
-    if any("tool" in result for groups in (first, second) for group in groups.values() for result in group):
-        return first, second
-
-    def steady(groups: Groups) -> Groups:
-        return {name: [judged(result) for result in group] for name, group in groups.items()}
-
-    return steady(first), steady(second)
 
 
 def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
@@ -166,7 +150,7 @@ def compare_folders(before: Path, after: Path, *, threshold: float, confidence: 
     `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
     folder has no results.
     """
-    first, second = _figures(*aligned(_grouped(before), _grouped(after), point_name))
+    first, second = _grouped(before), _grouped(after)
     _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
     missing = [name for name in first if name not in second]

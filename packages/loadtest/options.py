@@ -18,10 +18,6 @@ from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 
 OBJECTIVES: Final = ("ttft", "tpot", "e2e")
 EXCLUDES: Final = {
-    "--trace": (
-        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--concurrency", "--request-rate", "--input-tokens",
-        "--output-tokens",
-    ),
     "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--audio-s", "--input-tokens", "--output-tokens with a distribution"),
     "--prefix-share": ("--prefix-tokens",),
 }  # fmt: skip
@@ -210,10 +206,6 @@ class TrafficOptions:
     dataset: Annotated[
         Path | None, Option("Prompts or conversations to send: JSONL, or ShareGPT's JSON.", metavar="FILE")
     ] = None
-    trace: Annotated[Path | None, Option("Requests with timestamps to replay: JSONL.", metavar="FILE")] = None
-    time_scale: Annotated[
-        float, Option("Speed of a trace replay, relative to the recording.", least=0.001, most=1000, metavar="FACTOR")
-    ] = 1.0
     turns: Annotated[
         int,
         Option(
@@ -247,8 +239,6 @@ class TrafficOptions:
         """Return the definition of the load. Raises SweepError if options conflict."""
         for one, other in self._contradictions(load):
             raise SweepError(f"{one} and {other} cannot be combined.")
-        if self.time_scale != 1.0 and self.trace is None:
-            raise SweepError(f"--time-scale {self.time_scale:g} requires --trace FILE.")
         if self.think_time and self.turns == 1:
             raise SweepError(f"--think-time {self.think_time:g} requires --turns N.")
         if self.image_size is not None and not self.images:
@@ -261,8 +251,6 @@ class TrafficOptions:
             audio_s=self.audio_s,
             adapters=self.adapters,
             dataset=self.dataset,
-            trace=self.trace,
-            time_scale=self.time_scale,
             turns=self.turns,
             think_time_s=self.think_time,
         )
@@ -270,17 +258,12 @@ class TrafficOptions:
     def _contradictions(self, load: LoadOptions) -> list[tuple[str, str]]:
         given = {
             "--dataset": self.dataset is not None,
-            "--trace": self.trace is not None,
-            "--turns": self.turns > 1,
             "--prefix-share": self.prefix_share is not None,
             "--prefix-tokens": self.prefix_tokens is not None,
             "--images": self.images > 0,
             "--audio-s": self.audio_s > 0,
             "--input-tokens": bool(load.input_tokens),
-            "--output-tokens": bool(load.output_tokens),
             "--output-tokens with a distribution": isinstance(load.output_tokens, Lengths),
-            "--concurrency": bool(load.concurrency),
-            "--request-rate": bool(load.request_rate),
         }
         return [(one, other) for one, others in EXCLUDES.items() for other in others if given[one] and given[other]]
 
@@ -382,8 +365,8 @@ class LoadTestOptions:
 class CompareOptions:
     """Options of `compare`."""
 
-    before: Annotated[Path, Option("Baseline: folder of a sweep, or results of vllm bench serve.", positional=True)]
-    after: Annotated[Path, Option("Candidate: folder of a sweep, or results of vllm bench serve.", positional=True)]
+    before: Annotated[Path, Option("Baseline: folder of a sweep.", positional=True)]
+    after: Annotated[Path, Option("Candidate: folder of a sweep.", positional=True)]
     threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
     gate: Annotated[
@@ -399,14 +382,6 @@ class CompareOptions:
     as_json: JsonSwitch = False
 
 
-def _keys(text: str) -> tuple[str, ...]:
-    """Read `closed-c8-i128-o128-n0,closed-c64-i128-o128-n0`."""
-    keys = tuple(part.strip() for part in text.split(","))
-    if not all(keys):
-        raise ValueError("keys of points, such as closed-c8-i128-o128-n0")
-    return keys
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportFolders:
     """Options of `report`."""
@@ -414,14 +389,6 @@ class ReportFolders:
     folders: Annotated[
         tuple[Path, ...],
         Option("Folder of a sweep. Several folders: one overview.", positional=True, repeated=True, metavar="FOLDER"),
-    ] = ()
-    points: Annotated[
-        tuple[str, ...],
-        Option(
-            "Points to chart over time, by key. Default: the highest loads, and invalid points.",
-            parse=_keys,
-            metavar="KEYS",
-        ),
     ] = ()
     out: Annotated[
         Path | None,

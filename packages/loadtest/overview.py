@@ -136,7 +136,7 @@ def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 def _is_usual(name: str, value: object) -> bool:
     """Return whether a property of the traffic is that of plain requests."""
-    return not value or (name in {"turns", "time_scale"} and value == 1)
+    return not value or (name == "turns" and value == 1)
 
 
 def _text(value: object) -> str:

@@ -81,17 +81,6 @@ class SaturationRecord(TypedDict):
     answered_per_s: NotRequired[float]
 
 
-class TimelineRecord(TypedDict):
-    """The point in bins of `bin_s` seconds."""
-
-    start_s: float
-    bin_s: float
-    in_flight: list[float]
-    output_tok_per_s: list[float]
-    median_ttft_ms: list[float | None]
-    failed: list[int]
-
-
 class ServerRecord(TypedDict):
     """The server's metrics during the point; null if it does not export them."""
 
@@ -168,7 +157,7 @@ class SessionsRecord(TypedDict):
 
 
 class PointFigures(TypedDict):
-    """A point as `--json` prints it, without the values per request and moment."""
+    """A point as `--json` prints it, without the values per request."""
 
     schema_version: int
     date: Annotated[str, "End of the point, ISO 8601 in UTC."]
@@ -211,7 +200,6 @@ class PointFigures(TypedDict):
     valid: bool
     invalid_reasons: list[str]
     notes: list[str]
-    vllm_command: str
     input_lens_source: Literal["tokenize", "usage"]
     forecast: Annotated[dict[str, BandRecord] | None, "Planned metrics by their names; null without a forecast."]
 
@@ -224,7 +212,6 @@ class ResultLine(PointFigures):
     input_lens: list[int]
     output_lens: list[int]
     start_times: Annotated[list[float], "Intended send times in seconds from the start of the point."]
-    timeline: TimelineRecord | None
 
 
 class LeftOutRecord(TypedDict):

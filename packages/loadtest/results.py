@@ -15,15 +15,12 @@ from loadtest.measure import (
 from loadtest.proof import OTHER_CLIENTS, answer_findings, impossible_reason, little_reasons, server_reasons
 from loadtest.records import WorkerResult
 from loadtest.server import ServerInfo, Watch
-from loadtest.settings import SweepSettings, warm_up_requests
+from loadtest.settings import SweepSettings
 from loadtest.steady import saturation_figures, steady_figures, steady_notes, steady_window
-from loadtest.timeline import point_timeline
 from loadtest.traffic.figures import traffic_figures, traffic_notes
 from loadtest.traffic.points import Point
 from loadtest.traffic.prepare import PreparedTraffic
-from loadtest.traffic.prompts import Calibration
 from loadtest.ttft_uncertainty import bunch_findings, invalid_reasons, uncertainty_figures
-from loadtest.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
 """Share of prefix-cache hits above which a point gets a note, because cached prompts are not computed."""
@@ -39,7 +36,6 @@ def point_result(
     watch: Watch,
     *,
     prepared: PreparedTraffic,
-    calibration: Calibration,
     ignore_eos: bool = True,
 ) -> dict[str, Any]:
     """Return one line of results.jsonl."""
@@ -86,7 +82,6 @@ def point_result(
         **figures,
         "steady": steady,
         "saturation": saturation,
-        "timeline": point_timeline(records),
         **error_figures(records),
         "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
         if price is not None and throughput > 0
@@ -98,19 +93,6 @@ def point_result(
         "valid": not reasons,
         "invalid_reasons": reasons,
         "notes": notes,
-        "vllm_command": vllm_command(
-            settings.url,
-            info.model,
-            point,
-            requests=len(records),
-            chat=settings.chat,
-            poisson=settings.poisson,
-            overhead_tokens=calibration.overhead_tokens,
-            tokenizer=settings.tokenizer,
-            warm_ups=warm_up_requests(settings, point),
-            traffic=prepared.traffic,
-            extra_body=settings.extra_body,
-        ),
     }
 
 

@@ -24,8 +24,8 @@ from loadtest.verdict import SweepVerdict, sweep_verdict
 if TYPE_CHECKING:
     from loadtest.overview import QualityOf
 
-NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
-"""Fields of a result with one value per request or moment, omitted by --json."""
+NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
+"""Fields of a result with one value per request, omitted by --json."""
 DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -98,7 +98,7 @@ def report(options: ReportFolders, quality_of: "QualityOf" = lambda _run: "") ->
         return _overview(options, quality_of)
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
-    files = [str(path) for path in write_reports(first, options.points)]
+    files = [str(path) for path in write_reports(first)]
     print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
     return DONE
 
@@ -108,8 +108,6 @@ def _overview(options: ReportFolders, quality_of: "QualityOf") -> int:
     from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
     from loadtest.reports.overview_page import overview_markdown, overview_page  # noqa: PLC0415 - the same
 
-    if options.points:
-        raise SweepError("--points needs one folder, because an overview has no charts.")
     overview = overview_of(options.folders, quality_of)
     text = overview_markdown(overview)
     if options.out is not None:
@@ -132,7 +130,6 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
         raise SweepError("--find slo requires --slo. Add it, such as --slo ttft=1,tpot=0.05.")
     given = {
         "--turns": traffic.turns > 1,
-        "--trace": traffic.trace is not None,
         "--duration": load.duration is not None,
         "--repeats": load.repeats > 1,
         "--stop-when-saturated": load.stop_when_saturated,
@@ -231,8 +228,6 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
         lines.append(f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
     elif has_reports:
         lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
-        command = read_results(settings.out)[-1]["vllm_command"]
-        lines += [f"the last point with vLLM's own tool: {command}"] if command else []
     for line in lines:
         say(program.name, line)
 

@@ -64,8 +64,6 @@ class SweepSettings:
     hosting: Hosting = Hosting()
     kv_cache_tokens: int | None = None
     """Tokens in the server's KV cache by the forecast, used if the server does not report them."""
-    tokenizer: str | None = None
-    """Name of the model on Hugging Face, or None if the server uses the same name."""
 
 
 def warm_up_requests(settings: SweepSettings, point: Point) -> int:

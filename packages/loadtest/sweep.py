@@ -596,7 +596,6 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
         results,
         watch,
         prepared=run.prepared,
-        calibration=run.calibration,
         ignore_eos=run.ignore_eos,
     )
     result["input_lens_source"] = run.calibration.source
@@ -674,8 +673,8 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
         concurrency=count,
         turns=1,
     )
-    if run.prepared.dataset is not None or run.prepared.trace is not None:
-        share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
+    if run.prepared.dataset is not None:
+        share = replace(share, source=None)  # a row of the file would be in the cache when it is measured
     elif isinstance(share.source, SyntheticSource):
         limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
         share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
@@ -695,7 +694,7 @@ def _sessions(requests: int | None, turns: int) -> int | None:
 
 
 def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
-    settings, traffic, trace = run.settings, run.prepared.traffic, run.prepared.trace
+    settings, traffic = run.settings, run.prepared.traffic
     streams = point.concurrency or settings.max_in_flight
     expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))
     workers = settings.workers or workers_for(expected, usable_cores())
@@ -731,7 +730,6 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             request_timeout_s=settings.request_timeout_s,
             stall_timeout_s=settings.stall_timeout_s,
             source=source,
-            times_s=trace.times_s if trace is not None else None,
             turns=traffic.turns,
             think_time_s=traffic.think_time_s,
             max_model_len=run.info.max_model_len,

@@ -177,15 +177,6 @@ def with_owner(model_id: str) -> str:
     return f"{model_id} ({_PERSONAL})" if found is not None and found.is_personal else model_id
 
 
-def id_of_folder(name: str) -> str:
-    """Return the id whose files a folder of this name contains: the catalog's id with this ending, otherwise Google's.
-
-    The hash that staging appends to a folder's name is ignored.
-    """
-    bare = _STAGED_HASH.sub("", name)
-    return next((name for name in _KNOWN if name.partition("/")[2] == bare), f"google/{bare}")
-
-
 def near_spellings(name: str) -> tuple[str, ...]:
     """Return up to two existing ids whose spelling, including the owner's, almost matches that of an id outside the catalog."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a model outside the catalog needs it
@@ -194,7 +185,6 @@ def near_spellings(name: str) -> tuple[str, ...]:
     return tuple(whole[one] for one in get_close_matches(name.strip().lower(), whole, n=2, cutoff=_ALMOST))
 
 
-_STAGED_HASH: Final = re.compile(r"-[0-9a-f]{16}$")
 _ALMOST: Final = 0.95
 """Similarity above which two ids are more likely a typing error than two models: one changed character in forty is 0.975."""
 

@@ -88,8 +88,6 @@ FUSE_BUFFERED_BYTES_PER_S: Final = 800e6
 CLOUD_RUN_NETWORK_BYTES_PER_S: Final = 75e6
 """Network read rate of a Cloud Run instance with a GPU unless Direct VPC takes all its traffic: 600 Mbit/s (comment in a public Terraform
 program for this GPU; Google's pages list no value). The rates above and below need Direct VPC."""
-DIRECT_VPC_CONNECT_S: Final = 60
-"""Delay of connections when an instance with Direct VPC starts: "a minute or more" (Cloud Run, Direct VPC egress, Limitations, 2026-11)."""
 FUSE_CACHED_BYTES_PER_S: Final = 500e6
 """File cache in memory, filled by parallel downloads, then read once more."""
 STREAMER_BYTES_PER_S: Final = 800e6
@@ -162,7 +160,7 @@ GPU_COMPILE_S_PER_LAYER: Final = 2.5
 threads to 1 (vllm/env_override.py), so neither more vCPU nor a dedicated machine is faster, only a faster core."""
 GPU_FAST_CORE_COMPILE_FACTOR: Final = 0.52
 """The same on a host with fast cores (`planning.machine.hardware.has_fast_cores`). Fitted to 31B in fp8 on an H200 NVL: 108.24 s in the engine
-(the boot fp8-31b-h200 of scripts/plan/corpus/measured.toml), of which 20 s are graph capture and warm-up."""
+(the boot fp8-31b-h200 of authors/accuracy/corpus/measured.toml), of which 20 s are graph capture and warm-up."""
 GPU_COMPILE_BAND: Final = (0.85, 1.25)
 """Compile time on a known host relative to the plan, low and high: public logs of six hosts are between 0.99 and 1.22. On a host whose cores
 are unknown, the band reaches from the low end of fast cores to the high end of the others."""

@@ -8,7 +8,7 @@ from contracts.dropped_words import FINDINGS, answer
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
-from planning.question.types import Finding, Remedy, Severity
+from planning.question.types import Finding, Plan, Remedy, Severity
 from planning.rules import arguments as rules_arguments  # importing them registers their rules
 from planning.rules import memory as rules_memory
 from planning.rules import models as rules_models
@@ -20,7 +20,8 @@ from planning.rules.platforms import places as rules_platform
 from planning.rules.platforms import quota as rules_quota
 from planning.rules.platforms import replicas as rules_replicas
 from planning.rules.registry import REGISTRY, Rule, RuleResult, id_of
-from planning.rules.security import exposure as rules_exposure  # importing them registers their rules
+from planning.rules.security import advisories as rules_advisories  # importing them registers their rules
+from planning.rules.security import exposure as rules_exposure
 from planning.rules.security import pinned as rules_pinned
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "RULE_IDS",
     "check_accepted",
     "findings_of",
+    "notes_of",
+    "rules_advisories",
     "rules_arguments",
     "rules_exposure",
     "rules_host",
@@ -103,6 +106,12 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
         for rule, result in _results(subject)
     ]
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
+
+
+def notes_of(plan: Plan) -> tuple[Finding, ...]:
+    """Return the findings that text output only counts: information, except the bill."""
+    bill = id_of(rules_platform.whole_bill)
+    return tuple(one for one in plan.findings if one.severity == "info" and one.id != bill)
 
 
 def detected(subject: Subject) -> Mapping[str, Severity]:

@@ -122,25 +122,3 @@ def _absent(name: str | None) -> Checkpoint | None:
 def _served_as(model_id: str) -> dict[str, object]:
     """Return the changes that serve a checkpoint in its own precision."""
     return {"model": model_id, "quantization": None, "vllm.quantization": None}
-
-
-@rule(
-    "MOD05",
-    "info",
-    source="planning.data.checkpoints",
-    what="a checkpoint from an individual",
-)
-def personal_checkpoint(subject: Subject) -> RuleResult | None:
-    """Find a checkpoint that neither Google nor a vendor publishes."""
-    found = find_checkpoint(subject.resolved.deployment.model)
-    if found is None or not found.is_personal:
-        return None
-    return RuleResult(
-        message=(
-            f"{found.id} is published by an individual ({found.owner}), not by Google or a vendor. The owner can change or delete it "
-            "at any time."
-        ),
-        advice=(
-            "Read its model card before you rely on it. `python -m scripts.stage_model` copies it into your bucket, where it remains."
-        ),
-    )

@@ -4,13 +4,10 @@ import math
 from collections.abc import Iterator
 
 from contracts.collector import (
-    COLLECTOR_IMAGE,
     COLLECTOR_MIN_GIB,
     COLLECTOR_VCPU,
-    COLLECTOR_VERSION,
     server_share,
 )
-from planning.cost.running_costs import watching_usd_per_month
 from planning.cost.subject import Subject
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved
@@ -20,7 +17,7 @@ from planning.rules.registry import RuleResult, change, rule
 
 @rule(
     "OBS01",
-    "warn",
+    "info",
     source="Cloud Monitoring, alerting overview: a policy without a channel opens incidents that only the console shows",
     what="alerts without a recipient",
 )
@@ -77,41 +74,6 @@ def no_room(subject: Subject) -> RuleResult | None:
             f"with {resolved.accelerator.name} needs at least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB."
         ),
         remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
-    )
-
-
-@rule(
-    "OBS04",
-    "info",
-    source="contracts/collector.py; ledger, image-of-the-collector",
-    what="a collector of metrics: its image, and its share of an instance",
-)
-def collector(subject: Subject) -> RuleResult | None:
-    """Return what the collector is and what it takes."""
-    resolved = subject.resolved
-    if not resolved.collects:
-        return None
-    usd = watching_usd_per_month(subject)
-    if resolved.platform == "tpu-vm":
-        return RuleResult(
-            message=(
-                f"A collector of metrics runs beside the server. With alerts it costs up to ${usd:.2f} per month. Turning it on or off does not "
-                f"restart the server. No registry has confirmed its image (otelcol-google {COLLECTOR_VERSION}); the server starts without it too."
-            ),
-            advice="To run none, set `watch.metrics_enabled` to false.",
-        )
-    image = (
-        f"No registry has confirmed its image otelcol-google {COLLECTOR_VERSION} for this release. "
-        f"To check it, run `docker manifest inspect {COLLECTOR_IMAGE}`."
-    )
-    vcpu, memory_gib = server_share(resolved.vcpu, resolved.host_memory_gib)
-    return RuleResult(
-        message=(
-            f"The collector of metrics takes {resolved.vcpu - vcpu:g} vCPU and {resolved.host_memory_gib - memory_gib:g} GiB of each instance and leaves "
-            f"{vcpu:g} vCPU and {memory_gib:g} GiB to the server. The price of an instance stays the same; with alerts, metrics cost up to ${usd:.2f} per "
-            f"month of an instance. Turning it on or off creates a revision. {image}"
-        ),
-        remedies=(change("watch.metrics_enabled", False),),
     )
 
 

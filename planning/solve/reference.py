@@ -34,7 +34,6 @@ Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.p
 
 `block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
 `gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown but block nothing.
-To show the settings changes that remove all blocking findings, run `python -m scripts.plan --stack NAME --fix`.
 
 """
 

@@ -60,12 +60,12 @@ class PlanForecast:
 
     def why_none(self, traffic: Traffic) -> str:
         """Return why no forecast is available."""
-        return OF_FILE if traffic.dataset is not None or traffic.trace is not None else NOT_DEPLOYED
+        return OF_FILE if traffic.dataset is not None else NOT_DEPLOYED
 
 
 def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_TOKENS) -> Workload | None:
     """Return the planner's workload for a load, without its level. None for rows of a file. Distributions are replaced by their means."""
-    if traffic.dataset is not None or traffic.trace is not None:
+    if traffic.dataset is not None:
         return None
     shared = traffic.prefix_share or (traffic.prefix_tokens or 0) / point.input_tokens
     return Workload(

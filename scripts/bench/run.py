@@ -137,7 +137,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 url=outputs.endpoint,
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
-                tokenizer=outputs.model,
                 deployment=_deployment(outputs),
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image

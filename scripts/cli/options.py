@@ -55,8 +55,6 @@ class Option:
     """The option can be repeated; the field is a tuple."""
     negatable: bool = False
     """A switch that also has a `--no-` form."""
-    bare: str | None = None
-    """Value of the option if it is passed without one; None if it requires a value."""
     variable: str = ""
     """Environment variable that provides a default."""
 
@@ -203,8 +201,6 @@ def _described(field: "dataclasses.Field[object]", hint: type[object], option: O
     if option.negatable:
         name = f"{name}, --no-{name.removeprefix('--')}"
     words = value if option.positional else name if hint is bool else f"{name} {value}"
-    if option.bare is not None:
-        words = f"{name} [{value}]"
     return DescribedOption(
         group="",
         words=f"{words} ..." if option.repeated else words,
@@ -281,8 +277,6 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
             "type": _reader(_metavar(field, hint, option) if option.positional else flag, hint, option),
             "metavar": _metavar(field, hint, option),
         }
-    if option.bare is not None:
-        words |= {"nargs": "?", "const": option.bare}
     if option.positional:
         many = {"nargs": "*"} if option.repeated else {"nargs": "?"}
         add(field.name, **words if required else words | many)

@@ -1,7 +1,6 @@
-"""Public interface of `scripts.logs` for other commands: the log of a stack, its newest start, and known causes in it."""
+"""Public interface of `scripts.logs` for other commands: the log of a stack, and known causes in it."""
 
 from scripts.logs.causes import known_cause
 from scripts.logs.place import log_of_settings
-from scripts.logs.starts import newest_start
 
-__all__ = ["known_cause", "log_of_settings", "newest_start"]
+__all__ = ["known_cause", "log_of_settings"]

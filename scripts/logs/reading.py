@@ -51,12 +51,6 @@ def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Ma
     return [replace(line, text=mask(line.text)) for line in found][-count:]
 
 
-def newest_first(api: GoogleApi, log: ServerLog, since: datetime, mask: Mask) -> Iterator[PrintedLine]:
-    """Yield the lines since a time, newest first, as many as are taken. Raises ScriptError if the log cannot be read."""
-    for entry in _entries(api, log, since, order="timestamp desc", limit=None):
-        yield from reversed(_log_lines(entry, mask))
-
-
 def follow(
     api: GoogleApi,
     log: ServerLog,

@@ -255,8 +255,6 @@ def _locations(settings: "Settings") -> str:
 
 
 def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
-    from planning.rules.models import personal_checkpoint
-    from planning.rules.registry import id_of
     from scripts.cli.settings import NO_PROJECT
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
@@ -268,7 +266,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
     print(headline(plan))
     print(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")
     for finding in plan.findings:
-        if finding.severity == "warn" or finding.id == id_of(personal_checkpoint):
+        if finding.severity == "warn":
             print(finding_text(finding, wording))
     print("\nNext:")
     print("".join(f"  {command}\n" for command in following), end="")

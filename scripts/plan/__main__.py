@@ -1,6 +1,6 @@
 r"""Plan a deployment before it costs anything.
 
-  python -m scripts.plan --stack NAME [--costs | --measured | --fix [--write]]
+  python -m scripts.plan --stack NAME [--costs | --measured]
   python -m scripts.plan --model google/gemma-4-31B-it --accelerator H100 \
       --set maxModelLen=32768 --json
   python -m scripts.plan --model google/gemma-4-12B-it --compare \
@@ -26,11 +26,11 @@ from contracts.exit_codes import ExitCode
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.planner import plan_of
+from planning.rules.findings import notes_of
 from planning.solve.plan_json import plan_json
-from planning.solve.wording import worded
+from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
-from scripts.plan.learn_options import LearnOptions
 from scripts.plan.prices_options import PricesOptions
 from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
 from scripts.plan.solve_options import Solving, check_solving
@@ -42,17 +42,12 @@ class PlanOptions:
 
     question: Question
     comparison: Comparison
-    fix: Annotated[bool, Option("With --stack: show the settings change that fixes blockers, as a diff.")] = False
     solving: Solving
     write: Annotated[
         str | None,
-        Option(
-            "With --fix: apply the change. With --solve: create Pulumi.NAME.yaml.",
-            metavar="NAME",
-            bare="",
-        ),
+        Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME"),
     ] = None
-    explain: Annotated[bool, Option("Show the formulas with their numbers.")] = False
+    explain: Annotated[bool, Option("Show the formulas with their numbers, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
     measured: Annotated[bool, Option("With --stack: compare the plan with smoke and bench results.")] = False
     as_json: JsonSwitch = False
@@ -71,10 +66,6 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.compare import compare
 
         return compare(question, options.comparison, as_json=options.as_json)
-    if options.fix and question.stack is not None:
-        from scripts.plan.fix import fix
-
-        return fix(question.stack, write=options.write is not None)
     if options.measured:
         from scripts.plan.measured import show_measured
 
@@ -93,7 +84,8 @@ def _plan(options: PlanOptions) -> ExitCode:
     elif options.explain:
         from planning.solve.explain import explain
 
-        for title, lines in explain(subject):
+        notes = [f"{one.id}: {worded(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
+        for title, lines in (*explain(subject), ("Notes", notes)):
             print(title)
             print("".join(f"  {line}\n" for line in lines))
     elif options.costs:
@@ -128,8 +120,8 @@ def _check(options: PlanOptions) -> None:
         return
     if options.solving.given is not None:
         raise PlanningError(f"{options.solving.given} requires --solve.")
-    if options.write and not options.solving.solve:
-        raise PlanningError("--write NAME requires --solve. With --fix, pass --write without a name.")
+    if options.write is not None:
+        raise PlanningError("--write NAME requires --solve. Add --solve.")
     if options.question.stack is not None:
         _check_stack(options)
     else:
@@ -144,15 +136,12 @@ def _check(options: PlanOptions) -> None:
 def _check_solve(options: PlanOptions) -> None:
     in_use = (
         ("--compare", options.comparison.compare),
-        ("--fix", options.fix),
         ("--explain", options.explain),
         ("--costs", options.costs),
         ("--measured", options.measured),
     )
     others = tuple(name for name, given in in_use if given)
     check_solving(options.question, options.comparison, options.solving, others=others)
-    if options.write == "":
-        raise PlanningError("--write has no name. With --solve, pass --write NAME with the name of the new stack.")
 
 
 def _check_stack(options: PlanOptions) -> None:
@@ -161,12 +150,8 @@ def _check_stack(options: PlanOptions) -> None:
         raise PlanningError(
             f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
         )
-    if options.question.set and (options.fix or options.measured):
-        raise PlanningError("--set cannot be combined with --fix or --measured, which are about the stack as it is.")
-    if options.fix and (options.as_json or options.explain):
-        raise PlanningError("--fix cannot be combined with --json or --explain.")
-    if options.write is not None and not options.fix:
-        raise PlanningError("--write requires --fix.")
+    if options.question.set and options.measured:
+        raise PlanningError("--set cannot be combined with --measured, which is about the stack as it is.")
 
 
 def _with_checkpoint(question: Question) -> Question:
@@ -186,8 +171,6 @@ def _with_checkpoint(question: Question) -> Question:
 
 def _check_description(options: PlanOptions) -> None:
     question, compares = options.question, options.comparison.compare
-    if options.fix or options.write is not None:
-        raise PlanningError("--fix and --write require --stack NAME.")
     if question.from_bucket:
         raise PlanningError("--from-bucket requires --stack NAME.")
     if question.model is None and question.config is None:
@@ -211,9 +194,9 @@ def _check_measured(options: PlanOptions) -> None:
         return
     if options.question.stack is None:
         raise PlanningError("--measured requires --stack NAME.")
-    if options.explain or options.costs or options.fix or options.comparison.compare or options.solving.solve:
+    if options.explain or options.costs or options.comparison.compare or options.solving.solve:
         raise PlanningError(
-            "--measured cannot be combined with --explain, --costs, --fix, --compare or --solve (--json is allowed)."
+            "--measured cannot be combined with --explain, --costs, --compare or --solve (--json is allowed)."
         )
     question = options.question
     if question.workload is not None or question.from_hub or question.from_bucket:
@@ -231,26 +214,8 @@ def _check_output(options: PlanOptions) -> None:
     """Raise PlanningError for conflicting output options."""
     if options.costs and options.question.has_own_device:
         raise PlanningError("--costs and --device cannot be combined, because a custom device has no Google price.")
-    if options.costs and (options.explain or options.fix or options.comparison.compare):
-        raise PlanningError("--costs cannot be combined with --explain, --fix or --compare.")
-
-
-def _learn(options: LearnOptions) -> ExitCode:
-    """Record a boot log as a measured boot and compare it with the plan.
-
-      python -m scripts.plan learn --stack NAME
-      python -m scripts.plan learn boot.log --accelerator L4 --url URL
-      python -m scripts.plan learn boot.log --device FIGURES
-      python -m scripts.plan learn metrics.txt --stack NAME --show
-
-    Reads the newest start in a stack's logs, a boot log of vLLM, or a saved /metrics
-    response, and adds it to the corpus of measured boots as a file of its own. Also
-    records crashed servers, with the stage and the last error message. The file has
-    no project, machine, bucket or secret; offer it with a pull request.
-    """
-    from scripts.plan.learn import learn
-
-    return learn(options)
+    if options.costs and (options.explain or options.comparison.compare):
+        raise PlanningError("--costs cannot be combined with --explain or --compare.")
 
 
 def _prices(options: PricesOptions) -> ExitCode:
@@ -274,10 +239,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=PlanOptions,
     run=_plan,
-    subcommands=(
-        Command(name="learn", help=_learn.__doc__, options=LearnOptions, run=_learn),
-        Command(name="prices", help=_prices.__doc__, options=PricesOptions, run=_prices),
-    ),
+    subcommands=(Command(name="prices", help=_prices.__doc__, options=PricesOptions, run=_prices),),
 )
 
 

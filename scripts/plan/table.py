@@ -9,6 +9,7 @@ from rich.text import Text
 
 from planning.memory.margins import margin_words
 from planning.question.types import Band, Finding, Plan, WorkloadPlan
+from planning.rules.findings import notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.units import duration
 from scripts.cli.tables import console as screen
@@ -45,8 +46,12 @@ def show(plan: Plan, wording: Wording) -> None:
     _figures(console, plan)
     if plan.workload is not None:
         _workload(console, plan.workload, is_priced=plan.cost.is_known)
+    notes = notes_of(plan)
     for finding in plan.findings:
-        _finding(console, finding, wording, accepted=finding.id in plan.accepted)
+        if finding not in notes:
+            _finding(console, finding, wording, accepted=finding.id in plan.accepted)
+    if notes:
+        paragraph(console, f"Notes: {len(notes)} (--explain lists them)")
 
 
 def _memory(console: Console, plan: Plan) -> None:

@@ -19,7 +19,7 @@ from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
-from scripts.status.judge import drift_of, learn_command, next_command, waits_of
+from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
 from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
@@ -213,7 +213,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),
     )
-    return replace(status, next_command=next_command(status, one.state, one.locks), learn_command=learn_command(status))
+    return replace(status, next_command=next_command(status, one.state, one.locks))
 
 
 def _address(outputs: StackOutputs | None) -> str:

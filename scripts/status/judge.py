@@ -144,19 +144,6 @@ def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLo
     )
 
 
-def learn_command(status: StackStatus) -> str:
-    """Return the command that compares the boot with the plan and records it for the planner's corpus; empty if no server is ready."""
-    cloud = status.cloud
-    is_ready = status.server is not None and status.server.health == "ready"
-    if not is_ready and status.server is None and cloud is not None:
-        is_ready = READY in {cloud.phase, cloud.state.lower()} and bool(cloud.running)
-    return (
-        f"python -m scripts.plan learn --stack {status.stack}"
-        if is_ready and status.deployed and status.target != "gateway"
-        else ""
-    )
-
-
 def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
     """Yield commands that depend on the state, each with its condition. The first that applies is used."""
     yield any(not lock.is_dead for lock in locks), "{run}.status {stack} --watch"

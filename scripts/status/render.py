@@ -26,7 +26,7 @@ _LEAST: Final = ("KV", "requests")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
-_COMMANDS: Final = frozenset({"learn", "next", "reboot"})
+_COMMANDS: Final = frozenset({"next", "reboot"})
 """Keys of lines with a command, which are never wrapped."""
 
 
@@ -169,7 +169,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     yield from _judged(status)
     for item in status.unanswered:
         yield "unknown", f"{item.source}: {item.why}"
-    yield from _next(status)
+    yield "next", status.next_command
 
 
 def _judged(status: StackStatus) -> Iterator[tuple[str, str]]:
@@ -180,12 +180,6 @@ def _judged(status: StackStatus) -> Iterator[tuple[str, str]]:
         yield "drift", difference
     if status.refreshed and not status.drift:
         yield "drift", "none (all resources compared)"
-
-
-def _next(status: StackStatus) -> Iterator[tuple[str, str]]:
-    if status.learn_command:
-        yield "learn", status.learn_command
-    yield "next", status.next_command
 
 
 def _alerts(status: StackStatus) -> str:

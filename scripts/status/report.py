@@ -135,8 +135,6 @@ class StackStatus:
     """Pending operations, one sentence each."""
     unanswered: Sequence[UnansweredSource] = ()
     next_command: str = ""
-    learn_command: str = ""
-    """Command that records the boot of a server that is ready in the planner's corpus; empty without one."""
 
     def left_s(self, now_s: float) -> float | None:
         """Return the seconds until the deadline. `now_s`: seconds since 1970."""

@@ -10,7 +10,6 @@ from loadtest.client import json_values
 from loadtest.client import plain_text as theirs
 from loadtest.endpoint import API_KEY_VARIABLE
 from planning import numbers
-from planning.question.vllm_args import OPTIONS
 from scripts.bench.options import BenchOptions
 from scripts.cli import access
 from scripts.cli.options import described_options
@@ -34,11 +33,6 @@ def test_numbers_and_exit_codes_are_the_same():
     codes = (ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED, ExitCode.INTERRUPTED)
     assert codes == (run.DONE, run.FAILED, run.REFUSED, run.INTERRUPTED)
     assert API_KEY_VARIABLE == access.API_KEY_VARIABLE
-
-
-def test_the_flag_of_vllm_for_the_served_name_is_the_same():
-    source = (ROOT / "packages" / "loadtest" / "vllm_command.py").read_text()
-    assert f'"{OPTIONS["servedModelName"].flag}", model' in source
 
 
 def test_its_pins_are_those_of_the_product():

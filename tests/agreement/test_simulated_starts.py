@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from authors.accuracy.corpus.measured import load
 from localcloud.vllm import measured_starts
 from localcloud.vllm.settings import read
 from localcloud.vllm.startup import plan as start_of
 from planning.data.overheads import VM_IMAGE_PULL_S
 from planning.planner import plan_of
-from scripts.plan.corpus.measured import load
 from tests.agreement.simulated_stacks import BUILT_IMAGE, STACKS, Served, hardware_of, served, settings_of
 
 LENGTHS = (2048, 4096, None)

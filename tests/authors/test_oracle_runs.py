@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections import namedtuple
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from authors.oracle.clients import SMOKE_VERDICTS, smoke_faults
 from authors.oracle.copies import preloaded_vllm
 from authors.oracle.environment import MODEL, OracleError, OracleHome, OracleRefusedError
 from authors.oracle.judge import OracleRun, compare_point, count_faults
-from authors.oracle.measure import POINTS, Bench, our_run, settled_increase, their_run
+from authors.oracle.measure import POINTS, Bench, our_run, settled_increase, their_run, vllm_command
 from authors.oracle.programs import run_tool
 from authors.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
 from authors.oracle.rounds import judged_point, measure_planted, measure_point
@@ -64,13 +66,21 @@ def test_a_result_of_another_form_is_named():
         their_run(found, "", COUNTERS)
 
 
-def test_a_result_of_our_benchmark_is_read_with_its_command():
+def test_a_result_of_our_benchmark_is_read():
     run = our_run(recorded("ours-c4.json"), COUNTERS)
     assert (run.requests, run.input_tokens, run.invalid_reasons) == (64, 16384, ())
-    assert run.command.startswith("vllm bench serve --backend openai-chat")
-    assert "--random-input-len 246" in run.command
     said = ["the mean time to first token is uncertain by 9.0 ms: 60.0 ms here", "LEN01: input clamped"]
     assert our_run({**recorded("ours-c4.json"), "notes": said}, COUNTERS).marks == (said[0],)
+
+
+def test_the_command_of_vllm_measures_the_same_point():
+    tail = next(point for point in POINTS if point.extra_body)
+    words = shlex.split(vllm_command("http://h", tail, seed=(1 << 32) + 7))
+    pairs = dict(pairwise(words))
+    assert words[:3] == ["vllm", "bench", "serve"]
+    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("118", "64", "16")
+    assert (pairs["--max-concurrency"], pairs["--num-warmups"], pairs["--seed"]) == ("4", "0", "7")
+    assert json.loads(pairs["--extra-body"]) == tail.extra_body
 
 
 def test_metrics_are_summed_over_their_labels():

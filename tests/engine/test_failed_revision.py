@@ -47,7 +47,7 @@ def test_a_revision_that_cannot_start_says_why_with_the_figure_and_the_last_line
         failing,
         ("maxModelLen: 8192", f"maxModelLen: 262144\n    servedModelName: {CANARY}"),
         ("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.5"),
-        ("acceptFindings: [", "acceptFindings: [FIT04, "),
+        ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n"),
     )
     failed = failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
     restore()

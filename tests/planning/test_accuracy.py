@@ -8,14 +8,8 @@ import pytest
 from authors.accuracy import __main__ as plan_accuracy
 from authors.accuracy.bands import comparisons
 from authors.accuracy.constants import gone, leave_one_out
-from authors.accuracy.page import page as page_of
-from authors.accuracy.rates import by_class, rate_spread_of
-from authors.accuracy.sweeps import FILE as SWEEPS
-from authors.accuracy.sweeps import SweepFileError, all_points, load_points, load_unseen_points, parse_points
-from planning import plan
-from planning.data import overheads
-from scripts.plan.corpus.errors import compared, percentile, spread_of
-from scripts.plan.corpus.measured import (
+from authors.accuracy.corpus.errors import compared, percentile, spread_of
+from authors.accuracy.corpus.measured import (
     DECODE,
     FILE,
     KV,
@@ -30,7 +24,13 @@ from scripts.plan.corpus.measured import (
     read_off,
     subject_of,
 )
-from scripts.plan.corpus.verdicts import judged, started
+from authors.accuracy.corpus.verdicts import judged, started
+from authors.accuracy.page import page as page_of
+from authors.accuracy.rates import by_class, rate_spread_of
+from authors.accuracy.sweeps import FILE as SWEEPS
+from authors.accuracy.sweeps import SweepFileError, all_points, load_points, load_unseen_points, parse_points
+from planning import plan
+from planning.data import overheads
 
 MEASURED = load()
 TEXT = FILE.read_text(encoding="utf-8")

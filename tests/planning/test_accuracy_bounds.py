@@ -6,11 +6,11 @@ What the planner cannot know of (`beyond` in the corpus, of a boot or of one fig
 from collections import Counter
 
 from authors.accuracy.bands import comparisons, share_within
+from authors.accuracy.corpus.errors import compared
+from authors.accuracy.corpus.measured import STARTUP, load, read_off
+from authors.accuracy.corpus.verdicts import judged, started
 from authors.accuracy.evidence import first_sight
 from authors.accuracy.sweeps import load_points
-from scripts.plan.corpus.errors import compared
-from scripts.plan.corpus.measured import STARTUP, load, read_off
-from scripts.plan.corpus.verdicts import judged, started
 
 MEASURED = load()
 KNOWN = [boot for boot in MEASURED.boots if boot.evidence == "known" and not boot.beyond]

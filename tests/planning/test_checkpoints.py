@@ -12,7 +12,6 @@ from planning.data.checkpoints import (
     family,
     find_checkpoint,
     hub_answer,
-    id_of_folder,
     near_ids,
     nearest_ids,
     similar_ids,
@@ -346,12 +345,6 @@ def test_an_absent_drafter_is_found_and_can_be_replaced():
     assert finding.remedies
     for remedy in finding.remedies:
         assert ABSENT_ID not in str(remedy.changes)
-
-
-def test_a_folder_of_weights_names_the_checkpoint_whoever_owns_it():
-    assert id_of_folder("gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct") == REPACK
-    assert id_of_folder("gemma-4-12B-it") == "google/gemma-4-12B-it"
-    assert id_of_folder("gemma-5-1B-it") == "google/gemma-5-1B-it"
 
 
 def test_a_config_under_a_misspelt_id_is_told_from_another_model():

@@ -212,10 +212,11 @@ def test_the_formulas_are_in_the_json_too(run):
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "compileCache=disk"), '"disk". Use one of machine, bucket, off'),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
-        ((*E2B, "--fix"), "--stack NAME"),
-        (("--stack", "tpu-v6e4", "--write"), "--write requires --fix"),
-        (("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--fix"), "--set cannot be combined with --fix"),
-        (("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--measured"), "--set cannot be combined with --fix or"),
+        (("--stack", "tpu-v6e4", "--write", "other"), "--write NAME requires --solve"),
+        (
+            ("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--measured"),
+            "--set cannot be combined with --measured",
+        ),
         ((*E2B, "--min-context", "4096"), "require --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
@@ -252,7 +253,7 @@ def test_a_table_shows_memory_start_up_cost_and_findings(run):
 
 
 def test_a_setting_that_has_no_option_keeps_its_name(run):
-    assert "or set image to an image of that version" in run(*E2B)[1]
+    assert "or set image to an image of that version" in run(*E2B, "--explain")[1]
 
 
 def test_a_blocked_plan_shows_why_and_what_to_do(run):

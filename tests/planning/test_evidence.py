@@ -6,12 +6,8 @@ import pytest
 
 from authors.accuracy import evidence, page
 from authors.accuracy.constants import left_out_rows, values_without
-from authors.accuracy.evidence import CLASSES, EvidenceError, Share, check_proofs, rows_by_class
-from authors.accuracy.page import page as page_of
-from authors.accuracy.sweeps import all_points
-from planning.data import overheads
-from scripts.plan.corpus.errors import compared
-from scripts.plan.corpus.measured import (
+from authors.accuracy.corpus.errors import compared
+from authors.accuracy.corpus.measured import (
     BOOTS,
     FILE,
     MeasurementError,
@@ -21,6 +17,10 @@ from scripts.plan.corpus.measured import (
     parse_named,
     read_off,
 )
+from authors.accuracy.evidence import CLASSES, EvidenceError, Share, check_proofs, rows_by_class
+from authors.accuracy.page import page as page_of
+from authors.accuracy.sweeps import all_points
+from planning.data import overheads
 
 MEASURED = load()
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in corpus_files()}

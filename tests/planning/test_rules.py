@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from authors.accuracy.corpus.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
 from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
@@ -13,10 +14,8 @@ from planning.question.fields import changed
 from planning.question.types import WatchOptions
 from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
 from planning.rules.registry import rule
-from planning.rules.security.advisories import ADVISORIES
 from planning.solve.reference import rules_page
 from planning.solve.wording import FIELDS, remedy_of, worded
-from scripts.plan.corpus.measured import load
 from scripts.plan.question import CommandWording
 
 MEASURED = load().deployments
@@ -170,11 +169,6 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         deployment(),
     ),
     "MOD04": (deployment("26B-A4B-it-qat-w4a16-ct", "L4"), "block", deployment("12B-it-qat-w4a16-ct", "L4")),
-    "MOD05": (
-        replace(deployment("E2B-it", "L4"), model="xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"),
-        "info",
-        deployment("12B-it-qat-w4a16-ct", "L4"),
-    ),
     "MOD02": (deployment("E2B"), "warn", deployment("E2B", chat_template="/templates/plain.jinja")),
     "MOD03": (
         deployment("31B-it", "H100", speculative_config=drafted_by("google/gemma-4-E2B-it-assistant")),
@@ -255,7 +249,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     ),
     "OBS01": (
         replace(deployment(), watch=WatchOptions(alerts_enabled=True, metrics_enabled=True)),
-        "warn",
+        "info",
         replace(deployment(), watch=WatchOptions(alerts_enabled=True, email="a@example.com", metrics_enabled=True)),
     ),
     "OBS02": (
@@ -271,7 +265,6 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "block",
         replace(MEASURED["qat-26b-l4"], host_memory_gib=24, vcpu=8, watch=WatchOptions(metrics_enabled=True)),
     ),
-    "OBS04": (replace(deployment(), watch=WatchOptions(metrics_enabled=True)), "info", deployment()),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",
@@ -291,16 +284,6 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "block",
         replace(MEASURED["qat-26b-l4"], weights_mode="streamer", image_version="0.28.0"),
     ),
-    "LDR03": (
-        replace(on_cloud_run(graph_cache="bucket"), vllm=replace(MEASURED["qat-26b-l4"].vllm, enforce_eager=True)),
-        "warn",
-        on_cloud_run(graph_cache="bucket"),
-    ),
-    "FUS02": (
-        replace(on_cloud_run(), weights_mode="fuse-buffered"),
-        "info",
-        replace(on_cloud_run(direct_vpc=True), weights_mode="fuse-buffered"),
-    ),
     "SEC07": (
         replace(deployment(), model_revision=""),
         "warn",
@@ -312,6 +295,11 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         replace(on_cloud_run(), image_version="0.28.0"),
         "info",
         replace(on_cloud_run(), image_version="0.32.0"),
+    ),
+    "SEC11": (
+        replace(deployment(limit_mm_per_prompt={"image": 1, "video": 1}), image_version="0.29.0"),
+        "block",
+        replace(deployment(limit_mm_per_prompt={"image": 1, "video": 1}), image_version="0.30.0"),
     ),
     "SEC05": (
         replace(deployment(extra_args=("--grpc",)), has_api_key=True),
@@ -338,7 +326,6 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
     "CST04": (replace(on_tpu(), today="2027-02-07"), "info", replace(on_tpu(), today="2027-02-06")),
-    "CST06": (on_tpu(renew_before_s=3_600), "info", on_tpu()),
     "CST05": (on_tpu(zones=("southamerica-west1-a",)), "info", on_tpu(zones=("us-east5-a",))),
 }
 
@@ -884,19 +871,25 @@ def test_findings_that_stop_come_first():
 
 
 def test_a_known_vulnerability_is_worse_where_everybody_may_call_and_depends_on_what_the_stack_has():
-    def said(**changes):
-        found_one = found(plan(replace(on_cloud_run(), **{"image_version": "0.28.0", **changes})), "SEC04")
-        return found_one and (found_one.severity, re.findall(r"\b(?:PYSEC|CVE)-[\d-]+", found_one.message))
+    def said(identifier="SEC04", **changes):
+        found_one = found(plan(replace(on_cloud_run(), **{"image_version": "0.28.0", **changes})), identifier)
+        count = found_one and re.search(r"has (\d+) published", found_one.message)
+        return found_one and (found_one.severity, int(count[1]) if count else 0)
 
     vllm = on_cloud_run().vllm
     template = replace(vllm, chat_template="/t.jinja")
-    everything = [one.id for one in ADVISORIES.values() if one.needs != "trustRemoteCode"]
-    assert said() == ("info", everything)
-    assert said(public=True) == ("warn", everything)
-    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("info", ["PYSEC-2026-4344", "PYSEC-2026-4349"])
-    assert said(image_version="0.30.0rc1.dev5") == ("info", everything), "its commit may be older than the repair"
-    assert said(image_version="0.31.0", vllm=template) is None
-    assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0}))[1] == everything[:2]
     own_code = replace(template, trust_remote_code=True)
-    assert said(image_version="0.30.0", vllm=own_code) == ("info", ["CVE-2026-114053"])
-    assert said(image_version="") == ("info", [])
+    with_video = replace(vllm, limit_mm_per_prompt={"image": 1, "video": 1})
+    assert said() == ("info", 5)
+    assert said(public=True) == ("warn", 5)
+    assert said(image_version="0.30.1rc1.dev221+gc8d7a7dd1") == ("info", 2)
+    assert said(image_version="0.30.0rc1.dev5") == ("info", 5), "its commit may be older than the repair"
+    assert said(image_version="0.31.0", vllm=template) is None
+    assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0})) == ("info", 2)
+    assert said(image_version="0.30.0", vllm=own_code) == ("info", 1)
+    assert said(image_version="") == ("info", 0)
+    assert said("SEC11", vllm=own_code) == ("block", 1)
+    assert said("SEC11", vllm=replace(with_video, trust_remote_code=True)) == ("block", 2)
+    assert said("SEC11", image_version="0.31.0", vllm=own_code) is None
+    assert said("SEC11") is None, "nothing turned on a feature"
+    assert said("SEC11", image_version="", vllm=own_code) is None, "SEC04 says that the version is unknown"

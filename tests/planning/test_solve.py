@@ -64,16 +64,12 @@ def written(folder: Path, solution: Solution, limits: ServiceLimits) -> Path:
 
 
 def check_file(path: Path, solution: Solution) -> None:
-    """Assert that the file is planned as fitting, without a warning but those that were shown, with the figures that were shown.
-
-    A stack has alerts, which a question has not, and a file that was just written names no recipient (OBS01).
-    """
+    """Assert that the file is planned as fitting, without a warning but those that were shown, with the figures that were shown."""
     deployment = to_deployment(from_file(path, project="my-project"))
     planned = plan(deployment)
     assert planned.fits
     assert planned.margin is None
     shown = {f.id: f.severity for f in planned.findings if f.severity != "info" or f.id.startswith("WRK")}
-    assert shown.pop("OBS01", None) == "warn"
     assert tuple(name for name in shown if name not in QUOTA_IDS) == solution.warnings
     assert WEIGHED_WARNINGS.issuperset(solution.warnings)
     assert set(shown.values()) <= {"warn"}
@@ -495,13 +491,12 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", CHAT, "--text-only"), "--solve and --text-only cannot be combined"),
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
         (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
-        (("--solve", "--workload", CHAT, "--write"), "with the name of the new stack"),
         (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
         (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
         (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
         (("--stack", "l4-qat", "--region", "us-east4"), "--region requires --solve"),
-        (("--stack", "l4-qat", "--fix", "--write", "other"), "--write NAME requires --solve"),
+        (("--stack", "l4-qat", "--write", "other"), "--write NAME requires --solve"),
     ],
 )
 def test_a_mistake_is_one_sentence(command, arguments, said):

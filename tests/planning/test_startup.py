@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from authors.accuracy.corpus.measured import load, subject_of
 from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
 from planning.data import overheads
 from planning.machine.devices import parse_device
@@ -11,7 +12,6 @@ from planning.machine.hardware import ACCELERATORS, has_fast_cores
 from planning.memory.resolve import resolve
 from planning.question.types import StartupPlan
 from planning.speed.startup import compile_s_of, xla_programs
-from scripts.plan.corpus.measured import load, subject_of
 from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")

@@ -70,7 +70,6 @@ class Planted:
     stack: Annotated[str, Option("A stack.", metavar="NAME")]
     limits: Limits
     label: Annotated[tuple[str, ...], Option("A|B.", metavar="KEY=<V>", repeated=True)] = ()
-    write: Annotated[str | None, Option("Write.", metavar="NAME", bare="")] = None
     wait: Annotated[bool, Option("Wait.", negatable=True)] = True
     token: Annotated[str | None, Option("A token.", variable="THE_TOKEN")] = None
     as_json: JsonSwitch = False
@@ -83,7 +82,6 @@ def test_each_kind_of_option_is_described():
         "| `--stack NAME` | A stack. | required |",
         "| `--longest SECONDS` | Longest time. | `5.0` |",
         "| `--label KEY=<V> ...` | A\\|B. |  |",
-        "| `--write [NAME]` | Write. |  |",
         "| `--wait, --no-wait` | Wait. | `True` |",
         "| `--token TEXT` | A token. Default: THE_TOKEN in the environment. |  |",
         "| `--json` | Print one JSON object on stdout. |  |",

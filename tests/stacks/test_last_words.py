@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from authors.accuracy.corpus.measured import load, subject_of
 from planning import plan
 from planning.rules.registry import REGISTRY
-from scripts.plan.corpus.measured import load, subject_of
 from stacks.hooks.failure_hints import cause_of
 from stacks.hooks.known_causes import FailedStart
 from stacks.loading import from_file

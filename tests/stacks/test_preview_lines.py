@@ -24,30 +24,24 @@ FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
 def lines(stack, date, *accepted):
     deployment = to_deployment(from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project"), today=date)
     planned = replace(plan(deployment), accepted=accepted)
-    return [one.text for one in preview_lines(planned, stack, StackWording(deployment), today=date)]
+    return [one.text for one in preview_lines(planned, stack, StackWording(deployment))]
 
 
-@pytest.mark.parametrize("stack", ["tpu-v6e1", "l4-qat"])
-def test_old_and_unknown_prices_are_one_line_that_counts_them_and_names_the_command(stack):
-    said = lines(stack, "2027-06-01")
-    assert [line.split()[0] for line in said[1:4]] == ["Starts", "Costs", "Prices:"]
-    counted = "3 out of date and 1 unknown, of 4" if stack == "tpu-v6e1" else "3 out of date, of 3"
-    assert said[3] == f"Prices: {counted}. To refresh them, run `python -m scripts.plan prices --stack {stack}`."
-    assert not [line for line in said[4:] if line.startswith(("Prices:", "CST04", "CST05"))]
-    assert "usd_per" not in " ".join(said)
-
-
-def test_fresh_and_known_prices_have_no_line():
-    assert not [line for line in lines("l4-qat", "2026-09-20") if line.startswith("Prices:")]
+@pytest.mark.parametrize(
+    ("stack", "date", "count"),
+    [("tpu-v6e1", "2026-09-20", 3), ("tpu-v6e1", "2027-06-01", 4), ("l4-qat", "2026-09-20", 3)],
+)
+def test_notes_are_one_line_that_counts_them_and_names_the_command(stack, date, count):
+    said = lines(stack, date)
+    assert [line.split()[0] for line in said[1:3]] == ["Starts", "Costs"]
+    assert said[3:] == [f"Notes: {count}. To list them, run `python -m scripts.plan --stack {stack} --explain`."]
 
 
 def test_accepted_findings_are_one_line_and_the_cost_stays():
-    said = lines("tpu-v6e4", "2026-09-20", "CST01", "CST05", "SEC04")
+    said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07")
     assert said[2].startswith("Costs $5.40/h")
-    assert said[-1] == (
-        "Accepted findings: CST01, CST05, SEC04. To see them, run `python -m scripts.plan --stack tpu-v6e4`."
-    )
-    assert not [line for line in said if line.startswith(("SEC04", "Prices:"))]
+    assert said[-1] == "Accepted findings: FIT07. To see them, run `python -m scripts.plan --stack tpu-v6e4`."
+    assert not [line for line in said if line.startswith("FIT07")]
 
 
 TEXTS = [

@@ -1,5 +1,6 @@
 """The workflows run scripts that exist, with no more rights than they need, and the pages about CI set up what they use."""
 
+import json
 import os
 import re
 import shutil
@@ -457,3 +458,34 @@ def test_the_environment_of_another_runner_runs_with_the_python_of_this_one(tmp_
 
 def test_no_step_names_a_version_of_the_tool_cache():
     assert [name for name, step in steps() if re.search(r"hostedtoolcache/Python", str(step))] == []
+
+
+@pytest.mark.skipif(
+    shutil.which("jq") is None, reason="no jq, which GitHub's runners have; to enable this test install it"
+)
+def test_a_new_advisory_of_vllm_fails_the_night_and_so_does_a_service_without_an_answer(tmp_path, subtests):
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())["jobs"]["audit"]
+    (script,) = [step["run"] for step in job["steps"] if step.get("name") == "Find new advisories of vLLM"]
+    curl = tmp_path / "curl"
+    curl.write_text('#!/bin/sh\n[ -n "$ANSWER" ] && printf "%s" "$ANSWER" > osv.json\n')
+    curl.chmod(0o755)
+    (tmp_path / "planning" / "data").mkdir(parents=True)
+    shutil.copy(ROOT / "planning/data/advisories.json", tmp_path / "planning/data")
+    known = json.loads((ROOT / "planning/data/advisories.json").read_text())
+    listed = [
+        {"id": f"GHSA-{n}", "published": "2099-01-01T00:00:00Z", "aliases": [row["id"]]} for n, row in enumerate(known)
+    ]
+    old = {"id": "PYSEC-2024-1", "published": "2024-01-01T00:00:00Z"}
+    new = {"id": "PYSEC-2099-1", "published": "2099-01-01T00:00:00Z", "aliases": ["CVE-2099-1"]}
+    for name, answer, fails, said in (
+        ("known by an alias", json.dumps({"vulns": [*listed, old]}), False, "no new advisory"),
+        ("new", json.dumps({"vulns": [*listed, new]}), True, "new: PYSEC-2099-1"),
+        ("no list", "{}", True, "null"),
+        ("no answer", "", True, ""),
+    ):
+        with subtests.test(name):
+            environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ANSWER": answer}
+            done = subprocess.run(
+                ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert ((done.returncode != 0), said in done.stdout + done.stderr) == (fails, True), done.stderr

@@ -73,8 +73,6 @@ class Share:
     stall_timeout_s: float
     source: PromptSource | None = None
     """Source of the requests, or None for prompts of one length from the recipe."""
-    times_s: "array[float] | None" = None
-    """Intended send times of an open loop, or None to draw them from the rate."""
     least_requests: int | None = None
     """Requests, or sessions, after which a closed loop ends once ENOUGH_S have passed; None to send all."""
     turns: int = 1
@@ -368,8 +366,6 @@ class LoadGenerator:
     def _times(self, rate_per_s: float) -> "array[float]":
         """Return the intended send times of an open loop."""
         share = self._share
-        if share.times_s is not None:
-            return share.times_s
         total = arrival_count(rate_per_s, share.requests, share.duration_s)
         return arrivals(rate_per_s, total, share.recipe.seed, poisson=share.poisson)
 

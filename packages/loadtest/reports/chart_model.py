@@ -32,8 +32,8 @@ class Series:
 
     name: str
     marks: tuple[Mark, ...]
-    look: Literal["marked", "plain", "dots"] = "marked"
-    """Style: a line with marks, only a line, or only marks. Each mark has its tooltip in all of them."""
+    look: Literal["marked", "plain"] = "marked"
+    """Style: a line with marks, or only a line. Each mark has its tooltip in both."""
     is_dashed: bool = False
     """True for what was not measured or is not valid. Such a line does not determine the scale."""
     like: str = ""
@@ -73,8 +73,6 @@ class LineChart:
     x_scale: Literal["levels", "log", "linear"] = "levels"
     """`levels`: logarithmic from the lowest to the highest mark, with ticks at marks. For loads."""
     log_y: bool = False
-    x_range: tuple[float, float] | None = None
-    """Ends of a linear x axis, or None for round values around the marks."""
     limits: tuple[LimitLine, ...] = ()
     spans: tuple[Span, ...] = ()
     about: str = ""

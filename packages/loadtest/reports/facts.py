@@ -47,7 +47,6 @@ class Facts:
     notes: tuple[str, ...]
     """Notes about the whole sweep."""
     point_notes: tuple[GroupedNote, ...]
-    vllm_command: str
 
 
 def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
@@ -69,7 +68,6 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
         failures=tuple(failed_notes(results)),
         notes=tuple(_sweep_notes(run)),
         point_notes=tuple(point_notes(results)),
-        vllm_command=str(results[-1]["vllm_command"]) if results else "",
     )
 
 

@@ -17,11 +17,8 @@ from loadtest.store import read_results, read_run, write_whole
 SIMULATED: Final = "simulated server"
 
 
-def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
-    """Regenerate all reports and return their paths. `points` selects the points to chart over time.
-
-    Raises SweepError if the folder has no results, or if such a point cannot be charted.
-    """
+def write_reports(folder: Path) -> list[Path]:
+    """Regenerate all reports and return their paths. Raises SweepError if the folder has no results."""
     results = sorted(
         read_results(folder),
         key=lambda r: (
@@ -36,7 +33,7 @@ def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     shown = [judged(result) for result in results]
-    facts, groups = sweep_facts(run, shown), report_charts(run, shown, points)
+    facts, groups = sweep_facts(run, shown), report_charts(run, shown)
     texts = {
         folder / "summary.csv": summary_csv(results),
         folder / "report.md": sweep_report("md", facts, shown, groups),

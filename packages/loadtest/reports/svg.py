@@ -22,7 +22,7 @@ COLOURS: Final = 6
 NEAR: Final = 4.0
 """Maximum factor by which limits, forecasts and invalid points extend an axis. What is further away is stated below the chart."""
 NEAR_LOG: Final = 10.0
-RADII: Final = {"marked": 4.0, "plain": 4.0, "dots": 2.5}
+RADIUS: Final = 4.0
 """Radius of a mark, and of the area with its tooltip if only the line is visible."""
 AROUND: Final[tuple[Place, ...]] = ((0, -8, "middle"), (0, 15, "middle"), (7, 4, "start"), (-7, 4, "end"))
 """Places of a tag around its mark."""
@@ -81,11 +81,11 @@ def chart_svg(chart: LineChart) -> str:
         held = [mark for mark in line.marks if x_axis.holds(mark.x) and y_axis.holds(mark.y)]
         places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in held]
         parts.append(f'<g class="{line.look}" style="color:{stroke}">')
-        if line.look != "dots" and len(places) > 1:
+        if len(places) > 1:
             path = " ".join(f"{x},{y}" for x, y in places)
             parts.append(f'<polyline class="line{" dashed" if line.is_dashed else ""}" points="{path}"/>')
         for mark, (x, y) in zip(held, places, strict=True):
-            labels.avoid(x, y, RADII[line.look])
+            labels.avoid(x, y, RADIUS)
             parts += _mark(mark, line, x, y, y_axis)
             tags += [(x, y, mark.tag)] if mark.tag else []
         parts.append("</g>")
@@ -110,13 +110,11 @@ def _axes(chart: LineChart) -> tuple[DrawnAxis, DrawnAxis]:
     if chart.x_scale == "levels":
         x_ticks = sorted({mark.x for mark in marks})
     else:
-        x_sure = chart.x_range or [mark.x for mark in sure]
-        x_ticks = _ticks(x_sure, [*limits["x"], *(mark.x for mark in marks)], log=x_log, zoom=True)
-    x_low, x_high = chart.x_range or (x_ticks[0], x_ticks[-1])
+        x_ticks = _ticks([mark.x for mark in sure], [*limits["x"], *(mark.x for mark in marks)], log=x_log, zoom=True)
     y_sure, y_all = ([y for mark in found for y in (mark.y, *(mark.spread or ()))] for found in (sure, marks))
     y_ticks = _ticks(y_sure, [*limits["y"], *y_all], log=chart.log_y)
     return (
-        DrawnAxis(low=x_low, high=x_high, start=PLOT_LEFT, end=PLOT_RIGHT, ticks=x_ticks, log=x_log),
+        DrawnAxis(low=x_ticks[0], high=x_ticks[-1], start=PLOT_LEFT, end=PLOT_RIGHT, ticks=x_ticks, log=x_log),
         DrawnAxis(low=y_ticks[0], high=y_ticks[-1], start=PLOT_BOTTOM, end=TOP, ticks=y_ticks, log=chart.log_y),
     )
 
@@ -173,7 +171,7 @@ def _mark(mark: Mark, line: Series, x: float, y: float, y_axis: DrawnAxis) -> It
         bar = f"M{x},{top}V{bottom}M{x - CAP:.1f},{top}h{2 * CAP}M{x - CAP:.1f},{bottom}h{2 * CAP}"
         yield f'<path class="error{" dashed" if line.is_dashed else ""}" d="{bar}"/>'
     css = "" if line.look == "plain" else ' class="mark"' if mark.valid else ' class="mark hollow"'
-    yield f'<circle{css} cx="{x}" cy="{y}" r="{RADII[line.look]:g}">{_titled(mark.label)}</circle>'
+    yield f'<circle{css} cx="{x}" cy="{y}" r="{RADIUS:g}">{_titled(mark.label)}</circle>'
 
 
 def chart_file(chart: LineChart, *, suffix: str = "") -> str:

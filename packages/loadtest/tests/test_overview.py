@@ -135,7 +135,6 @@ def test_the_command_takes_one_folder_or_many(tmp_path, capsys):
     for words, sentence in (
         ([], "No folder named."),
         ([folders[0], "--out", str(page)], "--out needs several folders."),
-        ([*folders, "--points", "closed-c8"], "--points needs one folder"),
         ([folders[0], folders[0]], "A folder is named twice."),
         ([folders[0], str(tmp_path / "none")], "Cannot read"),
     ):

@@ -30,7 +30,6 @@ from loadtest.reports.svg import chart_svg, off_scale
 from loadtest.reports.table import COLUMNS
 from loadtest.reports.terms import terms
 from loadtest.tests.test_reports import folder, grid, result
-from loadtest.timeline import BINS, point_timeline
 
 SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
 ROOM = Path(facts.__file__).parent
@@ -57,7 +56,7 @@ def measured(level, records, mode="closed", steady=None, **more):
     base = result(level, 16, requests=8)
     point = base["point"] | {"mode": mode, "key": f"{mode}-{'c' if mode == 'closed' else 'r'}{level:g}-i16-o32-n0"}
     figures = load_figures(records, None)
-    return {**base, **figures, "point": point, "timeline": point_timeline(records), "steady": steady, **more}
+    return {**base, **figures, "point": point, "steady": steady, **more}
 
 
 def planted(level, count=400):
@@ -219,7 +218,7 @@ def test_the_limits_of_slo_are_in_every_chart_of_their_latency(tmp_path):
     limited = {chart.key for group in groups for chart in group.charts if isinstance(chart, LineChart) and chart.limits}
     assert limited == {
         "ttft-closed-i16-o32", "latency-throughput-closed", "tpot-closed", "cdf-ttft-closed-i16-o32", "cdf-tpot-closed-i16-o32",
-        "cdf-e2e-closed-i16-o32", "time-median-ttft-ms-closed-c8-i16-o32-n0",
+        "cdf-e2e-closed-i16-o32",
     }  # fmt: skip
     path = folder(tmp_path / "r", results, run={"slo": SLO})
     write_reports(path)
@@ -318,68 +317,9 @@ def test_chosen_loads_are_few_with_the_lowest_and_the_highest(levels):
     assert set(found) <= set(levels)
 
 
-def test_the_time_of_a_point_is_what_happened():
-    records = [
-        record(n, 2.0 * n, 1.0, tokens=5, tpot_s=0.25) for n in range(10)
-    ]  # each 2 s in flight, one after the other
-    records.append(record(10, 5.0, 0.0, error="http_503"))  # half a second
-    timeline = point_timeline(records)
-    assert timeline is not None
-    bin_s, count = timeline["bin_s"], len(timeline["in_flight"])
-    assert count <= BINS
-    assert bin_s * count == pytest.approx(20.0, rel=0.01)
-    assert sum(timeline["in_flight"]) * bin_s == pytest.approx(10 * 2.0 + 0.5, rel=0.001)
-    assert sum(timeline["output_tok_per_s"]) * bin_s == pytest.approx(50, rel=0.001)
-    assert sum(timeline["failed"]) == 1
-    assert timeline["failed"][int(5.5 / bin_s)] == 1
-    assert timeline["in_flight"][int(5.25 / bin_s)] == pytest.approx(2.0)
-    assert timeline["in_flight"][int(10.5 / bin_s)] == pytest.approx(1.0)
-    assert [value for value in timeline["median_ttft_ms"] if value is not None] == [1000.0] * 10
-    assert point_timeline([]) is None
-
-
-def test_a_point_keeps_its_time_and_its_distribution_in_little_space():
+def test_a_point_keeps_its_distribution_in_little_space():
     found = measured(64, planted(64, count=5000))
-    assert len(json.dumps(found["timeline"])) < 6000
     assert len(json.dumps(found["itl_quantiles_ms"])) < 600
-
-
-def test_warm_up_and_drain_are_marked_as_cut():
-    steady = {"start_s": 0.5, "end_s": 3.5, "output_throughput": 100.0, "request_throughput": 10.0}
-    point = measured(8, planted(8), steady=steady)
-    (over_time,) = [group for group in report_charts({}, [point]) if group.title.startswith("Over time")]
-    for chart in over_time.charts:
-        assert isinstance(chart, LineChart)
-        filling, drain = chart.spans
-        assert (filling.start, filling.end, filling.text) == (0.0, 0.5, "warm-up")
-        assert (drain.start, drain.end, drain.text) == (3.5, pytest.approx(chart.x_range[1]), "drain")
-        assert chart_svg(chart).count('class="cut"') == 2
-    assert [chart.title for chart in over_time.charts] == ["Requests in flight", "Time to first token", "Output rate"]
-    (unsteady,) = [
-        group for group in report_charts({}, [measured(8, planted(8))]) if group.title.startswith("Over time")
-    ]
-    assert 'class="cut"' not in chart_svg(unsteady.charts[0])
-    assert "no steady window" in unsteady.charts[0].about
-
-
-def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
-    path = folder(tmp_path / "r", [measured(level, planted(level)) for level in (1, 2, 4)])
-    assert main(["report", str(path)]) == 0
-    assert "Over time: 4 users" in (path / "report.html").read_text()
-    assert main(["report", str(path), "--points", "closed-c1-i16-o32-n0"]) == 0
-    html = (path / "report.html").read_text()
-    assert "Over time: 1 user, 16 in, 32 out" in html
-    bad = [measured(level, planted(level), valid=level == 2) for level in (1, 2, 4)]
-    names = [group.title for group in report_charts({}, bad) if group.title.startswith("Over time")]
-    assert names[0] == "Over time: 2 users, 16 in, 32 out"
-    assert names[1:] == [f"Over time: {load}, 16 in, 32 out, not valid" for load in ("1 user", "4 users")]
-    assert "Over time: 4 users" not in html
-    assert not list((path / "charts").glob("time-*-closed-c4-*"))
-    assert main(["report", str(path), "--points", "closed-c3"]) == 2
-    assert "point closed-c3 not found. Available: closed-c1-i16-o32-n0" in capsys.readouterr().err
-    old = folder(tmp_path / "old", [result(1, 16)])
-    assert main(["report", str(old), "--points", "closed-c1-i16-o32-n0"]) == 2
-    assert "which stored no time series" in capsys.readouterr().err
 
 
 def test_repeats_have_error_bars_and_single_points_have_none():
@@ -553,7 +493,6 @@ def test_results_of_the_former_version_are_still_reported(tmp_path):
     html = (path / "report.html").read_text()
     assert "older version of this tool" in html
     assert "TTFT, 16 in, 32 out" in html  # from the values per request, which the former version has too
-    assert "Over time" not in html
 
 
 def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):

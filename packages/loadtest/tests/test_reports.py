@@ -82,7 +82,7 @@ def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, outp
         "input_lens": [tokens] * requests, "start_times": [0.0] * requests, "errors_by_kind": {"http_503": failed} if failed else {},
         "error_examples": {"http_503": "<script>alert(1)</script>"} if failed else {}, "server": Watch().figures(),
         "client": {"workers": 1, "cpu_share_max": 0.1, "lag_p99_ms": 0.2, "send_late_p99_ms": 0.0},
-        "invalid_reasons": [] if valid else ["the client's loop was late"], "notes": [], "vllm_command": "vllm bench serve --model 'org/<m>'",
+        "invalid_reasons": [] if valid else ["the client's loop was late"], "notes": [],
     }  # fmt: skip
 
 
@@ -358,6 +358,16 @@ def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
     comparison = compare_folders(before, after, threshold=0.05, confidence=0.95)
     assert comparison.differences == ("model was org/<m> before and is other after",)
     assert "Not the same load: model was" in comparison_markdown(comparison)
+
+
+def test_loads_of_different_kinds_are_not_the_same_point(tmp_path):
+    shared = result(4, 256)
+    shared["point"]["traffic"] = "shared prefix 50%"
+    comparison = compare_folders(
+        folder(tmp_path / "a", [result(4, 256)]), folder(tmp_path / "b", [shared]), threshold=0.05, confidence=0.95
+    )
+    assert comparison.compared_nothing
+    assert comparison.missing == ("4 users, 256 in, 32 out",)
 
 
 def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(tmp_path):

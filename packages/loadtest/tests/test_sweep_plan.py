@@ -1,7 +1,6 @@
 import asyncio
 import json
 import random
-import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ from loadtest.options import LoadTestOptions
 from loadtest.store import ResultStore, open_store, read_results
 from loadtest.traffic.points import PRESETS, Sweep, plan_points
 from loadtest.traffic.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe
-from loadtest.vllm_command import vllm_command
 
 
 def read(*words):
@@ -229,36 +227,6 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path):
     (tmp_path / "results.jsonl").write_text(json.dumps(line("a")) + "\nrubbish\n" + json.dumps(line("b")) + "\n")
     with pytest.raises(SweepError, match="line 2 is not a result"):
         read_results(tmp_path)
-
-
-def test_the_equivalent_vllm_command_names_the_same_load():
-    closed = plan_points(SWEEP, None)[0][1]
-    words = vllm_command("http://h", "org/m", closed, requests=32, chat=True, poisson=True).split()
-    pairs = dict(pairwise(words))
-    assert pairs["--max-concurrency"] == "8"
-    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "32")
-    assert pairs["--endpoint"] == "/v1/chat/completions"
-    served = vllm_command(
-        "http://h",
-        "served",
-        closed,
-        requests=32,
-        chat=True,
-        poisson=True,
-        overhead_tokens=9,
-        tokenizer="org/m",
-        warm_ups=8,
-    )
-    pairs = dict(pairwise(served.split()))
-    assert (pairs["--model"], pairs["--served-model-name"], pairs["--tokenizer"]) == ("org/m", "served", "org/m")
-    assert (pairs["--random-input-len"], pairs["--temperature"], pairs["--num-warmups"]) == ("7", "0", "8")
-    extra = {"min_tokens": 20, "logit_bias": {"1": 100}}
-    command = vllm_command("http://h", "m", closed, requests=32, chat=True, poisson=True, extra_body=extra)
-    assert json.loads(dict(pairwise(shlex.split(command)))["--extra-body"]) == extra
-    open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
-    command = vllm_command("http://h", "m", open_loop, requests=20, chat=False, poisson=True)
-    assert "--num-prompts 20" in command
-    assert "--request-rate 2.5 --burstiness 1.0" in command
 
 
 def test_no_measurement_reads_a_clock_that_can_be_set():

@@ -15,12 +15,11 @@ from loadtest.errors import SweepError
 from loadtest.traffic.dataset import parse_row, sample_text, scan_dataset
 from loadtest.traffic.images import ImageSize, parse_image_size
 from loadtest.traffic.lengths import parse_lengths
-from loadtest.traffic.makers import PromptWording, SyntheticSource, TraceSource, image_parts
+from loadtest.traffic.makers import PromptWording, SyntheticSource, image_parts
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.rows import RowReader, spans
 from loadtest.traffic.spec import Traffic
-from loadtest.traffic.trace import scan_trace
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)
 SCAN = {
@@ -163,38 +162,6 @@ def test_a_json_array_that_is_cut_is_refused(tmp_path):
         list(spans(tmp_path / "none.json"))
 
 
-def scanned(path, **limits):
-    return scan_trace(
-        path, **({"time_scale": 1.0, "requests": None, "duration_s": None, "max_model_len": None} | limits)
-    )
-
-
-def test_a_trace_gives_times_from_its_first_row(tmp_path):
-    own = [json.dumps({"timestamp": at_s, "input_tokens": 10, "output_tokens": 3}) for at_s in (100.0, 100.25, 103)]
-    path = written(tmp_path / "o.jsonl", own)
-    trace, facts = scanned(path, duration_s=2.0)
-    assert (list(trace.times_s), facts.input_tokens) == ([0.0, 0.25], 10)
-    assert list(scanned(path, time_scale=2.0)[0].times_s) == [0.0, 0.125, 1.5]
-
-
-def test_a_trace_out_of_order_and_a_wrong_row_are_refused(tmp_path):
-    rows = [json.dumps({"timestamp": at_s, "input_tokens": 10, "output_tokens": 3}) for at_s in (5, 4)]
-    with pytest.raises(SweepError, match="row 2 is earlier than the previous row"):
-        scanned(written(tmp_path / "o.jsonl", rows))
-    with pytest.raises(SweepError, match="row 1 has input_tokens None"):
-        scanned(written(tmp_path / "p.jsonl", ['{"timestamp": 1, "output_tokens": 3}']))
-
-
-def test_a_request_of_a_trace_has_a_prompt_of_its_own_with_the_tokens_of_its_row(tmp_path):
-    rows = [json.dumps({"timestamp": at_s, "input_tokens": 1200, "output_tokens": 3}) for at_s in (0, 1)]
-    trace, _ = scanned(written(tmp_path / "o.jsonl", rows))
-    recipe = Recipe(words=POOL, count=CALIBRATION.words_for(1200), seed=3)
-    maker = TraceSource(trace=trace, wording=PromptWording.of(recipe, CALIBRATION, 1200)).maker()
-    first, second = (maker.asked(index).content.split() for index in (0, 1))
-    assert (len(first), len(second)) == (1196, 1196)  # without the template's four tokens
-    assert first[:16] != second[:16]
-
-
 def source(**changes):
     recipe = Recipe(words=POOL, count=CALIBRATION.words_for(200), seed=5)
     base = {
@@ -235,10 +202,7 @@ def test_presets_have_the_lengths_of_their_names():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency cannot be combined"),
         (["--dataset", "d", "--images", "1"], "--dataset and --images cannot be combined"),
-        (["--turns", "3", "--trace", "t"], "--trace and --turns cannot be combined"),
-        (["--time-scale", "2"], "--time-scale 2 requires --trace FILE"),
         (["--think-time", "2"], "--think-time 2 requires --turns N"),
         (["--image-size", "64x64"], "--image-size requires --images N"),
         (["--dataset", "d", "--audio-s", "1"], "--dataset and --audio-s cannot be combined"),

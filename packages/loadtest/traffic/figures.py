@@ -33,7 +33,7 @@ def traffic_notes(
     notes: list[str] = []
     short = sum(record.error is None and record.output_tokens < record.asked_tokens for record in records)
     if short:
-        fixed = prepared.dataset is None and prepared.trace is None and prepared.traffic.output_lengths is None
+        fixed = prepared.dataset is None and prepared.traffic.output_lengths is None
         notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
     begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
     if prepared.traffic.turns > 1 and point.request_rate is not None:

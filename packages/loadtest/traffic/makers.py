@@ -12,7 +12,6 @@ from loadtest.traffic.images import ImageSize, png
 from loadtest.traffic.lengths import Lengths
 from loadtest.traffic.prompts import HEAD_WORDS, Calibration, PromptMaker, Recipe
 from loadtest.traffic.rows import RowReader
-from loadtest.traffic.trace import Trace, clamped, parse_trace_row
 
 BODY_WORDS = 8192
 """Words from which prompts of different lengths are cut. A longer prompt wraps around."""
@@ -231,38 +230,3 @@ class _DatasetMaker:
 
     def _row(self, index: int) -> int:
         return (self._source.first + index) % len(self._source.dataset.places)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSource:
-    """Requests of a trace, in its order."""
-
-    trace: Trace
-    wording: PromptWording
-
-    def maker(self) -> Maker:
-        """Return the request maker."""
-        return _TraceMaker(self)
-
-
-class _TraceMaker:
-    def __init__(self, source: TraceSource) -> None:
-        self._source = source
-        self._reader = RowReader(source.trace.places)
-        self._words = WordMaker(source.wording.recipe)
-
-    def asked(self, index: int) -> PlannedRequest:
-        trace = self._source.trace
-        # Warm-up indexes are far above the trace: they send rows of the trace with other words.
-        row = parse_trace_row(self._reader.read(index % len(trace.places)))
-        given, output = clamped(row, trace.max_model_len)
-        if row.content is not None:
-            prompt = row.content.prompt
-            return PlannedRequest(
-                content=prompt, messages=None if prompt is not None else row.content.messages, output_tokens=output
-            )
-        words = self._source.wording.words_for(given or 1)
-        return PlannedRequest(content=self._words.text(index, words), output_tokens=output)
-
-    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
-        raise ValueError(f"a trace has no sessions (session {number} of {turns} turns)")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
 from loadtest.errors import SweepError
@@ -14,16 +14,12 @@ from loadtest.traffic.makers import (
     PromptSource,
     PromptWording,
     SyntheticSource,
-    TraceSource,
     audio_parts,
     image_parts,
 )
 from loadtest.traffic.points import Point, Sweep
 from loadtest.traffic.prompts import Calibration, Recipe
 from loadtest.traffic.spec import Traffic
-from loadtest.traffic.trace import Trace, scan_trace
-
-RATE_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +38,13 @@ class PreparedTraffic:
     audio_tokens: int
     """Tokens that the sound of one request adds, by the server's usage."""
     dataset: Dataset | None
-    trace: Trace | None
     notes: tuple[str, ...]
 
     @property
     def varied(self) -> bool:
         """True if prompts of one point differ in length."""
         traffic = self.traffic
-        return bool(self.dataset or self.trace or traffic.input_lengths or traffic.turns > 1)
+        return bool(self.dataset or traffic.input_lengths or traffic.turns > 1)
 
     def source(self, point: Point, recipe: Recipe, calibration: Calibration, *, part: float) -> PromptSource | None:
         """Return the source of a point's requests, or None for prompts of one length. `part` is the point's position in the sweep, 0 to 1."""
@@ -58,8 +53,6 @@ class PreparedTraffic:
             # Points start at different rows, so a point does not find the previous point's prompts in the cache.
             return DatasetSource(dataset=self.dataset, first=int(part * len(self.dataset.places)))
         wording = PromptWording.of(recipe, calibration, point.input_tokens)
-        if self.trace is not None:
-            return TraceSource(trace=self.trace, wording=wording)
         media = traffic.images or traffic.audio_s
         changed = traffic.input_lengths or traffic.output_lengths or media or traffic.shares_prompts
         if not changed:
@@ -108,7 +101,6 @@ async def prepare_traffic(
         image_tokens=image_tokens,
         audio_tokens=audio_tokens,
         dataset=None,
-        trace=None,
         notes=(f"load: {traffic.name}",) if traffic.name else (),
     )
     if image_tokens:
@@ -119,8 +111,6 @@ async def prepare_traffic(
         prepared = replace(prepared, notes=(*prepared.notes, note))
     if traffic.dataset is not None:
         return await _with_dataset(prepared, info, client, calibration, chat=chat)
-    if traffic.trace is not None:
-        return _with_trace(prepared, chat=chat)
     return replace(prepared, notes=(*prepared.notes, *_length_notes(prepared)))
 
 
@@ -182,46 +172,6 @@ async def _with_dataset(
         sweep=replace(sweep, input_tokens=lengths[:1], output_tokens=lengths[1:]),
         max_model_len=None,
         dataset=dataset,
-        notes=(*prepared.notes, *notes),
-    )
-
-
-def _with_trace(prepared: PreparedTraffic, *, chat: bool) -> PreparedTraffic:
-    traffic, sweep = prepared.traffic, prepared.sweep
-    path = traffic.trace
-    if path is None:
-        return prepared
-    trace, facts = scan_trace(
-        path,
-        time_scale=traffic.time_scale,
-        requests=sweep.requests,
-        duration_s=sweep.duration_s,
-        max_model_len=prepared.limit,
-    )
-    if facts.with_text and not chat:
-        raise SweepError(
-            f"--trace {path} has prompts or messages, which --completions cannot replay. Remove --completions."
-        )
-    count = len(trace.places)
-    rate = count / facts.duration_s if facts.duration_s > 0 else float(count)
-    notes = [
-        f"{count} requests of {path} over {facts.duration_s:.1f} s, {traffic.time_scale:g} times as fast as recorded"
-    ]
-    if facts.clamped:
-        notes.append(f"LEN01: {facts.clamped} requests are clamped to max-model-len {prepared.limit}, input first.")
-    return replace(
-        prepared,
-        sweep=replace(
-            sweep,
-            concurrency=(),
-            request_rate=(float(f"{rate:.{RATE_DIGITS}g}"),),
-            input_tokens=(max(1, round(facts.input_tokens)),),
-            output_tokens=(max(1, round(facts.output_tokens)),),
-            requests=count,
-            duration_s=None,
-        ),
-        max_model_len=None,
-        trace=trace,
         notes=(*prepared.notes, *notes),
     )
 

@@ -28,9 +28,6 @@ class Traffic:
     adapters: tuple[str, ...] = ()
     """Names that the requests send as `model` in turn; empty to name the served model."""
     dataset: Path | None = None
-    trace: Path | None = None
-    time_scale: float = 1.0
-    """Replay speed of a trace, relative to the recording."""
     turns: int = 1
     """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
@@ -47,8 +44,6 @@ class Traffic:
         parts: list[str] = []
         if self.dataset is not None:
             parts.append(f"dataset {self.dataset.name}")
-        if self.trace is not None:
-            parts.append(f"trace {self.trace.name} at {self.time_scale:g}x")
         if self.input_lengths is not None:
             parts.append(f"input {self.input_lengths.text}")
         if self.output_lengths is not None:
@@ -74,20 +69,7 @@ class Traffic:
     @property
     def unsteady(self) -> bool:
         """True if the load changes over time, so a point has no steady part to judge."""
-        return self.trace is not None or self.think_time_s > 0
-
-    @property
-    def varied(self) -> bool:
-        """True if `vllm bench serve` has no option for parts of the load."""
-        return bool(
-            self.trace
-            or self.turns > 1
-            or self.images
-            or self.audio_s
-            or self.adapters
-            or self.input_lengths
-            or self.output_lengths
-        )
+        return self.think_time_s > 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the entries of run.json. A continued sweep must have the same."""
@@ -101,8 +83,6 @@ class Traffic:
             "images": self.images,
             "image_size": self.image_size.text if self.images else None,
             "dataset": str(self.dataset) if self.dataset else None,
-            "trace": str(self.trace) if self.trace else None,
-            "time_scale": self.time_scale,
             "turns": self.turns,
             "think_time_s": self.think_time_s,
             "ramp": None,

@@ -70,24 +70,3 @@ def streams(subject: Subject) -> RuleResult | None:
         message=f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its image.",
         remedies=(change("weights_mode", "fuse-buffered"),),
     )
-
-
-@rule(
-    "LDR03",
-    "warn",
-    source="vllm-project/vllm#37198; docs/decisions/0025",
-    what="a cache of compiled graphs that saves no time",
-)
-def kept_graphs(subject: Subject) -> RuleResult | None:
-    """Find a cache of compiled graphs that stays empty, or whose download takes as long as it saves."""
-    resolved, startup = subject.resolved, subject.startup
-    if resolved.platform != "cloud-run" or resolved.deployment.cloud_run.graph_cache == "off":
-        return None
-    saved_s = 0.0 if startup.cached_total_s is None else startup.total_s - startup.cached_total_s
-    if saved_s > 0:
-        return None
-    why = "`vllm.enforce_eager` compiles nothing" if resolved.eager else "reading them takes as long as compiling"
-    return RuleResult(
-        message=f"`cloud_run.graph_cache` is bucket, but it saves 0 s per start because {why}.",
-        remedies=(change("cloud_run.graph_cache", "off"),),
-    )

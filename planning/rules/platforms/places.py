@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from urllib.parse import urlsplit, urlunsplit
 
 from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.costs import renewals
-from planning.cost.running_costs import overlap_s, usual_start_s
+from planning.cost.running_costs import usual_start_s, watching_usd_per_month
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.data.prices import Price, is_in_catalog, region_of
@@ -35,7 +34,7 @@ from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.speed.serving import saturation_batch
-from planning.speed.startup import compile_s_of, startup_plan
+from planning.speed.startup import compile_s_of
 from planning.units import DAY_S, HOUR_S, duration
 
 _PROBES = "Cloud Run, container health checks"
@@ -613,30 +612,6 @@ def mount_owner(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("FUS02", "info", source="docs/decisions/0002", what="weights slowed down by the network without Direct VPC")
-def network_bound(subject: Subject) -> RuleResult | None:
-    """Report how much faster a Cloud Run service starts with Direct VPC, and the cost."""
-    resolved, load_s = subject.resolved, subject.startup.load_s
-    run = resolved.deployment.cloud_run
-    if resolved.platform != "cloud-run" or run.direct_vpc:
-        return None
-    with_vpc = replace(resolved, deployment=replace(resolved.deployment, cloud_run=replace(run, direct_vpc=True)))
-    saved_s = load_s - startup_plan(with_vpc).load_s
-    if saved_s < overheads.DIRECT_VPC_CONNECT_S:
-        return None
-    return RuleResult(
-        message=(
-            f"Loading takes {duration(load_s)} of the start because, without Direct VPC, an instance reads at about "
-            f"{overheads.CLOUD_RUN_NETWORK_BYTES_PER_S / 1e6:.0f} MB/s. With `cloud_run.direct_vpc`, it takes {duration(load_s - saved_s)}."
-        ),
-        remedies=(change("cloud_run.direct_vpc", True),),
-        advice=(
-            f"First connections then take up to {duration(overheads.DIRECT_VPC_CONNECT_S)}, and a teardown may have to wait up to two "
-            "hours after the service is deleted to delete the network."
-        ),
-    )
-
-
 @rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and maximum")
 def whole_bill(subject: Subject) -> RuleResult | None:
     """Return the bill with the parts that estimates often miss; None for a device without a price."""
@@ -645,9 +620,11 @@ def whole_bill(subject: Subject) -> RuleResult | None:
         return None
     parts = " + ".join(f"{name} ${price:.2f}" for name, price in cost.parts_usd_per_hour)
     idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
+    watching_usd = watching_usd_per_month(subject)
+    watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
     return RuleResult(
         message=(
-            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
+            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
             f"prices of {cost.prices_as_of or 'an unknown date'}."
         ),
     )
@@ -697,26 +674,6 @@ def limit_before_the_end(subject: Subject) -> RuleResult | None:
             f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will tear the stack down then."
         ),
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
-    )
-
-
-@rule("CST06", "info", source="docs/tpu.md", what="the cost of a renewal")
-def renewal_price(subject: Subject) -> RuleResult | None:
-    """Return the cost of running two machines until the second one takes over."""
-    renews, both_s = renewals(subject.resolved), overlap_s(subject)
-    if renews is None or both_s is None:
-        return None
-    usd_per_s = subject.cost.usd_per_hour / HOUR_S
-    return RuleResult(
-        message=(
-            f"`tpu.renew_before_s` is {duration(renews.most_overlap_s)}. At each renewal, two machines run for about {duration(both_s)} "
-            f"(${both_s * usd_per_s:.2f}), at most {duration(renews.most_overlap_s)} (${renews.most_overlap_s * usd_per_s:.2f}). "
-            "Both need quota."
-        ),
-        advice=(
-            "Renewed runs do not expire. To stop them, run a teardown or schedule a guard (docs/limits.md) that enforces `max_usd` or an "
-            "age limit across all machines since the first."
-        ),
     )
 
 

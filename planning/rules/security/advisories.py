@@ -1,68 +1,82 @@
-"""Published vulnerabilities of vLLM that apply to Gemma 4: effect, fixed release, requirements.
-
-Only those that a release with a table of flags (`planning.question.server_flags`) may have. They are in planning/data/advisories.json. When
-an advisory is published, add it there: https://osv.dev/list?ecosystem=PyPI&q=vllm.
-"""
+"""Published vulnerabilities of vLLM that apply to Gemma 4: planning/data/advisories.json, the worst first, compared with OSV every night."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from planning.cost.subject import Subject
 from planning.data.tables import Table, data_file, row_of
 from planning.model.support import version_in_use, version_key
-from planning.question.resolved import Resolved
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, rule
 
-Need = Literal["nothing", "no chat template of the server", "video", "trustRemoteCode"]
+_SOURCE: Final = "planning/data/advisories.json: OSV, GitHub's advisory database"
+_ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
+_UNKNOWN: Final = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:
-    """One vulnerability."""
+    """One vulnerability: releases from `first` (empty for all) to before `fixed`, if the stack has what it `needs`. A caller can `what`."""
 
     id: str
     aliases: tuple[str, ...]
     first: str
-    """First affected release; empty for all before `fixed`."""
     fixed: str
-    """First release with the fix."""
-    needs: Need
-    """Feature that a stack must use for the vulnerability to apply, in addition to the release."""
+    needs: Literal["nothing", "no chat template of the server", "video", "trustRemoteCode", "another model"]
     what: str
-    """Effect, as the end of "a caller can"."""
     source: str
     seen_on: str
-    """Date of the source, YYYY-MM-DD."""
 
 
 ADVISORIES: Final[Mapping[str, Advisory]] = Table(
     lambda: {row["id"]: row_of(Advisory, row) for row in data_file("advisories.json")}
 )
-"""By id."""
 
 
-def advisories_of(resolved: Resolved) -> Sequence[Advisory] | None:
-    """Return the vulnerabilities of a server; None if its version is unknown.
+def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
+    """Return the vulnerabilities of the release. A development version of the fixed release counts, because its commit is unknown."""
+    version = version_key(_version(subject)) or _UNKNOWN
+    rows = [
+        one for one in ADVISORIES.values() if needs.get(one.needs) and version < (version_key(one.fixed) or _UNKNOWN)
+    ]
+    return [one for one in rows if version >= (version_key(one.first) or _UNKNOWN)]
 
-    A development version of the fixed release counts as affected, because its commit is unknown.
-    """
-    version = version_key(version_in_use(resolved.accelerator, resolved.deployment.image_version))
-    if version is None:
+
+def _version(subject: Subject) -> str:
+    return version_in_use(subject.resolved.accelerator, subject.resolved.deployment.image_version)
+
+
+def _text(subject: Subject, found: Sequence[Advisory]) -> str:
+    fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or _UNKNOWN)
+    has = f"vLLM {_version(subject)} has {len(found)} published vulnerabilities that apply to this deployment"
+    return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
+
+
+@rule("SEC11", "block", source=_SOURCE, what="a published vulnerability of a feature that the settings turn on")
+def vulnerable_feature(subject: Subject) -> RuleResult | None:
+    """Find vulnerabilities that need trustRemoteCode or a stated limit of videos."""
+    vllm = subject.resolved.deployment.vllm
+    limits = vllm.limit_mm_per_prompt or {}
+    found = _found(subject, {"trustRemoteCode": bool(vllm.trust_remote_code), "video": bool(limits.get("video"))})
+    if not found or version_key(_version(subject)) is None:
         return None
-    return [one for one in ADVISORIES.values() if _has(version, one) and _is_reachable(resolved, one.needs)]
+    off = {"vllm.trust_remote_code": None, "vllm.limit_mm_per_prompt": {**limits, "video": 0} if limits else None}
+    return RuleResult(message=_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)
 
 
-def _has(version: tuple[int, ...], advisory: Advisory) -> bool:
-    first, fixed = version_key(advisory.first), version_key(advisory.fixed)
-    return (first is None or version >= first) and fixed is not None and version < fixed
-
-
-def _is_reachable(resolved: Resolved, needs: Need) -> bool:
-    match needs:
-        case "no chat template of the server":
-            return resolved.vllm.chat_template is None
-        case "video":
-            return resolved.item_limit("video") > 0
-        case "trustRemoteCode":
-            return bool(resolved.vllm.trust_remote_code)
-        case "nothing":
-            return True
+@rule(
+    "SEC04", "info", "warn", source=_SOURCE, what="a version of vLLM that is unknown, or has published vulnerabilities"
+)
+def vulnerable(subject: Subject) -> RuleResult | None:
+    """Return the number of vulnerabilities, the worst effect and the release that fixes all. A public endpoint gets a warning."""
+    resolved = subject.resolved
+    if version_key(_version(subject)) is None:
+        return RuleResult(
+            message="The image's version of vLLM is unknown, and so are its published vulnerabilities.",
+            advice="Set `image_version` to the version in the first lines of its log.",
+        )
+    needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
+    needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
+    found, severity = _found(subject, needs), "warn" if resolved.deployment.public else None
+    return RuleResult(message=_text(subject, found), severity=severity, advice=_ADVICE) if found else None

@@ -1,15 +1,13 @@
-"""Rules for what a server exposes: its callers, media that it reads for them, known vulnerabilities of vLLM, programs in a bucket."""
+"""Rules for what a server exposes: its callers, media that it reads for them, programs in a bucket."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from planning.cost.subject import Subject
 from planning.data.exposure import inner_domains, open_domains
-from planning.model.support import version_in_use, version_key
 from planning.question.server_flags import ServerArgument
 from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.registry import RuleResult, change, rule
-from planning.rules.security.advisories import advisories_of
 
 _GUIDE: Final = "vLLM docs/usage/security.md"
 _OPENS: Final[Mapping[str, str]] = {
@@ -128,40 +126,6 @@ def _opens(argument: ServerArgument) -> str:
     if flag not in _OPENS or argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}:
         return ""
     return f"{flag} {_OPENS[flag]}"
-
-
-@rule(
-    "SEC04",
-    "info",
-    source="planning/rules/security/advisories.py: OSV, GitHub's advisory database",
-    what="a version of vLLM that is unknown, or has published vulnerabilities",
-)
-def vulnerable(subject: Subject) -> RuleResult | None:
-    """Find published vulnerabilities of this version."""
-    resolved = subject.resolved
-    version, found = version_in_use(resolved.accelerator, resolved.deployment.image_version), advisories_of(resolved)
-    if found is None:
-        return RuleResult(
-            message="The image's version of vLLM is unknown, and so are its published vulnerabilities.",
-            advice="Set `image_version` to the version in the first lines of its log.",
-        )
-    if not found:
-        return None
-    fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or (0, 0, 0, 0))
-    ways = dict.fromkeys(one.what for one in found)
-    named = ", ".join(f"{way} ({', '.join(one.id for one in found if one.what == way)})" for way in ways)
-    has_template_way = all(one.needs == "no chat template of the server" for one in found)
-    return RuleResult(
-        message=f"vLLM {version} has published vulnerabilities: a caller can {named}. vLLM {fixed} has none of them.",
-        severity="warn" if resolved.deployment.public else None,
-        remedies=(change("vllm.trust_remote_code", None),)
-        if all(one.needs == "trustRemoteCode" for one in found)
-        else (),
-        advice=(
-            "Allow only callers that you trust, or set `image` to an image of that version by its digest."
-            + (" A chat template in `vllm.chat_template` also prevents this." if has_template_way else "")
-        ),
-    )
 
 
 @rule(

@@ -48,7 +48,7 @@ SAMPLES = {
     "workload": LOADS,
     "settings": ["maxModelLen=8192"],
     "accelerator": "v6e-4",
-    "identifier": "MOD05",
+    "identifier": "CST02",
     "plan_id": "plan-0123456789abcdef",
     "run": "up-0123",
     "seconds": 1,

@@ -31,9 +31,7 @@ from scripts.cli.measured.identity import settings_identity
 from scripts.cli.measured.schema import BenchPoint, BootedFigures, DeploymentRecord, PlannedFigures, SmokeMeasurement
 from scripts.cli.measured.store import change_measured
 from scripts.cli.tables import FittedTable, console
-from scripts.plan import learned_table
 from scripts.plan.__main__ import main as plan
-from scripts.plan.corpus.measured import load
 from scripts.plan.prices import PriceChange, changed_table
 from scripts.quality.compare import MeasuredSpeed
 from scripts.quality.compare import compare as compare_quality
@@ -206,12 +204,6 @@ def demo_summary(folder):
     demo._summary([demo.Demo(folder=folder, stack="tpu-v6e4", steps=steps)], 61.0, "No failures.", failed=False)
 
 
-def learned():
-    for boot in load().boots:
-        if boot.figures:
-            learned_table.show(boot)
-
-
 def prices():
     before = LIST_PRICES.price("v6e_flex_start_usd_per_chip_hour", "us-east5")
     rows = [
@@ -278,7 +270,6 @@ TABLES = {
     "measured": ("scripts/plan/measured.py", measured),
     "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
     "plan of a service": ("scripts/plan/table.py", lambda _: plan(("--stack", STACK, *SOLVE[1:]))),
-    "learned": ("scripts/plan/learned_table.py", lambda _: learned()),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "quality": ("scripts/quality/tables.py", lambda _: quality()),

@@ -3,7 +3,6 @@
 import json
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,6 @@ from scripts.logs import __main__ as command
 from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
-from scripts.logs.starts import newest_start, since_start
-from scripts.plan.__main__ import main as plan
-from scripts.plan.boot_log import first_line
 from tests.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import stack_resource, state
 
@@ -288,64 +284,3 @@ class TestTheCommand:
         assert [json.loads(line)["text"] for line in said.out.splitlines()] == ["before", NO_WEIGHTS]
         assert said.err.count("known cause") == 1
         assert said.err.endswith("logs: interrupted.\n")
-
-
-BOOTS = Path(__file__).parents[2] / "fixtures" / "boot_logs"
-STARTS = {"l4-qat": (RUN, "stdout", "l4-runs.log"), "tpu-v6e4": (TPU, "server", "v6e-4-runs.log")}
-
-
-LOGGED = {"l4-qat": "google/gemma-4-E2B-it-qat-w4a16-ct", "tpu-v6e4": "google/gemma-4-26B-A4B-it"}
-SERVED = {"l4-qat": "/mnt/models/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "tpu-v6e4": "google/gemma-4-E2B-it"}
-
-
-@pytest.mark.parametrize("stack", STARTS)
-class TestTheNewestStart:
-    def test_it_begins_with_its_first_lines_and_an_older_start_is_not_in_it(self, deployed, stack):
-        log, source, name = STARTS[stack]
-        lines = (BOOTS / name).read_text(encoding="utf-8").splitlines()
-        write(deployed, log, *lines, "GPU KV cache size: 1 tokens", "old", source=source, minutes=40)
-        write(deployed, log, "Shutting down", *lines, "serves", source=source, minutes=20)
-        write(deployed, log, "not the server's", source="system", minutes=5)
-        found = texts(newest_start(stack, first_line))
-        first = next(number for number, line in enumerate(lines) if first_line(line))
-        assert found == [*lines[first:], "serves"]
-
-    def test_the_command_that_status_prints_compares_it_with_the_plan(
-        self, deployed, stack, capsys, tmp_path, monkeypatch
-    ):
-        log, source, name = STARTS[stack]
-        text = (BOOTS / name).read_text(encoding="utf-8").replace(LOGGED[stack], SERVED[stack])
-        write(deployed, log, *text.splitlines(), source=source)
-        monkeypatch.setattr("scripts.plan.learned_log.is_simulated", lambda: True)
-        assert plan(["learn", "--stack", stack, "--into", str(tmp_path)]) == 0
-        output = capsys.readouterr()
-        assert "KV tokens" in output.out
-        assert "A simulated server wrote this log." in output.err
-        assert list(tmp_path.iterdir()) == []
-
-    def test_the_log_of_another_model_is_refused(self, deployed, stack, capsys):
-        log, source, name = STARTS[stack]
-        write(deployed, log, *(BOOTS / name).read_text(encoding="utf-8").splitlines(), source=source)
-        assert plan(["learn", "--stack", stack, "--show"]) == 2
-        assert f"The log is of {LOGGED[stack]}, but stack {stack} has " in capsys.readouterr().err
-
-    def test_without_a_start_it_says_what_to_do(self, deployed, stack, capsys):
-        log, source, _ = STARTS[stack]
-        write(deployed, log, "serves", source=source)
-        assert plan(["learn", "--stack", stack]) == 2
-        assert f"The logs of stack {stack} have no start of vLLM." in capsys.readouterr().err
-
-
-def test_the_version_before_the_flags_is_in_the_start_and_lines_further_back_are_not():
-    lines = [
-        *(f"old {number}" for number in range(30)),
-        "version 0.30.0",
-        *["banner"] * 5,
-        "non-default args: {}",
-        "one",
-    ]
-    printed = [PrintedLine(moment=datetime.now(UTC), source="server", where="", text=text) for text in lines]
-    first = {"version 0.30.0": "version", "non-default args: {}": "flags"}
-    found = since_start(reversed(printed), lambda text: first.get(text, ""))
-    assert texts(found) == ["version 0.30.0", "non-default args: {}", "one"]
-    assert since_start(reversed(printed), lambda _: "") == ()

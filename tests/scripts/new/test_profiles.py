@@ -45,7 +45,7 @@ def test_a_profile_is_written_as_the_recipe_has_it_or_its_lack_is_said(new, name
     settings, text, found, err = new(*words, "--profile", name.split()[0])
     planned = plan(to_deployment(settings))
     assert planned.fits
-    assert {finding.id for finding in planned.findings if finding.severity == "warn"} <= {"SCL02", "SCL04", "OBS01"}
+    assert {finding.id for finding in planned.findings if finding.severity == "warn"} <= {"SCL02", "SCL04"}
     assert devices[0] <= settings.vllm.tensor_parallel_size <= devices[1]
     assert sequences[0] <= settings.vllm.max_num_seqs <= sequences[1]
     assert len(found["profile_unmet"]) == len(unmet)

@@ -9,9 +9,9 @@ import pytest
 
 from engine.locks import StackLock
 from engine.state import StackState
-from scripts.status.judge import drift_of, end_warning, learn_command, next_command, waits_of
+from scripts.status.judge import drift_of, end_warning, next_command, waits_of
 from scripts.status.refresh import _sentences
-from scripts.status.report import CloudFacts, ServerFacts, StackStatus
+from scripts.status.report import CloudFacts, StackStatus
 from tests.scripts.status.planted import queued, stack_resource, state, urn
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -187,20 +187,3 @@ def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
     cloud = replace(READY, running="s-1", stored="s-2", declared="s-2")
     assert drift_of(cloud, "cloud-run") == ["Revision s-1 is serving instead of s-2."]
     assert drift_of(replace(cloud, rollout="Revision s-2 was refused."), "cloud-run") == []
-
-
-@pytest.mark.parametrize(
-    ("status", "is_offered"),
-    [
-        (DEPLOYED, True),
-        (replace(DEPLOYED, server=ServerFacts(health="ready")), True),
-        (replace(DEPLOYED, server=ServerFacts(health="HTTP 503")), False),
-        (replace(DEPLOYED, cloud=replace(READY, phase="loading", running=None)), False),
-        (replace(service("READY"), server=ServerFacts(health="ready")), True),
-        (service("DEPLOYING"), False),
-        (StackStatus(stack="x", deployed=False), False),
-        (replace(DEPLOYED, deployed=False), False),
-    ],
-)
-def test_a_server_that_is_ready_is_offered_to_the_corpus(status, is_offered):
-    assert learn_command(status) == ("python -m scripts.plan learn --stack x" if is_offered else "")

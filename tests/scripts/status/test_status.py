@@ -70,7 +70,6 @@ READY = StackStatus(
     ),
     alerts=AlertReport(stack="tpu-v6e4", project="p", policies=15, ringing=(QUEUE,)),
     next_command="python -m scripts.connect --stack tpu-v6e4",
-    learn_command="python -m scripts.plan learn --stack tpu-v6e4",
 )
 WAITING = StackStatus(
     stack="tpu-v6e4-turbo",
@@ -84,7 +83,6 @@ BROKEN = replace(
     READY,
     stack="tpu-v6e1",
     server=None,
-    learn_command="",
     alerts=no_policies("tpu-v6e1", "p"),
     drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
@@ -281,7 +279,6 @@ class TestTheCommand:
         assert (found["health"], found["unanswered"]) == ("ready", [])
         assert found["rate"]["planned_low_tok_per_s"] == 60
         assert found["next_command"] == "python -m scripts.connect --stack x"
-        assert found["learn_command"] == "python -m scripts.plan learn --stack x"
 
     @pytest.mark.parametrize("source", ["_query_google", "server_facts", "rate_facts", "settings_drift"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
@@ -352,7 +349,7 @@ class TestTheCommand:
             assert list(rows) == ["x", "tpu-a", "tpu-b"]
             assert [rows[name].health for name in ("x", "tpu-a")] == ["gateway None", "gateway tpu-a"]
             assert "Pass --tunnel" in rows["tpu-b"].server_not_asked, "the gateway sends it no requests"
-            assert (rows["x"].accelerator, rows["x"].learn_command, rows["x"].alerts) == (None, "", None)
+            assert (rows["x"].accelerator, rows["x"].alerts) == (None, None)
         with subtests.test("a machine that was replaced"):
             assert rows["x"].drift == [
                 "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."

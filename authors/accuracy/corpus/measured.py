@@ -1,7 +1,6 @@
 """Measured behavior of servers: boots with outcomes and figures, and the planner's subject for each.
 
-measured.toml has the founding sources and the constants. Each file in `boots/` has one later source in the same format;
-`python -m scripts.plan learn` adds such a file.
+measured.toml has the founding sources and the constants. Each file in `boots/` has one later source in the same format.
 """
 
 import datetime as dt
@@ -24,12 +23,14 @@ from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
 from planning.model.spec import ModelSpec
 from planning.question.types import Deployment
+from planning.rules.registry import id_of
+from planning.rules.security.advisories import vulnerable_feature
 
 T = TypeVar("T")
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 BOOTS: Final = FILE.with_name("boots")
-"""One file for each later source: published ones, and boots recorded from logs."""
+"""One file for each later source."""
 
 Outcome = Literal["runs", "dies", "files"]
 """`files`: nothing was started; the figures come from a file list."""
@@ -135,8 +136,6 @@ class ReportSource(_Table):
     """What was set from its rows, besides the constants that name them. Replaces `unseen`."""
     first_points: Mapping[str, tuple[int, int]] = Field(default_factory=dict[str, tuple[int, int]])
     """Sweep points within their factor when the source was first read, and points in all, by figure (rate, ttft, tpot)."""
-    log_sha256: str = ""
-    """Hash of the log that the source was recorded from, so that the same log is not recorded twice."""
 
     @model_validator(mode="after")
     def _is_used_or_unseen(self) -> "ReportSource":
@@ -315,17 +314,12 @@ class Measurements:
 @cache
 def load() -> Measurements:
     """Return the project's measurements. Raises MeasurementError."""
-    return load_files(*corpus_files())
+    return parse_named({path.name: path.read_text(encoding="utf-8") for path in corpus_files()})
 
 
 def corpus_files() -> tuple[Path, ...]:
     """Return the files of the corpus, the founding file first."""
     return (FILE, *sorted(BOOTS.glob("*.toml")))
-
-
-def load_files(*paths: Path) -> Measurements:
-    """Return the measurements of several files. Later files can reference ids of earlier ones. Raises MeasurementError."""
-    return parse_named({path.name: path.read_text(encoding="utf-8") for path in paths})
 
 
 def parse(*texts: str) -> Measurements:
@@ -334,7 +328,7 @@ def parse(*texts: str) -> Measurements:
 
 
 def parse_named(texts: Mapping[str, str]) -> Measurements:
-    """Return the measurements in TOML texts by file name.
+    """Return the measurements in TOML texts by file name. Later texts can reference ids of earlier ones.
 
     Raises:
         MeasurementError: for the first error: an unknown key, a wrong type, an undefined or repeated id, or a fitted row of an unseen source.
@@ -397,7 +391,9 @@ def _special(key: str, deployment: Deployment, file: _File) -> Deployment:
 
 def subject_of(boot: Boot) -> Subject:
     """Return the planner's subject for the boot."""
-    subject = examine(boot.deployment)
+    # A published vulnerability does not decide whether a server starts.
+    accepted = (*boot.deployment.accept_findings, id_of(vulnerable_feature))
+    subject = examine(replace(boot.deployment, accept_findings=accepted))
     if boot.usable_gib is None and boot.padding_gap is None:
         return subject
     resolved = subject.resolved

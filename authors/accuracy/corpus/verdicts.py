@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from authors.accuracy.corpus.measured import Boot, subject_of
 from planning.planner import plan_of
 from planning.question.types import Plan
-from scripts.plan.corpus.measured import Boot, subject_of
 
 SPARE_GIB: Final = 1.0
 """A warning about a server that ran is correct if less than this was free."""

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scripts.plan.corpus.measured import Boot, Figure, subject_of
+from authors.accuracy.corpus.measured import Boot, Figure, subject_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Measured starts and speeds to check the planner against."""
