@@ -26,7 +26,6 @@ from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import say
-from scripts.cli.measured.identity import deployed_identity, deployment_key
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import now
 from scripts.cli.reach import endpoint_of
@@ -102,13 +101,6 @@ def _with_adapters(options: BenchOptions) -> BenchOptions:
     return replace(options, traffic=replace(options.traffic, adapters=features.adapters))
 
 
-def _deployment(outputs: StackOutputs) -> str | None:
-    if outputs.target == "gateway":  # its servers can change without it
-        return None
-    identity = deployed_identity(outputs, None)
-    return deployment_key(identity.image_digest, identity.settings_sha256)
-
-
 @contextlib.contextmanager
 def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[tuple[Endpoint, SweepSettings]]:
     """Open access to the server, and complete the settings with the price and accelerator of the stack's plan."""
@@ -138,7 +130,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
                 tokenizer=outputs.model,
-                deployment=_deployment(outputs),
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),

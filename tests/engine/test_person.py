@@ -36,7 +36,6 @@ WITHOUT_CALLS = {
     "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",
-    "quality": "asks the server only, and its key as smoke does",
     "up": "runs pulumi and the planner",
 }
 pytestmark = pytest.mark.engine
