@@ -29,7 +29,6 @@ DRIVEN = {
 """Commands that this module runs; those without arguments are run by the test itself."""
 WITHOUT_CALLS = {
     "agent": "its tools run the other commands",
-    "batch": "asks the server only, and its key as smoke does",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
     "deploy": "runs pulumi and the other commands",

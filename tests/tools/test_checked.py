@@ -9,7 +9,12 @@ WITHOUT_TYPES = {
     "templates",
     "tests",
 }  # a template needs a generated SDK: tests/authors/release/test_build.py checks it
-WITHOUT_IMPORTS = {"images", "templates", "tests"}  # copied into an image or a project; not imported by a room
+WITHOUT_IMPORTS = {
+    "examples",
+    "images",
+    "templates",
+    "tests",
+}  # copied into an image or a project; not imported by a room
 
 
 def rooms():
