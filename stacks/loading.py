@@ -410,11 +410,6 @@ def _suggestion(location: Sequence[int | str]) -> str:
     """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
-    if _path(location) == "tpu.allowUnlistedZones":  # a key of 0.1.0
-        from planning.rules.platforms.places import zones  # noqa: PLC0415 - only messages need it
-        from planning.rules.registry import id_of  # noqa: PLC0415 - only messages need it
-
-        return f". Set acceptFindings: [{id_of(zones)}] instead."
     *block, key = location
     path = f"{PRODUCT}:{_path(block)}" if block else PRODUCT
     known = known_keys(path)

@@ -85,7 +85,7 @@ def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
     if outputs.target == "gateway":
         return None
     answers = deployed_plan(stack, outputs).answers
-    return PlanForecast(answers, outputs.features.image_tokens) if outputs.features else PlanForecast(answers)
+    return PlanForecast(answers, outputs.features.image_tokens)
 
 
 def _with_adapters(options: BenchOptions) -> BenchOptions:
@@ -96,7 +96,7 @@ def _with_adapters(options: BenchOptions) -> BenchOptions:
     if stack is None:
         raise SweepError("--adapters all requires --stack. With --url, pass their names.")
     features = stack_outputs(stack).features
-    if features is None or not features.adapters:
+    if not features.adapters:
         raise SweepError(f"--adapters is all, but stack {stack} has no adapters.")
     return replace(options, traffic=replace(options.traffic, adapters=features.adapters))
 

@@ -112,12 +112,6 @@ MISTAKES = [
     ),
     (
         "tpu-v6e4",
-        "tpu.allowUnlistedZones",
-        True,
-        "gemma-serving:tpu.allowUnlistedZones is not a known setting. Set acceptFindings: [TPU04] instead.",
-    ),
-    (
-        "tpu-v6e4",
         "tpu.zones",
         ["us-east5"],
         'gemma-serving:tpu.zones[0] = "us-east5": expected a zone such as us-east5-a.',
