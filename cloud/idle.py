@@ -17,12 +17,10 @@ from contracts.guest_attributes import (
     PHASE_KEY,
     PULLING_IMAGE,
     READY,
-    RESTARTING_AGENT_VERSION,
     RESTORING,
     RETRYING,
     STARTING,
     UPDATED_AT_KEY,
-    agent_version,
 )
 from planning.units import age
 
@@ -62,11 +60,9 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
 
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
     """Return the idle time in the guest attributes of one machine. The reason of Unknown continues a sentence about the machine."""
-    phase, version = published.get(PHASE_KEY, ""), agent_version(published)
+    phase = published.get(PHASE_KEY, "")
     if not phase:
         return Unknown("has published no phase")
-    if version < RESTARTING_AGENT_VERSION:
-        return Unknown(f"has an agent of version {version}, which does not report the idle time until a reboot")
     updated = _time(published.get(UPDATED_AT_KEY, ""))
     if updated is None or now - updated > LATEST_REPORT:
         return Unknown(

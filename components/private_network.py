@@ -23,7 +23,7 @@ LAST_PRIORITY = 65534
 
 
 FIRST_BLOCK, BLOCKS = 65, 63
-"""Subnets are in 10.65.0.0 to 10.127.255.255: above those of earlier releases, below the ranges of automatic networks (10.128.0.0/9)."""
+"""Subnets are in 10.65.0.0 to 10.127.255.255: above the gateway's, below the ranges of automatic networks (10.128.0.0/9)."""
 
 
 def subnet_range(region: str) -> str:
@@ -150,9 +150,7 @@ class PrivateNetwork(pulumi.ComponentResource):
             private_ip_google_access=True,
             description=args.ownership.description,
         )
-        # Earlier releases used 10.64.N.0/24 for the region at position N. A subnet keeps its range, because a new range would replace it.
-        keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
-        return gcp.compute.Subnetwork(f"{name}-{region}", properties, keeps_range)
+        return gcp.compute.Subnetwork(f"{name}-{region}", properties, child)
 
     def _gateway_subnet(
         self, name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions

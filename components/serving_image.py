@@ -66,7 +66,7 @@ class ServingImage(pulumi.ComponentResource):
         self._options = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=access))
         self.grants, repositories = [], dict[str, pulumi.Output[str]]()
         for location in (first,) if building else args.locations:
-            # The first region is not part of its names, as in earlier releases. The others are, so another order creates no duplicate names.
+            # The first region is not part of its names. The others are, so another order creates no duplicate names.
             suffix = f"-{location}" if location in others else ""
             repositories[location] = self._repository(name, suffix, location, args, child)
         self.repositories = repositories

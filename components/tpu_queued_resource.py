@@ -14,7 +14,7 @@ from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, Se
 from components.startup_script import startup_script
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
-from contracts.guest_attributes import AGENT_ABILITIES, GUEST_ATTRIBUTE_NAMESPACE
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.serving_document import (
@@ -145,9 +145,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 queued_resource_id=args.queued_resource_id,
                 accelerator_type=api_accelerator_type(args.accelerator_type),
                 runtime_version=version,
-                api=args.api
-                if args.api != "cloud-tpu"
-                else None,  # the provider's default: states of earlier releases have no value
+                api=args.api,
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,
                 max_run_duration_s=args.max_run_duration_s,
@@ -183,7 +181,6 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     timeout_s=args.ready_timeout_s,
                 ),
                 next_steps=list(args.next_steps),
-                agent_abilities=list(AGENT_ABILITIES),
                 allow_replace_active=args.allow_replace_active,
             ),
             pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),

@@ -25,8 +25,8 @@ CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
 """Environment variable of the collector's container with its configuration, so that no secret and no volume is needed."""
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
-"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. It is not part of the serving document, because agents
-of earlier releases reject unknown keys there."""
+"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. It is not part of the serving document, so
+a change of it does not restart the server."""
 AGENT_METRICS_PORT: Final = 8001
 """Loopback port of the machine at which the agent serves its own metrics."""
 

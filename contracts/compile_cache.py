@@ -1,7 +1,7 @@
 """Compile cache of a TPU machine: location of its archive, and which servers compile the same programs.
 
-The stack writes the archive's location to a separate metadata key, not to the serving document, because agents of earlier releases reject
-unknown keys in the document. The agent's program includes this module, so it must run on Python 3.10.
+The stack writes the archive's location to a separate metadata key, not to the serving document, so a change of it does not restart the
+server. The agent's program includes this module, so it must run on Python 3.10.
 """
 
 import hashlib

@@ -14,7 +14,6 @@ UPDATED_AT_KEY: Final = "updated-at"
 DETAIL_KEY: Final = "detail"
 SERVING_HASH_KEY: Final = "serving-hash"
 FORMER_HASH_KEY: Final = "former-hash"
-AGENT_VERSION_KEY: Final = "agent-version"
 PAUSE_BEGAN_KEY: Final = "pause-began-at"
 PAUSE_ENDED_KEY: Final = "pause-ended-at"
 ENDS_AT_KEY: Final = "ends-at"
@@ -59,20 +58,6 @@ PHASES: Final[Mapping[str, str]] = {
 
 DETAIL_LIMIT_BYTES: Final = 2048
 
-AGENT_ABILITIES: Final = (
-    "a changed document whose server does not start is not rolled back",
-    "a document whose server was ready and then crashes repeatedly is not rolled back, and a rollback returns to older secret versions",
-    "the server's container is privileged: it has the whole machine and the token of its account",
-    "a server with an API key does not start, because its path guard is not in the container",
-    "archives of compiled programs are used without a signature, and after a failed change the previous API key keeps working",
-    "its server cannot be restarted by `scripts.restart`, and `tpu.idleAfter` has no effect because the idle time is not reported",
-)
-"""Limitations of an agent before each version, from version 1 on. A machine runs the agent of its last boot."""
-AGENT_VERSION: Final = len(AGENT_ABILITIES)
-"""Version of this agent. It rises with each ability that users must know about."""
-RESTARTING_AGENT_VERSION: Final = 6
-"""First version of the agent that restarts the server on request and reports the idle time."""
-
 GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
     DOCUMENT_HASH_KEY: "Hash of the serving document to which the phase belongs.",
@@ -83,7 +68,6 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     SERVING_HASH_KEY: "Hash of the document whose server is ready now, or empty. After a failed change this is the last known good document.",
     FORMER_HASH_KEY: "While the serving document is on probation: hash of the known good document before it, which serves again if the server exits "
     "four times. Otherwise empty.",
-    AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version 2 publish none.",
     PAUSE_BEGAN_KEY: "Time at which the agent started to stop the old server for this document, RFC 3339, UTC, or empty. Requests fail from then on.",
     PAUSE_ENDED_KEY: "Time at which a server was ready again after that, RFC 3339, UTC, or empty.",
     ARCHIVES_KEY: "One sentence if the bucket has archives of compiled programs that the stack did not sign and that are not used; otherwise empty.",
@@ -99,15 +83,5 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
 
 
 def serving_document(published: Mapping[str, str]) -> str:
-    """Return the hash of the document whose server is ready, or empty. The first agents published only the phase."""
-    if SERVING_HASH_KEY in published:
-        return published[SERVING_HASH_KEY]
-    return published.get(DOCUMENT_HASH_KEY, "") if published.get(PHASE_KEY) == READY else ""
-
-
-def agent_version(published: Mapping[str, str]) -> int:
-    """Return the version of the agent that published these guest attributes."""
-    text = published.get(AGENT_VERSION_KEY, "")
-    if text.isdecimal():
-        return int(text)
-    return 1 if SERVING_HASH_KEY in published else 0  # the first version with rollback published the serving document
+    """Return the hash of the document whose server is ready, or empty."""
+    return published.get(SERVING_HASH_KEY, "")

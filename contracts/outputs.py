@@ -206,9 +206,7 @@ class StackOutputs:
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
-    features: Annotated[
-        ServedFeatures | None, Doc("Features beyond text; null for a stack that an earlier release deployed.")
-    ] = None
+    features: Annotated[ServedFeatures, Doc("Features beyond text.")]
     container: Annotated[
         str | None,
         Doc(

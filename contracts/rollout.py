@@ -11,8 +11,7 @@ from typing import Final, cast
 from contracts.guest_attributes import PRIVILEGED
 
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
-"""Metadata key in addition to the document. It is separate because older agents reject unknown keys in the document, and because
-a changed limit must not restart the server."""
+"""Metadata key in addition to the document. It is separate because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
 """Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it once Google has returned it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600

@@ -18,9 +18,6 @@ SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Maximum characters of a reason. All annotations of a service together are limited to 256 KiB."""
 
-_STORED: Final = {"rolled back manually": "gone back"}
-"""Outcomes with another word in the record: services keep the records of earlier releases, and releases share a service."""
-
 RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"]  # fmt: skip
 
 
@@ -67,8 +64,7 @@ class RolloutRecord:
 
     def text(self) -> str:
         """Return the annotation's value, without empty fields: always the same text for the same record."""
-        fields = {**to_json(self), "outcome": _STORED.get(self.outcome or "", self.outcome)}
-        return json.dumps(_lean(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(_lean(to_json(self)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
         """Return why a revision is not rolled out again, or None."""
@@ -98,8 +94,6 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
             return UnreadableRecord(
                 why=f"its schema is {fields.get('schema')!r}, but this release reads schema {SCHEMA}"
             )
-        if "outcome" in fields:
-            raw = {**fields, "outcome": _outcome(fields["outcome"])}
         return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))
@@ -116,10 +110,6 @@ def annotations_of(service: Mapping[str, object]) -> Mapping[str, str]:
     """Return the annotations of a service."""
     found = service.get("annotations")
     return cast("Mapping[str, str]", found) if isinstance(found, Mapping) else {}
-
-
-def _outcome(stored: object) -> object:
-    return next((outcome for outcome, word in _STORED.items() if word == stored), stored)
 
 
 def _lean(value: Any) -> Any:  # noqa: ANN401 - JSON is any of its types

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, cast
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
 """Metadata key in addition to the document: a JSON object, region to HOST/PROJECT/REPOSITORY, with the repositories of the document's image.
-It is separate from the document because older agents reject unknown keys there."""
+It is separate from the document, so a change of it does not restart the server."""
 RESTART_METADATA_KEY: Final = "gemma-serving-restart"
 """Metadata key in addition to the document: any new value restarts the server. Not part of the document, whose hash therefore stays the same."""
 RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
@@ -71,7 +71,7 @@ class ServingDocument:
     shm_size_gib: float = DEFAULT_SHM_SIZE_GIB
     weights: BucketWeights | None = None
     parts: Sequence[BucketWeights] = ()
-    """Drafters and adapters to copy in addition to the weights. Agents of earlier releases reject a document with any."""
+    """Drafters and adapters to copy in addition to the weights."""
 
     @property
     def copies(self) -> "tuple[BucketWeights, ...]":

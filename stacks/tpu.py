@@ -203,10 +203,7 @@ def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
 
 
 def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
-    """Grant each member all roles for the tunnel.
-
-    A grant's name contains its role, so a grant of an earlier release stays until those of this one exist.
-    """
+    """Grant each member all roles for the tunnel. A grant's name contains its role, so a new role is granted before the old one is removed."""
     project = context.settings.project
     custom = tunnel_role(tpu.tunnel_role, project).name if tpu.tunnel_role else None
     for member in tpu.tunnel_members:

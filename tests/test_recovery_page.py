@@ -146,10 +146,6 @@ NAMED = {
             "test_a_document_that_failed_after_the_last_update_is_named_with_what_serves",
         ): ["and has failed since:"],
         (
-            "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
-            "test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot",
-        ): ["The machine runs an agent"],
-        (
             "tests/stacks/test_run_failures.py",
             "test_a_failed_update_says_that_its_outputs_are_kept",
         ): ["listed with a minus are kept"],

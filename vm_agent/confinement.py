@@ -93,7 +93,7 @@ def confined(devices: Sequence[str], shm_size_gib: float) -> Container:
 
 
 def privileged(reason: str, shm_size_gib: float) -> Container:
-    """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm as in earlier releases."""
+    """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm."""
     return Container(
         ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}"), reason
     )

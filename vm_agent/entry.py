@@ -7,7 +7,7 @@ import threading
 from typing import NoReturn
 
 from contracts.collector import COLLECTOR_METADATA_KEY
-from contracts.guest_attributes import AGENT_VERSION, AGENT_VERSION_KEY, RETRYING, STARTING
+from contracts.guest_attributes import RETRYING, STARTING
 from contracts.masking import LineMask
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
@@ -67,7 +67,6 @@ def serve_forever() -> NoReturn:
     shipper = LogShipper(metadata, publisher.mask, LineMask(publisher.secrets))
     publisher.tell = shipper.agent_line
     threading.Thread(target=shipper.run, daemon=True).start()
-    publisher.set_fact(AGENT_VERSION_KEY, str(AGENT_VERSION))
     publisher.publish(STARTING, "")
     threading.Thread(target=follow_document, args=(metadata, latest), daemon=True).start()
     try:

@@ -16,7 +16,7 @@ from contracts.collector import (
     CollectorSettings,
     parse_collector,
 )
-from contracts.guest_attributes import AGENT_VERSION, DOCUMENT_HASH_KEY, PHASE_KEY
+from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
@@ -165,7 +165,7 @@ class Observer:
             "# TYPE gemma_serving_restarts_total counter",
             f"gemma_serving_restarts_total {self.publisher.restarts}",
             "# TYPE gemma_serving_info gauge",
-            f'gemma_serving_info{{agent_version="{AGENT_VERSION}",document_hash="{published.get(DOCUMENT_HASH_KEY, "")}"}} 1',
+            f'gemma_serving_info{{document_hash="{published.get(DOCUMENT_HASH_KEY, "")}"}} 1',
         ]
         if ends_at_s is not None:
             lines += [

@@ -6,10 +6,10 @@ sweep has no limits. Sweeps of different workloads are never in one table.
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
@@ -43,12 +43,6 @@ class SweepRow:
     invalid_loads: int
     loads: int
     simulated: bool
-    quality: str = ""
-    """Share of right answers of the same deployment, from the caller; empty if unknown."""
-
-
-QualityOf: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""Returns the share of right answers for the `run.json` of a sweep; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,7 @@ class Overview:
         return list(dict.fromkeys(row.folder for table in self.tables for row in table.rows if row.simulated))
 
 
-def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: "") -> Overview:
+def overview_of(folders: Sequence[Path]) -> Overview:
     """Return the overview of these folders. Raises SweepError if one has no results or is named twice."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise SweepError("A folder is named twice. Pass each folder once.")
@@ -88,11 +82,8 @@ def overview_of(folders: Sequence[Path], quality_of: QualityOf = lambda _run: ""
         run, results = read_run(folder), read_results(folder)
         if not results:
             raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
-        quality = quality_of(run)
         for workload, group in _by_workload(run, results).items():
-            tables.setdefault((workload, bool(run.get("slo"))), []).append(
-                replace(_row(folder, run, group), quality=quality)
-            )
+            tables.setdefault((workload, bool(run.get("slo"))), []).append(_row(folder, run, group))
     made = [
         WorkloadTable(workload=workload, has_limits=limits, rows=tuple(sorted(rows, key=_rank)))
         for (workload, limits), rows in tables.items()

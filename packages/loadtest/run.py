@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
@@ -20,9 +20,6 @@ from loadtest.store import read_results, read_run
 from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
 from loadtest.verdict import SweepVerdict, sweep_verdict
-
-if TYPE_CHECKING:
-    from loadtest.overview import QualityOf
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times"})
 """Fields of a result with one value per request, omitted by --json."""
@@ -64,12 +61,11 @@ def measure(options: LoadTestOptions) -> int:
     return exit_code(outcome, allow_invalid=options.report.allow_invalid)
 
 
-def compare(options: CompareOptions, remark: str = "") -> int:
+def compare(options: CompareOptions) -> int:
     """Compare two sweeps point by point, as Markdown for a pull request.
 
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 cannot tell.
     """
-    # `remark`: a sentence of the caller below the Markdown; empty for none.
     from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
         compare_folders,
         comparison_json,
@@ -79,7 +75,7 @@ def compare(options: CompareOptions, remark: str = "") -> int:
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence
     )
-    text = comparison_markdown(comparison) + (f"\n\n{remark}\n" if remark else "")
+    text = comparison_markdown(comparison)
     if options.out is not None:
         written = comparison_page(comparison) if options.out.suffix == ".html" else text
         options.out.write_text(written, encoding="utf-8")
@@ -89,13 +85,13 @@ def compare(options: CompareOptions, remark: str = "") -> int:
     return FAILED if comparison.worse or comparison.compared_nothing else DONE
 
 
-def report(options: ReportFolders, quality_of: "QualityOf" = lambda _run: "") -> int:
+def report(options: ReportFolders) -> int:
     """Regenerate the reports of a folder from its results.jsonl. With several folders, print an overview of their best loads as Markdown."""
     first, *more = options.folders or (None,)
     if first is None:
         raise SweepError("No folder named. Pass the folder of a sweep.")
     if more:
-        return _overview(options, quality_of)
+        return _overview(options)
     if options.out is not None:
         raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
     files = [str(path) for path in write_reports(first)]
@@ -103,12 +99,12 @@ def report(options: ReportFolders, quality_of: "QualityOf" = lambda _run: "") ->
     return DONE
 
 
-def _overview(options: ReportFolders, quality_of: "QualityOf") -> int:
+def _overview(options: ReportFolders) -> int:
     """Print the overview of several folders."""
     from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
     from loadtest.reports.overview_page import overview_markdown, overview_page  # noqa: PLC0415 - the same
 
-    overview = overview_of(options.folders, quality_of)
+    overview = overview_of(options.folders)
     text = overview_markdown(overview)
     if options.out is not None:
         written = overview_page(overview) if options.out.suffix == ".html" else text

@@ -51,8 +51,6 @@ class SweepSettings:
     roofline: Roofline | None = None
     stack: str | None = None
     """Name of the deployment behind the address, whose address may change; None if the address identifies the server."""
-    deployment: str | None = None
-    """Identity of the deployment behind the address, by the program that knows it. Other results of it can be joined."""
     find: bool = False
     """True to search for the highest load that meets `objective`."""
     slo_share: float = DEFAULT_SHARE

@@ -124,7 +124,6 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": settings.stack,
-        "deployment": settings.deployment,
         # The address of a deployment may change with each run, so its name identifies the server.
         "url": f"stack {settings.stack}" if settings.stack else settings.url,
         "model": settings.model,

@@ -20,8 +20,7 @@ from planning.numbers import is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
-"""Folder of the container where vLLM stores compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
-agents of earlier releases leave it in shared memory."""
+"""Folder of the container where vLLM stores compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache)."""
 TPU_BUCKET_PADDING_GAP: Final = 512
 REVISION: Final = "--revision"
 TOKENIZER: Final = "--tokenizer"

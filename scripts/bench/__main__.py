@@ -47,11 +47,10 @@ def _compare(options: CompareOptions) -> ExitCode:
     the comparison cannot tell. A point of BEFORE that AFTER lacks is named.
     """
     from loadtest.run import compare
-    from scripts.bench.quality import quality_remark
     from scripts.bench.refusals import refused
 
     with refused():
-        return ExitCode(compare(options, quality_remark(options.before, options.after)))
+        return ExitCode(compare(options))
 
 
 def _report(options: ReportFolders) -> ExitCode:
@@ -60,11 +59,10 @@ def _report(options: ReportFolders) -> ExitCode:
     With several folders, print a table of the best load of each, as Markdown to paste.
     """
     from loadtest.run import report
-    from scripts.bench.quality import quality_beside
     from scripts.bench.refusals import refused
 
     with refused():
-        return ExitCode(report(options, quality_beside))
+        return ExitCode(report(options))
 
 
 COMMAND: Final = Command(

@@ -26,7 +26,6 @@ from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import say
-from scripts.cli.measured.identity import deployed_identity, deployment_key
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import now
 from scripts.cli.reach import endpoint_of
@@ -86,7 +85,7 @@ def _forecast(stack: str, outputs: StackOutputs) -> PlanForecast | None:
     if outputs.target == "gateway":
         return None
     answers = deployed_plan(stack, outputs).answers
-    return PlanForecast(answers, outputs.features.image_tokens) if outputs.features else PlanForecast(answers)
+    return PlanForecast(answers, outputs.features.image_tokens)
 
 
 def _with_adapters(options: BenchOptions) -> BenchOptions:
@@ -97,16 +96,9 @@ def _with_adapters(options: BenchOptions) -> BenchOptions:
     if stack is None:
         raise SweepError("--adapters all requires --stack. With --url, pass their names.")
     features = stack_outputs(stack).features
-    if features is None or not features.adapters:
+    if not features.adapters:
         raise SweepError(f"--adapters is all, but stack {stack} has no adapters.")
     return replace(options, traffic=replace(options.traffic, adapters=features.adapters))
-
-
-def _deployment(outputs: StackOutputs) -> str | None:
-    if outputs.target == "gateway":  # its servers can change without it
-        return None
-    identity = deployed_identity(outputs, None)
-    return deployment_key(identity.image_digest, identity.settings_sha256)
 
 
 @contextlib.contextmanager
@@ -137,7 +129,6 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
                 url=outputs.endpoint,
                 model=settings.model or outputs.served_model,
                 usd_per_hour=outputs.plan.cost.usd_per_hour if given_usd_per_hour is None else given_usd_per_hour,
-                deployment=_deployment(outputs),
                 hosting=Hosting(
                     accelerator=outputs.plan.accelerator, zone=outputs.zone or outputs.location, image=outputs.image
                 ),

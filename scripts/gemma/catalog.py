@@ -65,8 +65,6 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
             summary="Measure a server under load. Exit code 1: a point is not valid. `bench compare --gate`: 0 better or same, "
             "1 worse, 2 cannot tell.",
         ),
-        Entry(name="quality"),
-        Entry(name="batch"),
     ),
     "Operate": (
         Entry(name="status"),

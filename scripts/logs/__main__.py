@@ -75,7 +75,7 @@ def _logs(options: LogsOptions) -> ExitCode:
     if not options.follow:
         cause = newest_cause(log, found)
         show.whole(found, cause)
-        _print_hint(options, log, found)
+        _print_hint(options, found)
         if cause is not None:
             _say(sentence(cause))
         return ExitCode.DONE
@@ -116,15 +116,12 @@ def _secrets(log: "ServerLog") -> tuple[str, ...]:
     return tuple(secrets)
 
 
-def _print_hint(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]") -> None:
+def _print_hint(options: LogsOptions, found: "Sequence[PrintedLine]") -> None:
     if found:
         if len(found) == options.lines:
             _say(f"showing the newest {options.lines} lines. Pass --lines N for more.")
         return
-    older = ""
-    if log.target == "tpu":
-        older = " A node with an older agent writes no logs until it is rebooted."
-    _say(f"no logs of stack {options.stack} in this period.{older} Pass --since 1d to search a longer one.")
+    _say(f"no logs of stack {options.stack} in this period. Pass --since 1d to search a longer one.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def _new(options: NewOptions) -> ExitCode:
         _require_no_other(path, key)
     replaced = path.exists()
     solution, limits, profile = _solved(options)
-    found = Shaped(solution=solution) if profile is None else shaped(profile, solution, options.name)
+    found = Shaped(solution=solution) if profile is None else shaped(profile, solution)
     solution = found.solution
     revision = _revision(solution.subject.resolved.model_id)
     write_stack(

@@ -75,7 +75,7 @@ class Shaped:
     """What the profile asks for and this deployment lacks, with what comes nearest."""
 
 
-def shaped(profile: UsageProfile, solution: Solution, stack: str) -> Shaped:
+def shaped(profile: UsageProfile, solution: Solution) -> Shaped:
     """Return the solution with the settings of the profile, as far as the planner accepts them."""
     if profile.to_zero:
         return _spiky(profile, solution)
@@ -89,7 +89,7 @@ def shaped(profile: UsageProfile, solution: Solution, stack: str) -> Shaped:
             unmet.append(_unmet_batch(profile, solution))
     whole = fitted or solution
     reasons["maxNumSeqs"] = _batch_reason(profile, whole.subject.resolved.max_num_seqs)
-    remarks = _batch_remarks(whole, stack) if profile.name == "batch" else ()
+    remarks = _batch_remarks(whole) if profile.name == "batch" else ()
     return Shaped(solution=whole, reasons=reasons, remarks=tuple(remarks), unmet=tuple(unmet))
 
 
@@ -177,8 +177,8 @@ def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     return replace(solution, deployment=deployment, subject=subject, answer=answer)
 
 
-def _batch_remarks(solution: Solution, stack: str) -> Iterator[str]:
-    yield f"Profile batch: send a file of requests with python -m scripts.batch --stack {stack}, then destroy the stack."
+def _batch_remarks(solution: Solution) -> Iterator[str]:
+    yield "Profile batch: send a file of requests as docs/evaluate.md shows, then destroy the stack."
     run_s = solution.deployment.tpu.max_run_duration_s
     if solution.subject.resolved.is_tpu and run_s is not None:
         yield (

@@ -18,8 +18,6 @@ service; another service; other TPU capacity; another target."""
 
 ORDER: Final[Sequence[StackEffect]] = ("nothing", "update", "restart", "revision", "service", "capacity", "target")
 
-_BEFORE_IT_EXISTED: Final = {"tpu.api": "cloud-tpu"}
-"""Capacity settings missing from plans of earlier releases, with the value those releases used. Such a difference is not a change."""
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
 _ROLLOUT: Final = "cloudRun.rollout."
@@ -32,7 +30,7 @@ def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple
     return tuple(
         ChangedValue(key=key, before=before.get(key), after=after.get(key))
         for key in keys
-        if before.get(key, _BEFORE_IT_EXISTED.get(key)) != after.get(key, _BEFORE_IT_EXISTED.get(key))
+        if before.get(key) != after.get(key)
     )
 
 

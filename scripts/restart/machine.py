@@ -15,7 +15,6 @@ from contracts.answers import Present
 from contracts.capacity_states import ACTIVE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.guest_attributes import (
-    AGENT_VERSION,
     DETAIL_KEY,
     ENDING,
     FAILED,
@@ -24,12 +23,9 @@ from contracts.guest_attributes import (
     PHASE_KEY,
     READY,
     RESTART_KEY,
-    RESTARTING_AGENT_VERSION,
-    agent_version,
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership
-from contracts.machine_reboot import reboot_command
 from contracts.outputs import StackOutputs
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
 from contracts.serving_document import RESTART_METADATA_KEY
@@ -137,17 +133,11 @@ class MachineRestart:
             )
 
     def _require_able(self, published: Mapping[str, str]) -> None:
-        phase, version = published.get(PHASE_KEY), agent_version(published)
+        phase = published.get(PHASE_KEY)
         if not phase:
             raise CommandRefusedError(
                 f"Machine {self.machine.name} has not published a phase yet, because it is booting. "
                 f"Wait until `python -m scripts.status --stack {self.stack}` shows one, then retry."
-            )
-        if version < RESTARTING_AGENT_VERSION:
-            raise CommandRefusedError(
-                f"The agent on machine {self.machine.name} is version {version} of {AGENT_VERSION}; restarts need version "
-                f"{RESTARTING_AGENT_VERSION}. A reboot installs it and restarts the server too: run `pulumi up --stack {self.stack}`, then "
-                f"`{reboot_command(self.machine.name)}`."
             )
         if phase == ENDING:
             raise CommandRefusedError(

@@ -30,7 +30,7 @@ class SmokeTarget:
     replicas: int = 1
     """Expected engines, each with a `cache_config_info` of its own: `vllm.dataParallelSize` times the servers of a gateway."""
     features: ServedFeatures | None = None
-    """Features from the stack's settings; None without a stack, and for one that an earlier release deployed."""
+    """Features from the stack's settings; None without a stack."""
     stack: str | None = None
     opens_origins: bool = False
     """True if the stack's extra arguments allow other web origins."""

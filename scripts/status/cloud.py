@@ -24,7 +24,6 @@ from contracts.guest_attributes import (
     FORMER_HASH_KEY,
     PHASE_KEY,
     UPDATED_AT_KEY,
-    agent_version,
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
@@ -186,7 +185,6 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]], now: d
         former=published.get(FORMER_HASH_KEY) or None,
         container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
         archives=for_terminal(published.get(ARCHIVES_KEY) or "") or None,
-        agent_version=agent_version(published) if published.get(PHASE_KEY) else None,
     )
 
 

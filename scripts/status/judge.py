@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
-from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, CONFINED, FAILED, PRIVILEGED, READY, RETRYING
+from contracts.guest_attributes import CONFINED, FAILED, PRIVILEGED, READY, RETRYING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
@@ -57,16 +57,6 @@ def document_that_serves(cloud: CloudFacts) -> str:
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     former = f"; on probation, rolls back to document {short(cloud.former)} if it fails" if cloud.former else ""
     return f"document {short(cloud.running)}{same}{former}"
-
-
-def agent_warning(cloud: CloudFacts) -> str:
-    """Return the features that an older agent lacks; empty if the agent is current. `reboot_command` installs the current one."""
-    if cloud.machine is None or cloud.agent_version is None or cloud.agent_version >= AGENT_VERSION:
-        return ""
-    lacking = "; and ".join(AGENT_ABILITIES[cloud.agent_version :])
-    return (
-        f"The machine runs an older agent (version {cloud.agent_version} of {AGENT_VERSION}). Until a reboot {lacking}."
-    )
 
 
 def container_of(cloud: CloudFacts) -> str:

@@ -12,10 +12,9 @@ from rich.text import Text
 from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
-from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
-from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
+from scripts.status.judge import container_of, document_that_serves, end_warning, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 from stacks.hooks.rollout_state import shares_text
 
@@ -218,17 +217,8 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         warning = end_warning(status, now_s)
         if warning:
             yield "warning", f"Google will delete the machine {warning}"
-    yield from _of_machine(cloud)
-
-
-def _of_machine(cloud: CloudFacts) -> Iterator[tuple[str, str]]:
-    """Yield warnings about the machine's agent and archives."""
     if cloud.archives:
         yield "archives", cloud.archives
-    old_agent = agent_warning(cloud)
-    if old_agent and cloud.machine:
-        yield "warning", old_agent
-        yield "reboot", reboot_command(cloud.machine)
 
 
 def _enforced(status: StackStatus) -> str:

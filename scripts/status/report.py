@@ -53,7 +53,6 @@ class CloudFacts:
     """Full name of the TPU machine."""
     container: str | None = None
     """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
-    agent_version: int | None = None
     """Version of the agent on the machine; None if it has published nothing."""
     archives: str | None = None
     """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""

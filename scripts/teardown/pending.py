@@ -52,7 +52,7 @@ def expected(state: StackState) -> Sequence[Expected]:
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
     """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
 
-    Some grants of earlier releases are identified only by the state. Raises ScriptError.
+    A grant without a name of the stack is identified only by the state. Raises ScriptError.
     """
     for item in expected(state):
         kind = by_name(item.kind)

@@ -88,7 +88,7 @@ class TpuSettings(Block):
     machine then has root access to the machine."""
     container: Literal["confined", "privileged"] = "confined"
     """Access of the server's container to the machine. confined: the accelerator's devices and two capabilities; after a device error the machine starts
-    the container with `--privileged` once and remembers that. privileged: the whole machine from the first start, as in earlier releases."""
+    the container with `--privileged` once and remembers that. privileged: the whole machine from the first start."""
     egress: Literal["limited", "open"] = "limited"
     """Egress of the machine from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
     api compute-engine also port 80, for the docker package), otherwise everywhere. open: everywhere. No effect with `existingNetwork`."""

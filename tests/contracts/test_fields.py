@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from contracts.exit_codes import ExitCode
+from contracts.features import ServedFeatures
 from contracts.fields import ContractError, camel_case, documented, from_json, to_json
 from contracts.labels import Ownership, is_reserved
 from contracts.outputs import (
@@ -51,6 +52,7 @@ OUTPUTS = StackOutputs(
     vllm={"maxModelLen": 16_384},
     smoke=SmokeThresholds(startup_budget_s=675.0, max_ttft_s=2.0),
     labels={"managed-by": "gemma-serving"},
+    features=ServedFeatures(),
     project="p",
     location="us-east5-a",
     tunnel=Tunnel(argv=("gcloud", "ssh"), local_port=8000),

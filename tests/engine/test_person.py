@@ -28,14 +28,12 @@ DRIVEN = {
 """Commands that this module runs; those without arguments are run by the test itself."""
 WITHOUT_CALLS = {
     "agent": "its tools run the other commands",
-    "batch": "asks the server only, and its key as smoke does",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
     "deploy": "runs pulumi and the other commands",
     "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",
-    "quality": "asks the server only, and its key as smoke does",
     "up": "runs pulumi and the planner",
 }
 pytestmark = pytest.mark.engine

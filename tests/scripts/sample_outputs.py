@@ -42,6 +42,7 @@ def sample_outputs(**changes):
             "expectToolCalls": False,
         },
         "labels": {},
+        "features": {},
         "project": "p",
         "location": "us-east4",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 WITHOUT_TYPES = {"tests"}
-WITHOUT_IMPORTS = {"images", "tests"}  # copied into an image; not imported by a room
+WITHOUT_IMPORTS = {"examples", "images", "tests"}  # run alone or copied into an image; not imported by a room
 
 
 def rooms():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from contracts.guest_attributes import AGENT_VERSION, agent_version
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from tests.vm_agent.test_roll_back import OTHER_IMAGE, Serving, calls, written
 from vm_agent import containers
@@ -144,12 +143,6 @@ def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_on
     serving.sees("ready", good, good)
     eventually(lambda: len(keys()) == 5, "the server starts again with the secrets that it is asked for")
     assert keys()[-1] == "old-key"
-
-
-def test_an_agent_that_publishes_no_version_is_older_than_all():
-    assert agent_version({}) == 0
-    assert agent_version({"serving-hash": ""}) == 1
-    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 6
 
 
 def test_a_power_cut_between_the_files_leaves_no_probation_of_the_good_document(tmp_path: Path):

@@ -37,8 +37,6 @@ def _valid(row: SweepRow) -> str:
     return f"yes, {row.loads - row.invalid_loads} of {row.loads} loads" if row.invalid_loads else "yes"
 
 
-QUALITY: Final = OverviewColumn(title="right answers", text=lambda row: row.quality or NOTHING, is_number=True)
-"""Shown if a row has it."""
 COLUMNS: Final = (
     OverviewColumn(title="model", text=lambda row: row.model),
     OverviewColumn(title="machine", text=lambda row: row.machine),
@@ -51,7 +49,6 @@ COLUMNS: Final = (
     OverviewColumn(
         title="USD per 1M out", text=lambda row: _number(row.usd_per_million_output_tokens, ",.2f"), term="cost", is_number=True
     ),
-    QUALITY,
     OverviewColumn(title="valid", text=_valid, term="valid"),
     OverviewColumn(title="folder", text=lambda row: row.folder),
 )  # fmt: skip
@@ -85,10 +82,8 @@ def _choice(*, has_limits: bool) -> str:
 
 
 def _page(template: str, overview: Overview) -> str:
-    has_quality = any(row.quality for table in overview.tables for row in table.rows)
-    columns = [column for column in COLUMNS if column is not QUALITY or has_quality]
-    used = dict.fromkeys(column.term for column in columns if column.term)
-    return page(template, overview=overview, notices=_notices(overview), columns=columns, used=used, choice=_choice)
+    used = dict.fromkeys(column.term for column in COLUMNS if column.term)
+    return page(template, overview=overview, notices=_notices(overview), columns=COLUMNS, used=used, choice=_choice)
 
 
 def overview_markdown(overview: Overview) -> str:

@@ -42,15 +42,6 @@ def test_one_workload_is_one_table_with_the_fastest_sweep_first(tmp_path):
     assert "different workloads" not in text
 
 
-def test_right_answers_are_a_column_only_if_a_sweep_has_them(tmp_path):
-    folders = [sweep(tmp_path / name, run={"stack": name}) for name in "ab"]
-    assert "right answers" not in overview_markdown(overview_of(folders))
-    found = overview_of(folders, lambda run: "84% (78-89%)" if run["stack"] == "b" else "")
-    assert {row[2]: row[9] for row in rows(overview_markdown(found))} == {"a": "\N{EN DASH}", "b": "84% (78-89%)"}
-    assert "84% (78-89%)" in overview_page(found)
-    assert [row["quality"] for row in overview_json(found)["tables"][0]["rows"]] == ["", "84% (78-89%)"]
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [

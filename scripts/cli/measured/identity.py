@@ -48,11 +48,6 @@ def deployed_identity(outputs: StackOutputs, simulated: str | None) -> Identity:
     )
 
 
-def deployment_key(image_digest: str | None, settings_sha256: str | None) -> str | None:
-    """Return the identity of a deployment as one text, to join results of different commands; None if a part is unknown."""
-    return f"{image_digest} {settings_sha256}" if image_digest and settings_sha256 else None
-
-
 def settings_identity(settings: "Settings", resolved: Resolved) -> Identity:
     """Return the identity of a deployment of these settings. The digest of an image that the stack builds is unknown."""
     named = replace(resolved.vllm, served_model_name=settings.vllm.served_model_name or settings.model)

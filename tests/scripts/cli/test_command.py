@@ -22,7 +22,7 @@ from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "quality", "recover",
+    "agent", "alerts", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "published", "release")
@@ -193,7 +193,6 @@ STOPPABLE = [
     ("drift", "--stack", "l4-qat"),
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
-    ("quality", "--stack", "l4-qat"),
     ("recover", "--stack", "l4-qat"),
     ("restart", "--stack", "l4-qat"),
     ("rollout", "--stack", "l4-qat"),
@@ -206,7 +205,6 @@ STOPPABLE = [
 """Commands that ask the engine first."""
 WITHOUT_ENGINE = [
     ("agent",),
-    ("batch", "requests.jsonl", "--stack", "l4-qat", "--output", "results.jsonl"),
     ("capacity", "v6e-4"),
     ("demo",),
     ("deploy", "--stack", "l4-qat", "--out", "out"),

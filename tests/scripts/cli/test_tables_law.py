@@ -33,16 +33,12 @@ from scripts.cli.measured.store import change_measured
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
 from scripts.plan.prices import PriceChange, changed_table
-from scripts.quality.compare import MeasuredSpeed
-from scripts.quality.compare import compare as compare_quality
-from scripts.quality.tables import show_comparison, show_result
 from scripts.smoke.render import print_table
 from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from scripts.teardown.output import TeardownOutput
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.scripts.quality.test_compare import result as quality_run
 from tests.scripts.status.test_status import REPORT
 
 ROOT = Path(__file__).parents[3]
@@ -243,21 +239,6 @@ def alerts():
     print_alerts(console(sys.stdout), report, AlertTimes(now=NOW, zone=zone), simulated=True)
 
 
-def quality():
-    """One run with wrong and missing answers of each kind."""
-    result = quality_run("tpu-v6e4-turbo", wrong=(3, 70), unknown=(100, 150), every=True)
-    show_result(result, "done", console(sys.stdout))
-
-
-def quality_compared():
-    """A real comparison's extremes: intervals of all kinds, a significant loss, measured speed, an adapter."""
-    names = ("tpu-v6e4-turbo", "l4-qat", "tpu-v6e1-26b-w4a16")
-    runs = [quality_run(name, wrong=range(0, 30 * number, 2), every=True) for number, name in enumerate(names)]
-    runs.append(quality_run("l4-12b-qat", every=True, adapter="court-reports-of-1998"))
-    speeds = (MeasuredSpeed(output_tok_per_s=12_345.6, load="256 users, 1000 tokens in, 200 out"), None, None, None)
-    show_comparison(compare_quality(runs, speeds), console(sys.stdout))
-
-
 TABLES = {
     "alerts": ("scripts/alerts/render.py", lambda _: alerts()),
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
@@ -272,8 +253,6 @@ TABLES = {
     "plan of a service": ("scripts/plan/table.py", lambda _: plan(("--stack", STACK, *SOLVE[1:]))),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
-    "quality": ("scripts/quality/tables.py", lambda _: quality()),
-    "quality, compared": ("scripts/quality/tables.py", lambda _: quality_compared()),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
     "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
     "prices": ("scripts/plan/prices.py", lambda _: prices()),

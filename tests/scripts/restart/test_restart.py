@@ -13,7 +13,6 @@ from cloud.tpu_machine import TpuMachine
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
-from contracts.guest_attributes import AGENT_VERSION, RESTARTING_AGENT_VERSION
 from contracts.outputs import StackOutputs
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutHolder, RolloutRecord
@@ -38,7 +37,7 @@ REQUEST = f"projects/{PROJECT}/locations/us-east5-a/queuedResources/{NAME}"
 INSTANCE = f"projects/{PROJECT}/zones/us-east5-a/instances/{NAME}"
 SERVICE = f"projects/{PROJECT}/locations/us-east4/services/{NAME}"
 HASH = "a" * 64
-READY = {"phase": "ready", "document_hash": HASH, "serving_hash": HASH, "agent_version": str(AGENT_VERSION)}
+READY = {"phase": "ready", "document_hash": HASH, "serving_hash": HASH}
 METADATA = {
     "enable-guest-attributes": "TRUE",
     DOCUMENT_METADATA_KEY: '{"schema":1}',
@@ -256,7 +255,6 @@ class TestMachine:
         ("published", "words"),
         [
             ({}, "has not published a phase yet"),
-            ({**READY, "agent_version": str(RESTARTING_AGENT_VERSION - 1)}, "sudo reboot"),
             ({**READY, "phase": "ending"}, "about to expire"),
         ],
     )

@@ -7,17 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from contracts.errors import ScriptError
-from contracts.guest_attributes import AGENT_VERSION, NOT_IDLE
+from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
-from contracts.machine_reboot import reboot_command
 from contracts.plain_text import for_terminal
 from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
-from scripts.status.judge import agent_warning, container_of, document_that_serves, drift_of
+from scripts.status.judge import container_of, document_that_serves, drift_of
 from scripts.status.render import _idle, _running
 from scripts.status.report import StackStatus
 from tests.cloud.populated import PROJECT, open_world, owner
@@ -66,10 +64,11 @@ def publish(world, node, **values):
 
 def test_a_machine_shows_its_phase_its_document_its_end_and_its_cost(world):
     node = machine(world)
-    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), updated_at="2026-11-01T00:00:00Z")
+    served = document_hash(DOCUMENT)
+    publish(world, node, phase="ready", document_hash=served, serving_hash=served, updated_at="2026-11-01T00:00:00Z")
     found = facts(world, state(stack_resource(), queued(zone="us-east5-a", name=f"{ZONE}/queuedResources/{NAME}")))
     assert (found.state, found.place, found.phase) == ("ACTIVE", "us-east5-a", "ready")
-    assert found.declared == found.stored == found.running == document_hash(DOCUMENT)
+    assert found.declared == found.stored == found.running == served
     assert found.usd_per_hour == pytest.approx(4 * 1.35)
     assert found.usd >= 0
     assert datetime.fromisoformat(found.deadline) > datetime.now(UTC)
@@ -90,7 +89,7 @@ IDLE = "2026-11-01T10:00:00+00:00"
 )
 def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, limit_s, values, line):
     node, now = machine(world, limit_s=limit_s), datetime(2026, 11, 1, 12, tzinfo=UTC)
-    reports = {"phase": "ready", "agent_version": str(AGENT_VERSION), "updated_at": now.isoformat(), **values}
+    reports = {"phase": "ready", "updated_at": now.isoformat(), **values}
     publish(world, node, **reports)
     found = cloud_facts(world.api, serving(state(stack_resource(), queued())), stack="x", now=now)
     shown = _idle(found, lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S}", now.timestamp())
@@ -149,23 +148,6 @@ def test_archives_that_are_not_signed_are_named_without_escapes(world):
     assert facts(world, state(queued())).archives == for_terminal(said) != said
     publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), archives="")
     assert facts(world, state(queued())).archives is None
-
-
-def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):
-    node = machine(world)
-    for published, cannot in (
-        ({}, ("server does not start is not rolled back", "older secret versions")),
-        (
-            {"serving_hash": document_hash(DOCUMENT)},
-            ("Until a reboot a document whose server was ready", "the server's container is privileged"),
-        ),
-        ({"serving_hash": "", "agent_version": str(AGENT_VERSION)}, ()),
-    ):
-        publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), **published)
-        said = agent_warning(facts(world, state(queued())))
-        assert all(words in said for words in cannot)
-        assert bool(said) is bool(cannot)
-        assert reboot_command(node) == provider_command(node), "the provider warns with the same command"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from cloud.idle import idle_since, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
-from contracts.guest_attributes import AGENT_VERSION, NOT_IDLE, PHASES, RESTARTING_AGENT_VERSION
+from contracts.guest_attributes import NOT_IDLE, PHASES
 from contracts.labels import StackLimits
 from scripts.teardown import guard
 from tests.cloud.populated import PROJECT, open_world, owner
@@ -28,7 +28,7 @@ def at(moment):
 
 
 def attributes(now=NOW, **changes):
-    given = {"phase": "ready", "serving-hash": "a", "agent-version": str(AGENT_VERSION)}
+    given = {"phase": "ready", "serving-hash": "a"}
     given |= {"updated-at": at(now - timedelta(seconds=30)), "idle-since": at(now - timedelta(hours=3))}
     return given | {key.replace("_", "-"): value for key, value in changes.items()}
 
@@ -37,7 +37,6 @@ def attributes(now=NOW, **changes):
     ("changes", "words"),
     [
         ({"phase": ""}, "has published no phase"),
-        ({"agent_version": str(RESTARTING_AGENT_VERSION - 1)}, "until a reboot"),
         ({"updated_at": at(NOW - timedelta(minutes=11))}, "last reported 11 min ago"),
         ({"updated_at": "yesterday"}, "at an unknown time"),
         ({"updated_at": ""}, "at an unknown time"),

@@ -1,1 +1,0 @@
-"""`python -m scripts.batch`: a file of requests to a private server, resumable."""

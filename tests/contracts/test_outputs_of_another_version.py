@@ -1,0 +1,19 @@
+"""Outputs of a stack that another version of the project deployed: the refusal names the command."""
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.outputs import DETAILS_TYPE
+from engine.deployment import ResourceState
+from engine.stack import STACK_TYPE, outputs_in
+from tests.scripts.sample_outputs import sample_outputs
+
+
+def test_outputs_of_another_version_name_the_command():
+    raw = sample_outputs()
+    details = {"plan": {key: value for key, value in raw.pop("plan").items() if key != "memory"}}
+    resources = [{"type": STACK_TYPE, "outputs": raw}, {"type": DETAILS_TYPE, "outputs": details}]
+    with pytest.raises(
+        CommandRefusedError, match=r"^The outputs .* plan\.memory is missing.* Run `pulumi up --stack x`\.$"
+    ):
+        outputs_in("x", [ResourceState(one) for one in resources])

@@ -1,0 +1,109 @@
+"""`examples/batch.py`: each request has exactly one result, whatever interrupts it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMES = [f"r{number}" for number in range(60)]
+
+
+class Server(ThreadingHTTPServer):
+    """A model that echoes its prompt. It answers the number of requests that a test allows, and lets the others wait."""
+
+    daemon_threads = True
+
+    def __init__(self, allowed):
+        self.allowed = threading.Semaphore(allowed)
+        self.received = []
+        self.status = 200
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, *_):
+        """Ignore clients that were killed."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][0]["content"]
+        self.server.received.append(prompt)
+        self.server.allowed.acquire()
+        status = 400 if prompt == "r7" and self.server.status == 200 else self.server.status
+        raw = json.dumps({"error": {"message": "too long"}} if status != 200 else {"text": prompt}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving(allowed):
+    with Server(allowed) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server
+        server.allowed.release(10_000)
+        server.shutdown()
+
+
+def start(folder, server):
+    body = {"model": "gemma", "chat_template_kwargs": {"enable_thinking": False}}
+    lines = [
+        {"custom_id": n, "url": "/v1/chat/completions", "body": {**body, "messages": [{"content": n}]}} for n in NAMES
+    ]
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    settings = {"OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_address[1]}/v1", "OPENAI_API_KEY": "key"}
+    command = [sys.executable, str(ROOT / "examples" / "batch.py"), "requests.jsonl", "results.jsonl"]
+    return subprocess.Popen(command, cwd=folder, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
+
+
+def complete(folder):
+    path = folder / "results.jsonl"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def test_kills_lose_no_result_and_repeat_none(tmp_path):
+    for allowed in (11, 9):
+        expected = len(complete(tmp_path)) + allowed
+        with serving(allowed) as server:
+            process = start(tmp_path, server)
+            end_s = time.monotonic() + 60
+            while len(complete(tmp_path)) < expected and time.monotonic() < end_s:
+                time.sleep(0.02)
+            process.kill()
+            process.wait()
+        stored = complete(tmp_path)
+        assert len(stored) == expected
+        with (tmp_path / "results.jsonl").open("a") as file:
+            file.write('{"custom_id": "r59", "respo')  # a write that the kill cut off
+    with serving(1_000) as server:
+        assert start(tmp_path, server).wait(60) == 0
+        assert len(server.received) == len(NAMES) - expected
+        assert start(tmp_path, server).wait(60) == 0
+        assert len(server.received) == len(NAMES) - expected
+    assert complete(tmp_path)[:expected] == stored
+    results = {one["custom_id"]: one["response"] for one in map(json.loads, complete(tmp_path))}
+    assert (len(complete(tmp_path)), results.keys()) == (len(NAMES), set(NAMES))
+    assert results.pop("r7") == {"status_code": 400, "body": {"message": "too long"}}
+    assert all(one == {"status_code": 200, "body": {"text": name}} for name, one in results.items())
+
+
+def test_a_server_that_fails_ends_it_with_one_sentence(tmp_path):
+    with serving(1_000) as server:
+        server.status = 401
+        process = start(tmp_path, server)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.count("\n") == 1
+    assert "Run it again" in said
+    assert complete(tmp_path) == []
