@@ -11,9 +11,11 @@ from cloud.model_files import PROJECT
 from components import gcp
 from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
 from components.gateway_service import GatewayService, GatewayServiceArgs
+from components.observability import Observability, ObservabilityArgs
 from components.private_network import GATEWAY_RANGE, PrivateNetwork, PrivateNetworkArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs
+from contracts.alerts import AlertValues, alerts_of
 from contracts.fields import camel_case, to_json
 from contracts.gateway import ENVOY_DIGEST, ENVOY_REPOSITORY
 from contracts.labels import Ownership
@@ -187,7 +189,23 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
             pulumi.ResourceOptions(depends_on=[*foundation.image.grants, *foundation.network.ready]),
         ),
     )
+    if gateway.settings.alerts.enabled:
+        _watch(gateway, foundation)
     export(_outputs(gateway, foundation, service))
+
+
+def _watch(gateway: _Gateway, foundation: _Foundation) -> None:
+    settings, names = gateway.settings, gateway.names
+    arguments = ObservabilityArgs(
+        project=settings.project,
+        ownership=gateway.ownership,
+        labels=settings.labels,
+        values=AlertValues(stack=names.stack, name=names.base),
+        alerts=list(alerts_of("gateway")),
+        email=settings.alerts.email,
+        webhook=settings.alerts.webhook,
+    )
+    Observability("alerts", arguments, foundation.options)
 
 
 def _explain_failed_start(gateway: _Gateway) -> None:

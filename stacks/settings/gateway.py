@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stacks.settings.block import Block, OnChange
 from stacks.settings.text import Invoker, Labels, Positive, ProjectId, Region, StackName
+from stacks.settings.watching import AlertRecipients
 
 
 class BackendSettings(Block):
@@ -72,6 +73,10 @@ class GatewayStack(Block):
     """Platform that the stack runs on."""
     gateway: GatewaySettings
     """The gateway. Required with target gateway, otherwise rejected."""
+    alerts: Annotated[
+        AlertRecipients, Field(default_factory=lambda: AlertRecipients.model_validate({})), OnChange("update")
+    ]
+    """Alert policy in Cloud Monitoring on requests that the gateway answers with 503."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
