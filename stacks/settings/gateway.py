@@ -13,10 +13,7 @@ class BackendSettings(Block):
     """A stack behind the gateway."""
 
     stack: StackName
-    """Stack of this project. A TPU stack names the gateway in `tpu.gateway`."""
-    spare: bool = False
-    """True for a Cloud Run stack, which gets requests only when no TPU stack answers. Spares are used in order. Each must have the gateway's account
-    in `cloudRun.invokers`."""
+    """TPU stack of this project, which names the gateway in `tpu.gateway`."""
 
 
 class GatewaySettings(Block):
@@ -27,8 +24,7 @@ class GatewaySettings(Block):
     regions: Annotated[list[Region], Field(min_length=1)]
     """Regions with a subnetwork for TPU machines: those of the zones of all TPU backends."""
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
-    """Stacks behind the gateway: `{ stack: NAME }` for a TPU stack, `{ stack: NAME, spare: true }` for a Cloud Run stack that gets requests only when
-    no TPU stack answers."""
+    """TPU stacks behind the gateway: `{ stack: NAME }`."""
     invokers: Annotated[list[Invoker], Field(default_factory=list), OnChange("update")]
     """Members that can call the gateway. They need no access to the backends. Project owners need no entry."""
     min_instances: Annotated[int, Field(ge=0)] = 1

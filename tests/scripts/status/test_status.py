@@ -324,7 +324,7 @@ class TestTheCommand:
 
     def test_a_gateway_has_a_row_a_backend_whose_load_comes_through_it_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):
-            each = {"spare": False, "state": "ACTIVE", "deadline": ""}
+            each = {"state": "ACTIVE", "deadline": ""}
             return [{**each, "stack": "tpu-a", "address": a}, {**each, "stack": "tpu-b", "address": b}]
 
         def of(name):
