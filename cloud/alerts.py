@@ -1,6 +1,6 @@
-"""Alerts of one stack in Cloud Monitoring: those that ring, and whether anything can ring.
+"""Alerts of one stack in Cloud Monitoring: those that fire, and whether anything can fire.
 
-That no alert rings is an answer only if policies exist, are enabled, and receive the metrics that they read.
+That no alert fires is an answer only if policies exist, are enabled, and receive the metrics that they read.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from contracts.labels import owner_of
 from contracts.naming import Names
 from contracts.plain_text import for_terminal
 
-Verdict = Literal["rings", "silent", "unknown"]
+Verdict = Literal["fires", "silent", "unknown"]
 Item = Mapping[str, object]
 Keeps = Callable[[Item], bool]
 
@@ -30,7 +30,7 @@ _PAGE_SIZE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackAlert:
-    """An alert that rings or rang, as an incident in Cloud Monitoring."""
+    """An alert that fires or fired, as an incident in Cloud Monitoring."""
 
     title: str
     severity: Severity | None
@@ -38,7 +38,7 @@ class StackAlert:
     opened: str
     """RFC 3339."""
     closed: str | None
-    """RFC 3339; None if it still rings."""
+    """RFC 3339; None if it still fires."""
     meaning: str
     command: str
     """First command of the runbook."""
@@ -54,7 +54,7 @@ class AlertReport:
 
     stack: str
     project: str
-    ringing: Sequence[StackAlert] = ()
+    firing: Sequence[StackAlert] = ()
     """Those that affect users first, then the oldest first."""
     closed: Sequence[StackAlert] = ()
     """The newest first; empty unless they were read."""
@@ -63,15 +63,15 @@ class AlertReport:
     unread: Sequence[str] = ()
     """What Google did not return, one sentence each."""
     unwatched: Sequence[str] = ()
-    """Reasons why alerts cannot ring, one sentence each."""
+    """Reasons why alerts cannot fire, one sentence each."""
     notes: Sequence[str] = ()
     """Restrictions that leave the verdict as it is, one sentence each."""
 
     @property
     def verdict(self) -> Verdict:
-        """`silent` means that nothing rings and that everything can."""
-        if self.ringing:
-            return "rings"
+        """`silent` means that nothing fires and that everything can."""
+        if self.firing:
+            return "fires"
         return "unknown" if self.unread or self.unwatched else "silent"
 
 
@@ -106,11 +106,11 @@ def read_alerts(
     seen = incidents.value if isinstance(incidents, Present) else ()
     found = [alert for each in seen if (alert := _alert(each, policies, stack)) is not None]
     unread, unwatched = _unknowns(api, project, stack, policies, incidents)
-    ringing = [alert for alert in found if alert.closed is None]
+    firing = [alert for alert in found if alert.closed is None]
     return AlertReport(
         stack=stack,
         project=project,
-        ringing=sorted(ringing, key=lambda alert: (alert.severity != "page", alert.opened)),
+        firing=sorted(firing, key=lambda alert: (alert.severity != "page", alert.opened)),
         closed=sorted((each for each in found if each.closed), key=lambda alert: alert.opened, reverse=True),
         policies=len(policies),
         unread=tuple(unread),
@@ -122,13 +122,13 @@ def read_alerts(
 def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what Google did not return, and why alerts on metrics cannot ring."""
+    """Return what Google did not return, and why alerts on metrics cannot fire."""
     unread: list[str] = []
     match incidents:
         case Present() | Absent():
             pass
         case Unknown(cause="not simulated"):
-            return (), (f"Alerts cannot ring: {incidents.why}",)
+            return (), (f"Alerts cannot fire: {incidents.why}",)
         case Unknown():
             unread.append(_unread("open alerts", project, incidents))
     needing = [policy for policy in policies if _needs_collector(policy)]
@@ -212,7 +212,7 @@ def _needs_collector(policy: Item) -> bool:
 
 
 def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
-    """Yield what keeps policies from ringing."""
+    """Yield what keeps policies from firing."""
     if len(policies) < declared:
         yield (
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "
@@ -221,19 +221,18 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
     disabled = [for_terminal(_title(policy)) for policy in policies if policy.get("enabled") is False]
     if disabled:
         yield (
-            f"Disabled, so they cannot ring: {', '.join(sorted(disabled))}. To enable them, run "
+            f"Disabled, so they cannot fire: {', '.join(sorted(disabled))}. To enable them, run "
             f"`pulumi up --refresh --stack {stack}`."
         )
 
 
 def _notes(policies: Sequence[Item]) -> Iterator[str]:
-    if policies and not any(_needs_collector(policy) for policy in policies):
-        yield (
-            "Without metrics.enabled, only log lines and the daily cost are watched: not the queue, errors, latency, restarts and idle servers."
-        )
+    has_server = any(isinstance(_row(policy), LogAlert) for policy in policies)
+    if has_server and not any(_needs_collector(policy) for policy in policies):
+        yield "Without metrics.enabled, only log lines and, on Cloud Run, server errors and the daily cost are watched."
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
         yield "The alerts have no recipient. Set alerts.email or alerts.webhook."
-    if is_simulated() and any(isinstance(_row(policy), LogAlert) for policy in policies):
+    if is_simulated() and has_server:
         yield "The local cloud does not evaluate alerts: those that fire were set with POST /admin/alerts."
 
 
@@ -251,7 +250,7 @@ def _has_data(api: GoogleApi, project: str, stack: str) -> Answer[bool]:
 
 def _no_data(stack: str, policies: int) -> str:
     return (
-        f"No metrics of the server arrived in the last 24 hours, so alerts that read them ({policies}) cannot ring. Either no instance ran, or its "
+        f"No metrics of the server arrived in the last 24 hours, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
         f"collector does not work: run `python -m scripts.logs --stack {stack}`."
     )
 

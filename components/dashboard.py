@@ -34,6 +34,12 @@ def _rate(metric: str, **labels: str) -> str:
 
 
 TILES: Final[Sequence[Tile]] = (
+    Tile(title="Up", unit="1", lines={"server": 'max(up{$server,job!="agent"})'}),
+    Tile(
+        title="Hours until the run of a TPU expires",
+        unit="h",
+        lines={"hours": "(min(gemma_serving_deadline_timestamp_seconds{$server}) - time()) / 3600"},
+    ),
     Tile(
         title="Requests",
         unit="1",

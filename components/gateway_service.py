@@ -27,7 +27,7 @@ class GatewayServiceArgs:
     service_name: str
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
-    """E-mail address of the gateway's account, whose identity tokens the spares check."""
+    """E-mail address of the gateway's account."""
     image: pulumi.Input[str]
     """Envoy by digest."""
     config: str
@@ -92,7 +92,7 @@ def _template(args: GatewayServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArgs:
             min_instance_count=args.min_instances, max_instance_count=args.max_instances
         ),
         vpc_access=gcp.cloudrunv2.ServiceTemplateVpcAccessArgs(
-            # Spares and the metadata server are outside the network.
+            # The metadata server is outside the network.
             egress="PRIVATE_RANGES_ONLY",
             network_interfaces=[
                 gcp.cloudrunv2.ServiceTemplateVpcAccessNetworkInterfaceArgs(

@@ -1,4 +1,4 @@
-"""Alert policies of a stack, the channel that tells someone, and a dashboard."""
+"""Alert policies of a stack, the channels that they notify, and a dashboard."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,16 @@ import pulumi
 
 from components import gcp
 from components.dashboard import dashboard_json
-from contracts.alerts import EVALUATION_S, LOG_RATE_LIMIT_S, RUNBOOK, AlertValues, LogAlert, MetricAlert, Severity
+from contracts.alerts import (
+    EVALUATION_S,
+    LOG_RATE_LIMIT_S,
+    RUNBOOK,
+    AlertValues,
+    LogAlert,
+    MetricAlert,
+    MetricCondition,
+    Severity,
+)
 from contracts.labels import Ownership
 
 _SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
@@ -26,10 +35,10 @@ class ObservabilityArgs:
     labels: Mapping[str, str]
     values: AlertValues
     alerts: Sequence[MetricAlert]
-    log_alerts: Sequence[LogAlert]
-    log_filter: str
+    log_alerts: Sequence[LogAlert] = ()
+    log_filter: str = ""
     """Filter of Cloud Logging for the lines of this server."""
-    has_dashboard: bool
+    has_dashboard: bool = False
     """True if a collector fills the dashboard."""
     email: str | None = None
     webhook: str | None = None
@@ -61,12 +70,15 @@ class Observability(pulumi.ComponentResource):
         ]
         told = [channel.name for channel in channels]
         every = [
-            *((alert, _promql(alert, args.values)) for alert in args.alerts),
-            *((alert, _log_line(alert, args.log_filter)) for alert in args.log_alerts),
+            *(
+                (alert, [_promql(alert.severity, each, args.values) for each in alert.conditions])
+                for alert in args.alerts
+            ),
+            *((alert, [_log_line(alert, args.log_filter)]) for alert in args.log_alerts),
         ]
         declared = [
-            gcp.monitoring.AlertPolicy(f"{name}-{alert.anchor}", _policy(alert, condition, args, told, labels), child)
-            for alert, condition in every
+            gcp.monitoring.AlertPolicy(f"{name}-{alert.anchor}", _policy(alert, conditions, args, told, labels), child)
+            for alert, conditions in every
         ]
         if args.has_dashboard:
             gcp.monitoring.Dashboard(
@@ -89,7 +101,7 @@ def _channels(args: ObservabilityArgs) -> Sequence[tuple[str, str, str, str]]:
 
 def _policy(
     alert: MetricAlert | LogAlert,
-    condition: gcp.monitoring.AlertPolicyConditionArgs,
+    conditions: Sequence[gcp.monitoring.AlertPolicyConditionArgs],
     args: ObservabilityArgs,
     told: Sequence[pulumi.Input[str]],
     labels: Mapping[str, str],
@@ -99,7 +111,7 @@ def _policy(
         display_name=f"{args.values.name}: {alert.title}",
         combiner="OR",
         severity=_SEVERITIES[alert.severity],
-        conditions=[condition],
+        conditions=list(conditions),
         notification_channels=list(told),
         user_labels=labels,
         alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
@@ -125,16 +137,18 @@ def documentation(alert: MetricAlert | LogAlert, values: AlertValues) -> str:
     return f"{alert.meaning}\n\nFirst command: `{command}`\n\nRunbook: {RUNBOOK}#{alert.anchor}"
 
 
-def _promql(alert: MetricAlert, values: AlertValues) -> gcp.monitoring.AlertPolicyConditionArgs:
+def _promql(
+    severity: Severity, condition: MetricCondition, values: AlertValues
+) -> gcp.monitoring.AlertPolicyConditionArgs:
     return gcp.monitoring.AlertPolicyConditionArgs(
-        display_name=alert.title,
+        display_name=condition.title,
         condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
-            query=values.replace_in(alert.expression),
-            duration=f"{alert.hold_s}s",
+            query=values.replace_in(condition.expression),
+            duration=values.replace_in(condition.hold),
             evaluation_interval=f"{EVALUATION_S}s",
-            alert_rule=alert.name,
+            alert_rule=condition.title.title().replace(" ", ""),
             rule_group=re.sub(r"\W", "_", values.name),
-            labels={"severity": alert.severity},
+            labels={"severity": severity},
             # At the first `up` none of the metrics exists yet.
             disable_metric_validation=True,
         ),

@@ -14,11 +14,6 @@ from contracts.outputs import Target
 
 Severity = Literal["page", "ticket"]
 """`page`: users are affected now. `ticket`: look at it during the day."""
-Needs = Literal["collector", "platform"]
-"""Origin of the metrics: the collector beside the server, or Google's platform, which always writes its own."""
-Condition = Literal["always", "always-on", "budget"]
-"""`always-on`: an instance that runs, and costs money, without requests: `cloudRun.minInstances` above 0, or a TPU machine. `budget`: a daily limit
-that the stack can exceed."""
 
 RUNBOOK: Final = "docs/observability.md"
 EVALUATION_S: Final = SHORTEST_INTERVAL_S
@@ -32,20 +27,22 @@ TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertValues:
-    """Values of one stack that replace placeholders."""
+    """Values of one stack that replace placeholders. The alert of a gateway has the first two."""
 
     stack: str
     name: str
     """Name of the service, or of the queued resource: the label `namespace` of the server's series."""
-    ttft_s: float
-    """Bound of the TTFT alerts; one of TTFT_BUCKETS_S."""
-    ttft_goal: float
+    ttft_s: float = 0
+    """Bound of the time to first token; one of TTFT_BUCKETS_S."""
+    ttft_goal: float = 0
     """Fraction of requests whose first token should come within the bound."""
-    idle_s: int
+    idle_s: int = 0
     """Seconds without a request until the idle alert."""
-    usd_per_hour: float
+    ready_s: int = 0
+    """Seconds for which a machine may be not ready: `tpu.readyTimeout`."""
+    usd_per_hour: float = 0
     """Price of one running instance or machine."""
-    daily_usd: float
+    daily_usd: float = 0
     """Maximum cost per day."""
 
     def replace_in(self, template: str) -> str:
@@ -56,6 +53,7 @@ class AlertValues:
             server=f'namespace="{self.name}"',
             ttft=_le(self.ttft_s),
             budget=f"{1 - self.ttft_goal:.6g}",
+            ready=f"{self.ready_s}s",
             idle=f"{self.idle_s}s" if self.idle_s % 60 else f"{self.idle_s // 60}m",
             price=f"{self.usd_per_hour:.6g}",
             daily=f"{self.daily_usd:.6g}",
@@ -63,24 +61,43 @@ class AlertValues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricAlert:
-    """An alert on metrics."""
+class MetricCondition:
+    """A condition on metrics. Its policy fires for each series in the result."""
 
-    name: str
-    """Identifier. Unique for each target."""
+    expression: str
+    """PromQL with placeholders."""
+    hold: str = "0s"
+    """Time for which the expression must have a result, with placeholders."""
     title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricAlert:
+    """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
+
+    title: str
+    """Identifier. Unique for each target."""
     meaning: str
     """One sentence for the notification."""
-    expression: str
-    """PromQL with placeholders. The alert fires for each series in its result."""
-    hold_s: int = 0
-    """Seconds for which the expression must have a result."""
+    expression: str = ""
+    hold: str = "0s"
+    several: Sequence[MetricCondition] = ()
     severity: Severity
-    targets: Sequence[Target] = ("tpu", "cloud-run")
-    needs: Needs = "collector"
-    condition: Condition = "always"
+    targets: Sequence[Target] = ("tpu",)
+    needs_budget: bool = False
+    """True if only a stack with `alerts.dailyCost` has the alert."""
     command: str = "python -m scripts.status --stack $stack"
     """First command of the runbook."""
+
+    @property
+    def conditions(self) -> Sequence[MetricCondition]:
+        """Conditions of its policy."""
+        return self.several or (MetricCondition(title=self.title, expression=self.expression, hold=self.hold),)
+
+    @property
+    def needs_collector(self) -> bool:
+        """True if it reads metrics of the server, and not those that Google's platform always writes."""
+        return any("$server" in condition.expression for condition in self.conditions)
 
     @property
     def anchor(self) -> str:
@@ -92,13 +109,12 @@ class MetricAlert:
 class LogAlert:
     """An alert on log lines, which needs no collector."""
 
-    name: str
     title: str
     meaning: str
     pattern: str
     """RE2 pattern of the line."""
+    targets: Sequence[Target]
     severity: Severity = "page"
-    targets: Sequence[Target] = ("tpu", "cloud-run")
     command: str = "python -m scripts.logs --stack $stack"
 
     @property
@@ -116,217 +132,168 @@ def _le(bound_s: float) -> str:
     return f'le=~"{bound_s:g}|{bound_s:.1f}"' if bound_s == int(bound_s) else f'le="{bound_s:g}"'
 
 
-def _burn(window: str, factor: str) -> str:
-    """Return the condition that errors of the TTFT goal in a window use up the error budget `factor` times too fast."""
+def _burn(window: str) -> str:
+    """Return the condition that slow first tokens in a window use up the error budget of a month in two days."""
     good = f"sum by (namespace) (rate(vllm:time_to_first_token_seconds_bucket{{$server,$ttft}}[{window}]))"
     every = f"sum by (namespace) (rate(vllm:time_to_first_token_seconds_count{{$server}}[{window}]))"
-    return f"(1 - {good} / {every}) > {factor} * $budget"
+    return f"(1 - {good} / {every}) > 14.4 * $budget"
 
 
-_WAS_UP: Final = "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
-"""Without it, the window of a server that has just started counts as five minutes."""
+def _requests(**labels: str) -> str:
+    """Return the requests of a service in five minutes as Cloud Run counts them. Several of its resource types have this metric: select one."""
+    selected = {"monitored_resource": "cloud_run_revision", "service_name": "$name", **labels}
+    matchers = ",".join(f'{name}="{value}"' for name, value in selected.items())
+    return f"sum(increase(run_googleapis_com:request_count{{{matchers}}}[5m]))"
+
+
 _ENGINE: Final = "(namespace, engine)"
 """With data parallelism, each replica is an engine with series of its own: the tokens of the others would hide one that hangs."""
 _LOGS: Final = "python -m scripts.logs --stack $stack"
 _PLAN: Final = "python -m scripts.plan --stack $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
+_RUNNING: Final = "vllm:num_requests_running{$server}"
 _BY_REASON: Final = "vllm:num_requests_waiting_by_reason"
+_ENGINE_FATAL: Final = (
+    "OutOfMemoryError|CUDA error|CUDA out of memory|EngineDeadError|EngineCore failed|EngineCore encountered|RESOURCE_EXHAUSTED|"
+    "XlaRuntimeError|Ran out of memory in memory space hbm"
+)
 
 ALERTS: Final[Sequence[MetricAlert]] = (
     MetricAlert(
-        name="QueueWaiting",
-        title="Queue waiting",
-        meaning="Requests wait because the server has no capacity for them.",
-        expression=(
-            f'sum by (namespace) ({_BY_REASON}{{$server,reason="capacity"}} or {_WAITING} unless on (namespace, instance) '
-            f"{_BY_REASON}{{$server}}) > 0"
-        ),
-        hold_s=30,
-        severity="ticket",
+        title="Not ready",
+        meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
+        # Not absent(): a stack that waits for capacity has no machine.
+        expression="max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
+        'gemma_serving_phase{$server,phase="ready"}',
+        hold="$ready",
+        severity="page",
     ),
     MetricAlert(
-        name="QueueStuck",
-        title="Queue stuck",
-        meaning="Requests have waited for five minutes and the server produces no tokens.",
+        title="No tokens while requests wait",
+        meaning="Requests have waited or run for five minutes and the server produces no tokens.",
         expression=(
-            f"min by {_ENGINE} (min_over_time({_WAITING}[5m])) > 0 and on {_ENGINE} "
-            f"sum by {_ENGINE} (rate(vllm:generation_tokens_total{{$server}}[5m])) == 0 and {_WAS_UP}"
+            f"max by {_ENGINE} (min_over_time({_WAITING}[5m]) > 0 or min_over_time({_RUNNING}[5m]) > 0) and on {_ENGINE} "
+            f"sum by {_ENGINE} (rate(vllm:generation_tokens_total{{$server}}[5m])) == 0 and "
+            # Without it, the window of a server that has just started counts as five minutes.
+            "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
         ),
         severity="page",
         command=_LOGS,
     ),
     MetricAlert(
-        name="NotServing",
-        title="Up but not serving",
-        meaning="The server answers /health and has running requests, but has produced no tokens for five minutes.",
-        expression=(
-            f"max by {_ENGINE} (vllm:num_requests_running{{$server}}) > 0 and on {_ENGINE} "
-            f"sum by {_ENGINE} (increase(vllm:generation_tokens_total{{$server}}[5m])) == 0 and "
-            f"on (namespace) max by (namespace) (up{{$server}}) == 1 and {_WAS_UP}"
-        ),
-        hold_s=60,
+        title="Restart loop",
+        meaning="The server has restarted at least three times in 30 minutes.",
+        expression="sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3",
         severity="page",
         command=_LOGS,
     ),
     MetricAlert(
-        name="KvCacheNearlyFull",
-        title="KV cache nearly full",
-        meaning="The KV cache has been over 85% full for two minutes; more requests will wait or be preempted.",
-        expression="max by (namespace) (vllm:kv_cache_usage_perc{$server}) > 0.85",
-        hold_s=120,
-        severity="ticket",
-        command=_PLAN,
-    ),
-    MetricAlert(
-        name="Preemptions",
-        title="Preemptions",
-        meaning="The server preempted more than 10 requests in ten minutes and computes their prompts again.",
-        expression="sum by (namespace) (increase(vllm:num_preemptions_total{$server}[10m])) > 10",
-        severity="ticket",
-        command=_PLAN,
-    ),
-    MetricAlert(
-        name="EngineErrors",
-        title="Engine errors",
-        meaning="Requests ended with an error of the engine in the last five minutes.",
-        expression='sum by (namespace) (increase(vllm:request_success_total{$server,finished_reason="error"}[5m])) > 0',
-        severity="page",
-        command=_LOGS,
-    ),
-    MetricAlert(
-        name="HttpErrors",
         title="HTTP errors",
-        meaning="More than 5% of the responses in the last five minutes were server errors (5xx).",
+        meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
         expression=(
             'sum by (namespace) (rate(http_requests_total{$server,status="5xx"}[5m])) / '
-            "sum by (namespace) (rate(http_requests_total{$server}[5m])) > 0.05"
+            "sum by (namespace) (rate(http_requests_total{$server}[5m])) > 0.05 and "
+            "sum by (namespace) (increase(http_requests_total{$server}[5m])) >= 20"
         ),
         severity="page",
         command=_LOGS,
     ),
     MetricAlert(
-        name="TtftFastBurn",
-        title="TTFT fast burn",
-        meaning="Slow first tokens use up the month's error budget in two days.",
-        expression=f"{_burn('1h', '14.4')} and {_burn('5m', '14.4')}",
+        title="Slow first token",
+        meaning="Slow first tokens of at least 50 requests use up the month's error budget in two days.",
+        expression=(
+            f"{_burn('1h')} and {_burn('5m')} and "
+            "sum by (namespace) (increase(vllm:time_to_first_token_seconds_count{$server}[1h])) >= 50"
+        ),
         severity="page",
     ),
     MetricAlert(
-        name="TtftSlowBurn",
-        title="TTFT slow burn",
-        meaning="Slow first tokens use up the month's error budget in five days.",
-        expression=f"{_burn('6h', '6')} and {_burn('30m', '6')}",
+        title="Pressure",
+        meaning="The KV cache has been over 85% full for two minutes, or requests have waited for 30 seconds because the server has no capacity for them.",
+        several=(
+            MetricCondition(
+                title="KV cache nearly full",
+                expression="max by (namespace) (vllm:kv_cache_usage_perc{$server}) > 0.85",
+                hold="120s",
+            ),
+            MetricCondition(
+                title="Requests waiting",
+                expression=(
+                    f'sum by (namespace) ({_BY_REASON}{{$server,reason="capacity"}} or {_WAITING} unless on (namespace, instance) '
+                    f"{_BY_REASON}{{$server}}) > 0"
+                ),
+                hold="30s",
+            ),
+        ),
         severity="ticket",
+        targets=("tpu", "cloud-run"),
+        command=_PLAN,
     ),
     MetricAlert(
-        name="Idle",
         title="Idle",
         meaning="The server costs money and has served no request for the time in `alerts.idle`.",
         expression=(
             "sum by (namespace) (increase(vllm:request_success_total{$server}[$idle])) == 0 and on (namespace) "
-            "max by (namespace) (max_over_time(vllm:num_requests_running{$server}[$idle])) == 0 and on (namespace) "
+            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) "
             # A server without metrics in the hour before is new, not idle. An hour, so that a restart at that time closes no incident.
             "max by (namespace) (max_over_time(up{$server}[1h] offset $idle))"
         ),
         severity="ticket",
-        condition="always-on",
         command="python -m scripts.teardown --stack $stack --dry-run",
     ),
     MetricAlert(
-        name="RestartLoop",
-        title="Restart loop",
-        meaning="The server has restarted at least three times in 30 minutes.",
-        # With data parallelism vLLM has several API servers, which export no start time; the agent of a TPU machine counts restarts.
-        expression=(
-            "changes(max by (namespace) (process_start_time_seconds{$server})[30m:30s]) >= 3 or on (namespace) "
-            "sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3"
-        ),
+        title="Server errors",
+        meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
+        expression=f"{_requests(response_code_class='5xx')} / {_requests()} > 0.05 and {_requests()} >= 20",
         severity="page",
+        targets=("cloud-run",),
         command=_LOGS,
     ),
     MetricAlert(
-        name="TpuDeadline",
-        title="TPU deadline",
-        meaning="Google deletes the machine in less than 30 minutes, at the end of `tpu.maxRunDuration`.",
-        expression="min by (namespace) (gemma_serving_deadline_timestamp_seconds{$server}) - time() < 1800",
-        severity="ticket",
-        targets=("tpu",),
-    ),
-    MetricAlert(
-        name="InstanceDown",
-        title="Instance down",
-        meaning="No instance of the server has answered the collector for two minutes.",
-        expression=(
-            'max by (namespace) (up{$server,job!="agent"}) == 0 and on (namespace) '
-            # A machine's collector starts before its server, which loads for minutes: the first start is not an outage.
-            'max by (namespace) (max_over_time(up{$server,job!="agent"}[1d])) == 1'
-        ),
-        hold_s=120,
+        title="No server answers",
+        meaning="The gateway answered requests with 503 in the last five minutes.",
+        expression=f"{_requests(response_code='503')} > 0",
         severity="page",
-        command=_LOGS,
+        targets=("gateway",),
     ),
     MetricAlert(
-        name="MetricsGone",
-        title="Metrics gone",
-        meaning="The collector has sent nothing for five minutes: the machine, the instance or the collector is gone.",
-        # Not absent(): a stack that waits for capacity, or whose first server still starts, has not lost anything.
-        expression="max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) up{$server}",
-        hold_s=300,
-        severity="page",
-        condition="always-on",
-    ),
-    MetricAlert(
-        name="DailyCost",
         title="Daily cost",
         meaning="The instances that ran in the last 24 hours cost more than `alerts.dailyCost` at the planner's prices.",
         expression='sum(increase(run_googleapis_com:container_billable_instance_time{service_name="$name"}[1d])) / 3600 * $price > $daily',
         severity="ticket",
         targets=("cloud-run",),
-        needs="platform",
-        condition="budget",
     ),
     MetricAlert(
-        name="DailyCost",
         title="Daily cost",
         meaning="The time that the machine ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
         severity="ticket",
-        targets=("tpu",),
-        condition="budget",
+        needs_budget=True,
     ),
 )
 """Alerts on metrics, with those that affect users first."""
 
 LOG_ALERTS: Final[Sequence[LogAlert]] = (
     LogAlert(
-        name="OutOfMemory",
-        title="Out of memory",
-        meaning="Cloud Run terminated an instance because it exceeded its memory limit.",
-        pattern="Memory limit of .* exceeded",
-        targets=("cloud-run",),
-        command=_PLAN,
-    ),
-    LogAlert(
-        name="StartFailed",
-        title="Start failed",
-        meaning="An instance did not pass its startup probe in time.",
-        pattern="STARTUP (TCP|HTTP) probe failed",
-        targets=("cloud-run",),
-    ),
-    LogAlert(
-        name="EngineFatal",
         title="Engine fatal",
         meaning="The engine logged an error after which it does not serve.",
-        pattern=(
-            "OutOfMemoryError|CUDA error|CUDA out of memory|EngineDeadError|EngineCore failed|EngineCore encountered|RESOURCE_EXHAUSTED|"
-            "XlaRuntimeError|Ran out of memory in memory space hbm"
-        ),
+        pattern=_ENGINE_FATAL,
+        targets=("tpu",),
+    ),
+    LogAlert(
+        title="Does not start or engine fatal",
+        meaning="An instance did not start in time, exceeded its memory limit, or its engine logged an error after which it does not serve.",
+        pattern=f"STARTUP (TCP|HTTP) probe failed|Memory limit of .* exceeded|{_ENGINE_FATAL}",
+        targets=("cloud-run",),
     ),
 )
 """Alerts on log lines."""
 
-PLATFORM_METRICS: Final = ("run_googleapis_com:container_billable_instance_time",)
-"""Metrics that Google's platform writes, by their PromQL names (run.googleapis.com/container/billable_instance_time)."""
+PLATFORM_METRICS: Final = (
+    "run_googleapis_com:container_billable_instance_time",
+    "run_googleapis_com:request_count",
+)
+"""Metrics that Google's platform writes, by their PromQL names, such as run.googleapis.com/container/billable_instance_time."""
 AGENT_METRICS: Final = (
     "gemma_serving_phase",
     "gemma_serving_restarts_total",
@@ -336,11 +303,11 @@ AGENT_METRICS: Final = (
 """Metrics that the agent of a TPU machine serves itself."""
 
 
-def alerts_of(target: Target, *, collects: bool, always_on: bool, has_budget: bool) -> Iterator[MetricAlert]:
-    """Yield the alerts that can ring for a stack. `collects`: its collector is on."""
-    holds = {"always": True, "always-on": always_on, "budget": has_budget}
+def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[MetricAlert]:
+    """Yield the alerts that can fire for a stack. `collects`: its collector is on."""
     for alert in ALERTS:
-        if target in alert.targets and holds[alert.condition] and (collects or alert.needs == "platform"):
+        has_metrics = collects or not alert.needs_collector
+        if target in alert.targets and has_metrics and (has_budget or not alert.needs_budget):
             yield alert
 
 

@@ -55,7 +55,6 @@ KEPT_METRICS: Final = (
     "vllm:inter_token_latency_seconds_(bucket|count|sum)",
     "vllm:e2e_request_latency_seconds_(bucket|count|sum)",
     "http_requests_total",
-    "process_start_time_seconds",
     "gemma_serving_.*",
 )
 """Patterns of the metrics that alerts and the dashboard read. Google bills samples, so the others are dropped."""
@@ -64,7 +63,7 @@ KEPT_METRICS: Final = (
 SHORTEST_INTERVAL_S: Final = 30
 """Shortest time between two scrapes: alerts are evaluated as often."""
 LONGEST_INTERVAL_S: Final = 120
-"""Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not ring."""
+"""Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120
 """Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's. With data
 parallelism, at most this many for each engine."""

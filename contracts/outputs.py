@@ -167,9 +167,8 @@ class GatewayBackend:
     """A stack behind the gateway, as the last `up` of the gateway found it."""
 
     stack: Annotated[str, Doc("Name of the stack.")]
-    spare: Annotated[bool, Doc("Whether it gets requests only when no server answers.")]
-    address: Annotated[str, Doc("Address of its machine, or URL of its service; empty: it gets no requests.")]
-    state: Annotated[str, Doc("State of its capacity; empty if it is not deployed, and for Cloud Run.")]
+    address: Annotated[str, Doc("Address of its machine; empty: it gets no requests.")]
+    state: Annotated[str, Doc("State of its capacity; empty if it is not deployed.")]
     deadline: Annotated[
         str, Doc("Time at which Google deletes its machine (RFC 3339, UTC); empty without a run limit.")
     ]
@@ -230,8 +229,8 @@ class StackOutputs:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Stacks of the servers to which a gateway sends requests, without spares; empty for other targets."""
-        return tuple(one.stack for one in self.backends or () if one.address and not one.spare)
+        """Stacks of the servers to which a gateway sends requests; empty for other targets."""
+        return tuple(one.stack for one in self.backends or () if one.address)
 
     @property
     def engines(self) -> int:

@@ -11,7 +11,7 @@ LOG_APIS = ("logging",)
 """APIs that store the server's logs. The stack does not enable them: new projects have them, and the server runs without them."""
 
 
-GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compute")
+GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compute", "monitoring")
 """APIs that a gateway uses."""
 
 

@@ -9,11 +9,13 @@ import pulumi
 
 from cloud.model_files import PROJECT
 from components import gcp
-from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
+from components.gateway_config import GatewayServer, gateway_config
 from components.gateway_service import GatewayService, GatewayServiceArgs
+from components.observability import Observability, ObservabilityArgs
 from components.private_network import GATEWAY_RANGE, PrivateNetwork, PrivateNetworkArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs
+from contracts.alerts import AlertValues, alerts_of
 from contracts.fields import camel_case, to_json
 from contracts.gateway import ENVOY_DIGEST, ENVOY_REPOSITORY
 from contracts.labels import Ownership
@@ -50,7 +52,6 @@ class _Gateway:
         return tuple(
             GatewayBackend(
                 stack=backend.stack,
-                spare=backend.spare,
                 address=backend.deployed.address,
                 state=backend.deployed.state,
                 deadline=backend.deployed.deadline,
@@ -100,9 +101,8 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
 def _deployed(stack: str) -> DeployedBackend:
     """Return a backend as its last `up` left it."""
     outputs = deployed_outputs(stack) or {}
-    has_address = outputs.get("target") == "tpu"
     return DeployedBackend(
-        address=_text(outputs, "address" if has_address else "endpoint"),
+        address=_text(outputs, "address"),
         state=_text(outputs, "state"),
         deadline=_text(outputs, "deadline"),
         api_key_secret=_text(outputs, camel_case("api_key_secret")),
@@ -173,7 +173,13 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
             service_name=names.base,
             service_account=foundation.identity.email,
             image=foundation.image.ref,
-            config=gateway_config(_config(gateway.backends)),
+            config=gateway_config(
+                [
+                    GatewayServer(name=one.stack, address=one.address, port=PORT)
+                    for one in gateway.backends
+                    if one.address
+                ]
+            ),
             network=foundation.network.network,
             subnetwork=foundation.network.gateway_subnetwork,
             invokers=settings.invokers,
@@ -187,15 +193,29 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
             pulumi.ResourceOptions(depends_on=[*foundation.image.grants, *foundation.network.ready]),
         ),
     )
+    if gateway.settings.alerts.enabled:
+        _watch(gateway, foundation)
     export(_outputs(gateway, foundation, service))
+
+
+def _watch(gateway: _Gateway, foundation: _Foundation) -> None:
+    settings, names = gateway.settings, gateway.names
+    arguments = ObservabilityArgs(
+        project=settings.project,
+        ownership=gateway.ownership,
+        labels=settings.labels,
+        values=AlertValues(stack=names.stack, name=names.base),
+        alerts=list(alerts_of("gateway")),
+        email=settings.alerts.email,
+        webhook=settings.alerts.webhook,
+    )
+    Observability("alerts", arguments, foundation.options)
 
 
 def _explain_failed_start(gateway: _Gateway) -> None:
     """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
     rules = ", ".join(
-        f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server"
-        for one in gateway.backends
-        if not one.spare
+        f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server" for one in gateway.backends
     )
 
     async def explain(_args: pulumi.ErrorHookArgs) -> bool:
@@ -211,25 +231,16 @@ def _explain_failed_start(gateway: _Gateway) -> None:
     bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
-def _config(backends: tuple[GatewayBackend, ...]) -> GatewayConfigArgs:
-    there = [backend for backend in backends if backend.address]
-    return GatewayConfigArgs(
-        servers=[GatewayServer(name=one.stack, address=one.address, port=PORT) for one in there if not one.spare],
-        spares=[GatewaySpare(name=one.stack, url=one.address) for one in there if one.spare],
-    )
-
-
 def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first TPU backend, or the first spare: a request has one server.
+    """Return the outputs. Model, plan, options and thresholds are those of the first backend: a request has one server.
 
     The price is that of the gateway and all servers that get requests.
     """
-    planned = gateway.plan.planned
-    first = next((one for one in planned if one.settings.tpu is not None), planned[0])
+    first = gateway.plan.planned[0]
     plan = plan_of(first.subject)
     stack, summary = gateway.ownership.stack, plan.summary()
     question = gateway.plan.question
-    price = usd_per_hour(question, [backend for backend in question.servers if backend.serves])
+    price = usd_per_hour(question, [backend for backend in question.backends if backend.serves])
     return StackOutputs(
         target="gateway",
         model=first.settings.model,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from cloud.model_files import PROJECT
 from cloud.price_file import book_of
-from contracts.naming import Names
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import Finding
@@ -57,17 +56,15 @@ def plan_gateway(
         PlanningError: the gateway's price file cannot be used.
     """
     gateway = settings.gateway
-    member = f"serviceAccount:{Names(project=settings.project, stack=stack).account_email}"
     read = {one.stack: _read(one.stack, settings.project, folder, today) for one in gateway.backends}
     question = GatewayQuestion(
         stack=stack,
-        member=member,
         region=gateway.region,
         min_instances=gateway.min_instances,
         regions=gateway.regions,
         internet_egress=gateway.internet_egress,
         backends=[
-            _backend(one, read[one.stack], member, None if deployed is None else deployed[one.stack])
+            _backend(one, read[one.stack], None if deployed is None else deployed[one.stack])
             for one in gateway.backends
         ],
         prices=book_of(settings.prices, folder),
@@ -88,8 +85,7 @@ def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
         ids = ", ".join(dict.fromkeys(finding.id for finding in blocking))
         lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(_text, blocking)]
         raise BlockedError("\n".join(lines))
-    names = ", ".join(f"{one.stack}{' (spare)' if one.spare else ''}" for one in plan.question.backends)
-    yield f"Gateway to {names}.", False
+    yield f"Gateway to {', '.join(one.stack for one in plan.question.backends)}.", False
     for finding in plan.findings:
         yield _text(finding), finding.severity == "warn"
 
@@ -114,17 +110,9 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
         return worded(str(error), StackWording(deployment))
 
 
-def _backend(
-    given: BackendSettings, read: PlannedBackend | str, member: str, deployed: DeployedBackend | None
-) -> Backend:
+def _backend(given: BackendSettings, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:
     if isinstance(read, str):
-        return Backend(stack=given.stack, spare=given.spare, subject=None, problem=read, deployed=deployed)
-    tpu, run = read.settings.tpu, read.settings.cloud_run
-    return Backend(
-        stack=given.stack,
-        spare=given.spare,
-        subject=read.subject,
-        gateway=(tpu.gateway or "") if tpu else "",
-        accepts_gateway=run is not None and run.ingress == "all" and (run.public or member in run.invokers),
-        deployed=deployed,
-    )
+        return Backend(stack=given.stack, subject=None, problem=read, deployed=deployed)
+    tpu = read.settings.tpu
+    gateway = (tpu.gateway or "") if tpu else ""
+    return Backend(stack=given.stack, subject=read.subject, gateway=gateway, deployed=deployed)

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
@@ -108,7 +108,9 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
             if isinstance(block, ast.ClassDef) and block.name == GatewayStack.__name__:
                 yield (Settings.__name__, "gateway"), dict(_texts_below_fields(block, module))["gateway"]
             elif isinstance(block, ast.ClassDef):
-                yield from (((block.name, key), text) for key, text in _texts_below_fields(block, module))
+                heirs: Sequence[type] = getattr(module, block.name).__subclasses__()
+                for name in (block.name, *(heir.__name__ for heir in heirs)):
+                    yield from (((name, key), text) for key, text in _texts_below_fields(block, module))
 
 
 def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ def watch(context: Context, foundation: Foundation) -> None:
         return
     from components.observability import Observability, ObservabilityArgs  # noqa: PLC0415 - few stacks need it
 
-    target, run, alerts = settings.target, settings.cloud_run, settings.alerts
+    target, alerts = settings.target, settings.alerts
     Observability(
         "alerts",
         ObservabilityArgs(
@@ -38,12 +38,7 @@ def watch(context: Context, foundation: Foundation) -> None:
             labels=settings.labels,
             values=alert_values(context),
             alerts=list(
-                alerts_of(
-                    target,
-                    collects=settings.collects_metrics,
-                    always_on=run is None or run.min_instances > 0,
-                    has_budget=run is not None or alerts.daily_cost is not None,
-                )
+                alerts_of(target, collects=settings.collects_metrics, has_budget=alerts.daily_cost is not None)
             ),
             log_alerts=list(log_alerts_of(target)),
             log_filter=_log_filter(context),
@@ -57,7 +52,7 @@ def watch(context: Context, foundation: Foundation) -> None:
 
 def alert_values(context: Context) -> AlertValues:
     """Return the values in the expressions of the stack's alerts."""
-    alerts, run = context.settings.alerts, context.settings.cloud_run
+    alerts, run, tpu = context.settings.alerts, context.settings.cloud_run, context.settings.tpu
     hourly = context.subject.cost.usd_per_hour
     always = _DAY_H * hourly * max(1, run.min_instances if run else 1)
     return AlertValues(
@@ -66,6 +61,7 @@ def alert_values(context: Context) -> AlertValues:
         ttft_s=alerts.ttft_s,
         ttft_goal=alerts.ttft_goal,
         idle_s=alerts.idle_s,
+        ready_s=0 if tpu is None else tpu.ready_timeout_s,
         usd_per_hour=hourly,
         daily_usd=always if alerts.daily_cost is None else alerts.daily_cost,
     )

@@ -1,4 +1,4 @@
-"""Access of the server's container to the machine: the accelerator's devices and few rights first, full access after a device error."""
+"""Access of the server's container to the machine: the accelerator's devices and few rights, or full access."""
 
 import re
 from collections.abc import Sequence
@@ -34,27 +34,16 @@ DEVICE_ERROR = re.compile(
 """Messages of libtpu and JAX (google/gvisor#11545, marin-community/marin#2618, jax-ml/jax#21761) and of docker for a device that cannot be opened."""
 BUSY = re.compile(r"device or resource busy", re.IGNORECASE)
 """Messages for a chip that another process uses. More rights do not free it."""
-OTHER_CAUSE = re.compile(
-    r"RESOURCE_EXHAUSTED|out of memory|no available memory for the cache|no space left on device"
-    r"|GatedRepo|RepositoryNotFound|RevisionNotFound|\b40[134] client error|address already in use|ValidationError"
-    r"|larger than the maximum number of tokens that can be stored",
-    re.IGNORECASE,
-)
-"""Messages for causes that more rights do not remove: memory, disk, hub, command line."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A form of the container. `reason` explains a privileged form, `exposure` why it can read the machine's token. Otherwise empty."""
+    """A form of the container. `exposure` explains why a confined one can read the machine's token; otherwise empty."""
 
     options: "tuple[str, ...]"
-    reason: str = ""
+    is_confined: bool = True
+    """True if it gets only the accelerator's devices."""
     exposure: str = ""
-
-    @property
-    def is_confined(self) -> bool:
-        """True if it gets only the accelerator's devices."""
-        return not self.reason
 
     @property
     def label(self) -> str:
@@ -66,7 +55,7 @@ class Container:
     @property
     def words(self) -> str:
         """Return the guest attribute."""
-        return container_words(self.label, self.reason or self.exposure)
+        return container_words(self.label, self.exposure if self.is_confined else "set by tpu.container")
 
 
 def container_words(label: str, reason: str) -> str:
@@ -92,18 +81,13 @@ def confined(devices: Sequence[str], shm_size_gib: float) -> Container:
     return Container((*HARDENED, *rights, "--ulimit=memlock=-1", shm, *devices))
 
 
-def privileged(reason: str, shm_size_gib: float) -> Container:
+def privileged(shm_size_gib: float) -> Container:
     """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm."""
-    return Container(
-        ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}"), reason
-    )
+    options = ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}")
+    return Container(options, is_confined=False)
 
 
-def device_problem(lines: Sequence[str], exit_code: int) -> "bool | None":
-    """Return whether a confined server stopped because it could not use a device, or None if its last log lines do not show it."""
+def is_device_error(lines: Sequence[str]) -> bool:
+    """Return whether the last log lines of a confined server show that it could not use a device."""
     text = "\n".join(lines)
-    if BUSY.search(text):
-        return False
-    if DEVICE_ERROR.search(text):
-        return True
-    return False if OTHER_CAUSE.search(text) or exit_code in {0, USAGE_EXIT_CODE, KILLED_EXIT_CODE} else None
+    return DEVICE_ERROR.search(text) is not None and BUSY.search(text) is None

@@ -1,15 +1,17 @@
-"""Form of the server's container: confined, or privileged if this machine has recorded that it needs that."""
+"""Form of the server's container: confined, or privileged if `tpu.container` says so."""
 
 from dataclasses import dataclass, replace
 
 from contracts.guest_attributes import CONFINED, CONTAINER_KEY, EXPOSED, PRIVILEGED
 from vm_agent.base import ServingError
-from vm_agent.confinement import Container, accelerator_devices, confined, container_words, device_problem, privileged
+from vm_agent.confinement import Container, accelerator_devices, confined, container_words, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state
 from vm_agent.follow import Assignment, LatestDocument
 from vm_agent.kept import KeptState
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
+
+SET_PRIVILEGED = "set tpu.container: privileged"
 
 
 @dataclass
@@ -24,44 +26,32 @@ class ContainerForm:
     """Container started by the current attempt."""
 
     def choose(self, assignment: Assignment) -> Container:
-        """Return the form of the next container: confined, unless the settings or this machine's record require otherwise."""
+        """Return the form of the next container: confined, unless the settings require otherwise. Raises ServingError without a device."""
         shm_size_gib, devices = assignment.document.shm_size_gib, accelerator_devices()
-        reason = self.kept.container.reason_for(assignment.text_hash)
         if self.latest.limits().is_privileged:
-            reason = "set by tpu.container"
-        elif not devices:
-            reason = "no accelerator device was found below /dev"
-        if reason:
-            return privileged(reason, shm_size_gib)
+            return privileged(shm_size_gib)
+        if not devices:
+            raise ServingError(f"No accelerator device was found below /dev: {SET_PRIVILEGED}.", retry=False)
         options, exposure = self.guard.options(assignment.document)
         form = confined(devices, shm_size_gib)
         return replace(form, options=(*form.options, *options), exposure=exposure)
 
-    def falls_back(self, assignment: Assignment, problem: ServingError, *, was_ready: bool) -> bool:
-        """Return whether the next attempt is privileged, because a confined server stopped before any was ready on this machine.
+    def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
+        """Return the error with the setting to change if a confined server could not use a device before it was ready.
 
-        Such a stop costs only this attempt. A stop with another known cause changes nothing. A stop without a known cause
-        affects only its document, until a privileged server is ready.
+        It is the last attempt on a machine where no server was ever ready. Where one was, confined containers work, and the usual restarts follow.
         """
-        started, history = self.started, self.kept.container
-        if started is None or not started.is_confined or was_ready or history.is_proven:
-            return False
-        if self.latest.is_newer_than(assignment.version):
-            return False
+        if self.started is None or not self.started.is_confined or was_ready:
+            return problem
         try:
             state = container_state()
         except ServingError:
-            return False
-        if state is not None and state.running:
-            return False
-        verdict = device_problem([*container_log(), str(problem)], state.exit_code if state else 1)
-        if verdict is False:
-            return False
-        cause = "could not use the accelerator" if verdict else "stopped before it was ready, with no cause in its log"
-        reason = f"the confined server {cause}: {str(problem)[-200:]}"
-        self.kept.keep_fallback(self.publisher.remove_secrets(reason), assignment.text_hash, is_certain=verdict is True)
-        self.publisher.report(f"Restarting the server with --privileged: {reason}")
-        return True
+            return problem
+        is_running = state is not None and state.running
+        if is_running or not is_device_error([*container_log(), str(problem)]):
+            return problem
+        text = f"{problem} The confined server could not use the accelerator: {SET_PRIVILEGED}."
+        return ServingError(text, problem.log_lines, retry=bool(self.kept.documents()))
 
     def adopt(self, assignment: Assignment, state: ContainerState) -> None:
         """Publish the form of a container that an earlier agent started."""
@@ -70,7 +60,7 @@ class ContainerForm:
             self.started = confined(accelerator_devices(), assignment.document.shm_size_gib)
             words = container_words(state.form, "" if state.form == CONFINED else since)
         else:
-            words = container_words(PRIVILEGED, self.kept.container.reason_for(assignment.text_hash) or since)
+            words = container_words(PRIVILEGED, since)
         if state.form == CONFINED:
             self.guard.keep()
         self.publisher.set_fact(CONTAINER_KEY, words)

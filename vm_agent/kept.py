@@ -20,7 +20,6 @@ FAILED_FILE = "failed.json"
 TRIAL_FILE = "trial.json"
 PAUSE_FILE = "pause.json"
 FETCHED_FILE = "fetched.json"
-CONTAINER_FILE = "container.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
 
@@ -82,31 +81,6 @@ class Trial:
     starts: int = 0
 
 
-@dataclass(frozen=True)
-class ContainerHistory:
-    """The machine's record about the server's container.
-
-    `is_proven` is True once a confined server was ready. `reason` explains why the next one is privileged, empty if it is not. It applies to every
-    document of this machine with `is_certain`, otherwise only to the document of `text_hash`.
-    """
-
-    is_proven: bool = False
-    reason: str = ""
-    text_hash: str = ""
-    is_certain: bool = False
-
-    def reason_for(self, text_hash: str) -> str:
-        """Return why a document's container is privileged, or an empty string if it is not."""
-        return self.reason if self.is_certain or text_hash == self.text_hash else ""
-
-    def values(self) -> "dict[str, str]":
-        """Return the file's content, or an empty object if there is nothing to store."""
-        if self == ContainerHistory():
-            return {}
-        flags = {"proven": self.is_proven, "certain": self.is_certain}
-        return {"reason": self.reason, "text_hash": self.text_hash, **{k: "yes" for k, v in flags.items() if v}}
-
-
 @dataclass
 class KeptState:
     """Small files on the boot disk, without secrets: a document names its secrets but never contains them.
@@ -127,7 +101,6 @@ class KeptState:
     """Hash of the document whose pause ended, or empty if the guest attributes have none."""
     fetched: "dict[str, str]" = field(default_factory=dict[str, str])
     """Images and weights folders that the agent fetched to the disk, each with its kind."""
-    container: ContainerHistory = field(default_factory=ContainerHistory)
     _written: "dict[str, dict[str, str]]" = field(default_factory=dict[str, dict[str, str]])
     _unwritten_until: "dict[str, float]" = field(default_factory=dict[str, float])
 
@@ -146,9 +119,6 @@ class KeptState:
         if {"text_hash", "limits"} <= set(trial) and trial.get("starts", "").isdecimal():
             self.trial = Trial(trial["text_hash"], trial["limits"], int(trial["starts"]))
         self.pause_began_at, self.paused_for = pause.get("began_at", ""), pause.get("paused_for", "")
-        known = self._read(CONTAINER_FILE)
-        proven, certain = known.get("proven") == "yes", known.get("certain") == "yes"
-        self.container = ContainerHistory(proven, known.get("reason", ""), known.get("text_hash", ""), certain)
 
     def _known(self, values: "dict[str, str]") -> "GoodDocument | None":
         """Return the document in a file, or None if there is none or this agent cannot read it."""
@@ -250,19 +220,6 @@ class KeptState:
         self.pause_began_at, self.paused_for = began_at, paused_for
         self.write()
 
-    def keep_fallback(self, reason: str, text_hash: str, *, is_certain: bool) -> None:
-        """Store that the machine's next server is privileged before it starts, because the start may stop the agent or the machine."""
-        self.container = ContainerHistory(self.container.is_proven, reason, text_hash, is_certain)
-        self.write()
-
-    def keep_container_ready(self, text_hash: str, *, is_confined: bool) -> None:
-        """Store the proof from a ready server: confined containers work here, or only privileged ones do."""
-        if is_confined:
-            self.container = ContainerHistory(is_proven=True)
-        elif self.container.reason_for(text_hash):
-            self.container = replace(self.container, is_certain=True)
-        self.write()
-
     def note_fetched(self, document: ServingDocument) -> None:
         """Store that the agent fetches the document's image and weights to the disk."""
         self.fetched |= fetched_by(document)
@@ -279,7 +236,6 @@ class KeptState:
         pause = {"began_at": self.pause_began_at, "paused_for": self.paused_for}
         self._store(PAUSE_FILE, {key: value for key, value in pause.items() if value})
         self._store(FETCHED_FILE, dict(self.fetched))
-        self._store(CONTAINER_FILE, self.container.values())
 
     def _read(self, name: str) -> "dict[str, str]":
         path = self.folder / name

@@ -175,8 +175,7 @@ class Agent:
             if self.run_end.is_soon():
                 self.run_end.end_server(assignment.asked_hash)
                 return
-            if self.form.falls_back(assignment, problem, was_ready=self._ready_at is not None):
-                continue
+            problem = self.form.explained(problem, was_ready=self._ready_at is not None)
             if self.trial.is_on_probation(assignment):
                 restarts = max(restarts, self.trial.restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
@@ -384,8 +383,6 @@ class Agent:
         """Record that the server responds for the first time since its start."""
         self._ready_at = time.monotonic()
         self.idle.begin()
-        if self.form.started is not None:
-            self.kept.keep_container_ready(assignment.text_hash, is_confined=self.form.started.is_confined)
         self.programs.server_is_ready(assignment.document)
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:

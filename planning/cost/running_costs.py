@@ -58,6 +58,7 @@ def running_costs(subject: Subject) -> RunningCosts:
         idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
+        metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
         even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
@@ -207,20 +208,23 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
 
 def watched(subject: Subject) -> Iterator[BillPart]:
     """Yield the conditions of alerts, and the samples of metrics at the shortest interval."""
+    return _watched(subject, collects=subject.resolved.collects)
+
+
+def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
     resolved = subject.resolved
-    watch, book = resolved.deployment.watch, resolved.prices
+    book = resolved.prices
     if resolved.platform not in WATCHED_PLATFORMS:
         return
-    if watch.alerts_enabled:
+    if resolved.deployment.watch.alerts_enabled:
         from contracts.alerts import alerts_of, log_alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
-        target, is_service = ("cloud-run", True) if resolved.platform == "cloud-run" else ("tpu", False)
-        always_on = not is_service or resolved.deployment.cloud_run.min_instances > 0
-        found = [*alerts_of(target, collects=resolved.collects, always_on=always_on, has_budget=is_service)]
-        conditions = len(found) + len([*log_alerts_of(target)])
+        target = "cloud-run" if resolved.platform == "cloud-run" else "tpu"
+        conditions = sum(len(alert.conditions) for alert in alerts_of(target, collects=collects))
+        conditions += len([*log_alerts_of(target)])
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
-    if resolved.collects:
+    if collects:
         per_hour = MOST_SAMPLES * resolved.dp * HOUR_S / SHORTEST_INTERVAL_S / _MILLION
         price = book.price("metric_usd_per_million_samples")
         yield _part("metric samples", per_hour, "million samples", "hour", price)
@@ -228,7 +232,18 @@ def watched(subject: Subject) -> Iterator[BillPart]:
 
 def watching_usd_per_month(subject: Subject) -> float:
     """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
-    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in watched(subject))
+    return _usd_per_month(watched(subject))
+
+
+def _metrics_usd_per_month(subject: Subject) -> float | None:
+    """Return what the collector and the alerts that need it cost, whether it is on or off; None without alerts and collector."""
+    if not any(watched(subject)):
+        return None
+    return _usd_per_month(_watched(subject, collects=True)) - _usd_per_month(_watched(subject, collects=False))
+
+
+def _usd_per_month(parts: Iterable[BillPart]) -> float:
+    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
 
 
 def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:

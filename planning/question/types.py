@@ -544,6 +544,8 @@ class RunningCosts:
     always_on_usd_per_month: float
     always_on: str
     """Description: a minimum instance, or the slice on demand."""
+    metrics_usd_per_month: float | None
+    """Maximum cost of `metrics.enabled` in a month in which one instance or machine always runs; None without alerts and metrics."""
     commitments: tuple[tuple[str, float], ...]
     """The same month under each commitment with a known price: name and US dollars."""
     windows: tuple[Window, ...]

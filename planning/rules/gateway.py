@@ -21,7 +21,7 @@ class DeployedBackend:
     """A backend as its last `up` left it. All values are empty if the stack is not deployed."""
 
     address: str = ""
-    """Address of its machine in the network, or URL of its service."""
+    """Address of its machine in the network."""
     state: str = ""
     """State of its capacity."""
     deadline: str = ""
@@ -35,15 +35,12 @@ class Backend:
     """A stack behind the gateway."""
 
     stack: str
-    spare: bool
     subject: Subject | None
     """Its settings with all figures; None if they cannot be read."""
     problem: str = ""
     """Reason for that."""
     gateway: str = ""
     """Stack that `tpu.gateway` names, or empty."""
-    accepts_gateway: bool = False
-    """True if the gateway's account may call the service, from anywhere."""
     deployed: DeployedBackend | None = None
     """None: the deployed stack was not read."""
 
@@ -71,8 +68,6 @@ class GatewayQuestion:
     """A gateway with its backends."""
 
     stack: str
-    member: str
-    """The gateway's account, as an IAM member."""
     region: str
     """Region of its service."""
     min_instances: int
@@ -82,11 +77,6 @@ class GatewayQuestion:
     internet_egress: bool
     backends: Sequence[Backend]
     prices: PriceBook | None = None
-
-    @property
-    def servers(self) -> Sequence[Backend]:
-        """Backends that are not spares."""
-        return [backend for backend in self.backends if not backend.spare]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +130,12 @@ def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
                 f"The settings of backend {backend.stack} cannot be read. {backend.problem}".rstrip(),
                 f"Fix {file}, or remove {backend.stack} from gemma-serving:gateway.backends.",
             )
-        elif backend.is_tpu == backend.spare:
-            kind, value = ("TPU", "false") if backend.is_tpu else ("Cloud Run", "true")
-            yield (
-                f"Backend {backend.stack} is a {kind} stack with spare: {str(backend.spare).lower()}.",
-                f"Set spare: {value} for it in gemma-serving:gateway.backends.",
-            )
         elif backend.is_tpu:
             yield from _outside(question, backend, backend.subject, file)
-        elif not backend.accepts_gateway:
+        else:
             yield (
-                f"The gateway cannot call spare {backend.stack}: its cloudRun.invokers lack {question.member}, or its cloudRun.ingress is not all.",
-                f"In {file}, add {question.member} to gemma-serving:cloudRun.invokers, keep ingress: all, and run `pulumi up --stack {backend.stack}`.",
+                f"Backend {backend.stack} is a Cloud Run stack, but a gateway serves TPU stacks only.",
+                f"Remove {backend.stack} from gemma-serving:gateway.backends.",
             )
 
 
@@ -199,15 +183,14 @@ def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
 
 
 def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
-    servers = question.servers
-    if len(servers) != 1 or len(question.backends) > 1:
+    if len(question.backends) > 1:
         return
-    (server,) = servers
+    (server,) = question.backends
     renews = server.subject is not None and server.subject.resolved.deployment.tpu.renew_before_s is not None
     until = f" After a renewal, requests fail until `pulumi up --stack {question.stack}`." if renews else ""
     yield (
         f"{server.stack} is the only backend. Its end, restart or change is an outage for callers.{until}",
-        "Add a second stack, or a Cloud Run stack with spare: true, to gemma-serving:gateway.backends.",
+        "Add a second stack to gemma-serving:gateway.backends.",
     )
 
 
@@ -225,13 +208,13 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     ends = (
         sorted(
             (datetime.fromisoformat(backend.deployed.deadline), backend)
-            for backend in question.servers
+            for backend in question.backends
             if backend.deployed is not None and backend.deployed.deadline
         )
-        if all(backend.serves for backend in question.servers)
+        if all(backend.serves for backend in question.backends)
         else []
     )
-    start_s = max((one.subject.startup.ready_s for one in question.servers if one.subject is not None), default=0.0)
+    start_s = max((one.subject.startup.ready_s for one in question.backends if one.subject is not None), default=0.0)
     for (earlier, first), (later, second) in pairwise(ends):
         gap_s = (later - earlier).total_seconds()
         if gap_s < start_s:
@@ -243,7 +226,7 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
 
 
 def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float:
-    """Return the price per hour of the gateway's instances that always run and of these servers, without spares."""
+    """Return the price per hour of the gateway's instances that always run and of these servers."""
     each = sum(part.usd_per_hour for part in gateway_parts(question.region, question.prices))
     costs = [backend.subject.cost.usd_per_hour for backend in servers if backend.subject is not None]
     return sum(costs, each * question.min_instances)
@@ -254,13 +237,13 @@ def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     parts = gateway_parts(question.region, question.prices)
     each = sum(part.usd_per_hour for part in parts)
     assumed = f", assumed for {question.region}" if any(part.price.is_assumed for part in parts) else ""
-    servers = [backend for backend in question.servers if backend.subject is not None]
+    servers = [backend for backend in question.backends if backend.subject is not None]
     whole = usd_per_hour(question, servers)
     machines = f"{len(servers)} server{'s' if len(servers) != 1 else ''}"
     costs = f"An instance of the gateway costs ${each:.4f}/h (${each * _DAY_H:.2f} per day{assumed})."
     together = f"With gateway.minInstances {minimum}, it and {machines} cost ${whole:.2f}/h while all run."
     waits = "A request after a pause waits a minute or more. To avoid that, set gemma-serving:gateway.minInstances: 1."
-    yield f"{costs} {together} A spare costs extra while it serves.", "" if minimum else waits
+    yield f"{costs} {together}", "" if minimum else waits
 
 
 GATEWAY_RULES: Final = (

@@ -44,11 +44,13 @@ def no_metrics(subject: Subject) -> RuleResult | None:
     tells = watch.alerts_enabled and watch.has_recipient
     if not tells or resolved.collects or resolved.platform not in WATCHED_PLATFORMS:
         return None
-    present = "the daily cost and " if resolved.platform == "cloud-run" else ""
+    on_run = resolved.platform == "cloud-run"
+    present = "server errors, the daily cost and " if on_run else ""
+    missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
     return RuleResult(
         message=(
-            f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue, errors, latency, "
-            "restarts and idle servers need metrics."
+            f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue and the KV cache{missing} "
+            "need metrics."
         ),
         remedies=(change("watch.metrics_enabled", True), *_room_remedies(resolved)),
     )

@@ -62,6 +62,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         "idle_usd_per_hour": round(running.idle_usd_per_hour, 4),
         "idle_billing_s": running.idle_billing_s,
         "always_on": {"what": running.always_on, "usd_per_month": round(running.always_on_usd_per_month, 2)},
+        "metrics_usd_per_month": _finite(running.metrics_usd_per_month),
         "commitments": [
             {"what": what, "usd_per_month": round(usd_per_month, 2)} for what, usd_per_month in running.commitments
         ],

@@ -220,9 +220,9 @@ async def logs(call: CommandCall) -> LogAnswer:
 
 @command_tool("alerts", {"stack": STACK_OF_CALL, "closed": Argument()}, hint=ASKS)
 async def alerts(call: CommandCall) -> CommandAnswer:
-    """Show which alerts of a stack ring, since when, and the first command for each.
+    """Show which alerts of a stack fire, since when, and the first command for each.
 
-    `verdict` is rings, silent or unknown; unknown means that something cannot be read or that nothing watches.
+    `verdict` is fires, silent or unknown; unknown means that something cannot be read or that nothing watches.
     """
     return await call.answer()
 

@@ -1,1 +1,1 @@
-"""Alerts of a stack that ring now."""
+"""Alerts of a stack that fire now."""

@@ -1,9 +1,9 @@
-"""Show the alerts of a stack that ring, with the first command for each.
+"""Show the alerts of a stack that fire, with the first command for each.
 
-Reads Cloud Monitoring, and only the policies of this stack. If nothing rings, it checks whether anything can: alert policies exist, are enabled
+Reads Cloud Monitoring, and only the policies of this stack. If nothing fires, it checks whether anything can: alert policies exist, are enabled
 and receive metrics. Changes nothing.
 
-Exit code 0: no alert rings. 1: an alert rings, or it is unknown whether one does, for example because nothing watches the stack.
+Exit code 0: no alert fires. 1: an alert fires, or it is unknown whether one does, for example because nothing watches the stack.
 """
 
 import json
@@ -19,7 +19,7 @@ from scripts.cli.options import JsonSwitch, Option, StackName
 if TYPE_CHECKING:
     from cloud.alerts import AlertReport
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class AlertsOptions:
     """Options of the command."""
 
     stack: StackName
-    closed: Annotated[bool, Option("Also show alerts that no longer ring.")] = False
+    closed: Annotated[bool, Option("Also show alerts that no longer fire.")] = False
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: JsonSwitch = False
 
@@ -53,16 +53,13 @@ def _read(options: AlertsOptions) -> "AlertReport":
     from cloud.alerts import POLICY_TYPE, read_alerts
     from contracts.errors import CommandRefusedError
     from engine import state as states
-    from engine.stack import require_server
-    from scripts.cli.settings import stack_settings
+    from scripts.cli.settings import stack_project
 
     state = states.read(options.stack)
-    if state.outputs is not None:
-        require_server(options.stack, state.outputs, what="watch")
     project = state.outputs.project if state.outputs is not None else None
     if project is None:
         try:
-            project = stack_settings(options.stack, project=next(iter(state.projects), None)).project
+            project = stack_project(options.stack, project=next(iter(state.projects), None))
         except CommandRefusedError as error:
             raise CommandRefusedError(f"Stack {options.stack} is not deployed. {error}") from None
     declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)

@@ -24,7 +24,7 @@ class AlertTimes:
         return "unknown" if at is None else f"{at.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
 
     def lasted(self, alert: StackAlert) -> str:
-        """Return for how long an alert has rung, or rang."""
+        """Return for how long an alert fires, or fired."""
         start = _moment(alert.opened)
         end = _moment(alert.closed) if alert.closed else self.now
         return "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
@@ -34,16 +34,16 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
     """Print a report on a console."""
     mark = " (local cloud, simulated)" if simulated else ""
     paragraph(out, f"{report.stack}: {heading(report)}{mark}")
-    if report.ringing:
-        out.print(_table("", report.ringing, times), crop=False)
-    for alert in {each.title: each for each in report.ringing}.values():
+    if report.firing:
+        out.print(_table("", report.firing, times), crop=False)
+    for alert in {each.title: each for each in report.firing}.values():
         out.print()
         paragraph(out, f"{alert.title}: {alert.meaning}")
         paragraph(out, alert.command, prefix="  first    ")
-        paragraph(out, alert.runbook, prefix="  runbook  ")
+        paragraph(out, alert.runbook, prefix="  ")
     if report.closed:
         out.print()
-        out.print(_table("No longer ringing", report.closed, times), crop=False)
+        out.print(_table("No longer firing", report.closed, times), crop=False)
     remarks = [("unknown", text) for text in (*report.unread, *report.unwatched)]
     for key, text in (*remarks, *(("note", text) for text in report.notes)):
         paragraph(out, text, prefix=f"  {key:<8} ")
@@ -52,9 +52,9 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
 def heading(report: AlertReport) -> str:
     """Return the verdict in one line."""
     count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
-    if report.ringing:
-        return f"{len({alert.title for alert in report.ringing})} of {count} ring"
-    return f"none of {count} rings" if report.verdict == "silent" else "unknown whether an alert rings"
+    if report.firing:
+        return f"{len({alert.title for alert in report.firing})} of {count} fire"
+    return f"none of {count} fires" if report.verdict == "silent" else "unknown whether an alert fires"
 
 
 def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> FittedTable:

@@ -214,7 +214,7 @@ class ServerAccess:
     behind_front_end: bool = False
     """True if Google's front end responds for the server, as for Cloud Run. A failed connection then means a local network problem."""
     metrics_paths: Sequence[str] = METRICS_PATHS
-    """Paths of the metrics, which are added up: one per server behind a gateway. Spares have none, because each read would start one."""
+    """Paths of the metrics, which are added up: one per server behind a gateway."""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""

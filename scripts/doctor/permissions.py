@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cloud.kinds import KINDS, LOCATIONS
 from stacks.secrets import KINDS as SECRETS
-from stacks.settings import CloudRunSettings, Settings
+from stacks.settings import CloudRunSettings, GatewayStack, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,9 @@ _IN_GATEWAY = RolePermissions(
 _FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
 
 
-GATEWAY: Sequence[RolePermissions] = (*COMMON, _SERVICES, _NETWORKS, _LOGS)
-"""Permissions for a gateway: its service and its network. Each backend needs those of its own stack."""
+def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
+    """Return the permissions for a gateway's service, network and alert. Each backend needs those of its own stack."""
+    return (*COMMON, _SERVICES, _NETWORKS, _LOGS, *([_ALERTS] if settings.alerts.enabled else []))
 
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:

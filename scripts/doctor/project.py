@@ -10,7 +10,7 @@ from cloud.google_api import GoogleListError
 from cloud.quotas import VIEWER
 from contracts.fields import as_mapping, as_sequence
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.doctor.permissions import GATEWAY, RolePermissions, permissions_of
+from scripts.doctor.permissions import RolePermissions, permissions_of, permissions_of_gateway
 from stacks.apis import COMMON_APIS, GATEWAY_APIS, LOG_APIS, apis_of
 from stacks.settings import TpuSettings
 
@@ -22,7 +22,8 @@ _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the checks of a project. Each sends one request."""
     yield Check(name="APIs", run=partial(_apis, checkup))
-    for needed in GATEWAY if checkup.gateway else permissions_of(checkup.settings):
+    gateway = checkup.gateway
+    for needed in permissions_of_gateway(gateway) if gateway else permissions_of(checkup.settings):
         yield Check(name=f"permissions of {needed.role}", run=partial(_permissions, checkup, needed))
     for constraint in _constraints(checkup):
         yield Check(name=f"policy {constraint.name}", run=partial(_policy, checkup, constraint))

@@ -142,6 +142,8 @@ def _figures(console: Console, plan: Plan) -> None:
                 f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
             ),
         ]
+    if (metrics := plan.running.metrics_usd_per_month) is not None:
+        lines.append(("Metrics", f"up to ${metrics:.2f} per month with metrics.enabled: true"))
     for label, text in lines:
         paragraph(console, text, prefix=f"{_INDENT}{label:<5}    ")
     console.print()

@@ -148,9 +148,6 @@ def _described_gateway(path: Path, stack: str, *, date: str) -> StackDescription
         found = plan_gateway(settings, stack, None, path.parent, today=date)
     except (SettingsError, PlanningError) as error:
         return StackDescription(stack=stack, error=masked(str(error)))
-    # Whether a spare accepts the gateway's account is unknown without the project in its name.
-    unknown = found.question.member if settings.project == UNKNOWN_PROJECT else None
-    findings = [one for one in found.findings if unknown is None or unknown not in one.message]
     return StackDescription(
         stack=stack,
         settings=flat_settings(settings),
@@ -162,7 +159,7 @@ def _described_gateway(path: Path, stack: str, *, date: str) -> StackDescription
                 accepted=False,
                 stops=one.severity == "block",
             )
-            for one in findings
+            for one in found.findings
         ),
     )
 

@@ -141,7 +141,6 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
     queries: dict[str, Callable[[], object]] = {}
     if found is not None:
         queries[GOOGLE] = partial(_query_google, found, stack)
-    if found is not None and not one.state.is_gateway:
         queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
         queries[SETTINGS] = partial(settings_drift, stack, outputs)

@@ -37,8 +37,7 @@ def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
 
     gateway = gateway_settings(stack, project=outputs.project)
     if gateway is not None:
-        named = [(one.stack, one.spare) for one in gateway.gateway.backends]
-        is_same = named == [(one.stack, one.spare) for one in outputs.backends or ()]
+        is_same = [one.stack for one in gateway.gateway.backends] == [one.stack for one in outputs.backends or ()]
         return None if is_same else f"The backends in Pulumi.{stack}.yaml have changed since the last `pulumi up`."
     settings = stack_settings(stack, project=outputs.project)
     try:

@@ -187,10 +187,10 @@ def _alerts(status: StackStatus) -> str:
     if found is None:
         return ""
     more = f"run python -m scripts.alerts --stack {status.stack}"
-    if found.ringing:
-        return f"{', '.join(dict.fromkeys(alert.title for alert in found.ringing))}: {more}"
+    if found.firing:
+        return f"{', '.join(dict.fromkeys(alert.title for alert in found.firing))}: {more}"
     if found.verdict == "silent":
-        return f"none of {found.policies} rings"
+        return f"none of {found.policies} fires"
     return f"unknown: {more}" if found.policies != 0 else f"nothing watches this stack ({RUNBOOK})"
 
 

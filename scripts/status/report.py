@@ -7,7 +7,7 @@ from typing import Final
 from cloud.alerts import AlertReport
 from stacks.hooks.rollout_state import RolloutPhase
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 STATE, GOOGLE, ENDPOINT, MEASURED, SETTINGS, REFRESH = "state", "google", "endpoint", "measured", "settings", "refresh"
 ALERTS = "alerts"

@@ -6,16 +6,14 @@ from pydantic import Field, field_validator, model_validator
 
 from stacks.settings.block import Block, OnChange
 from stacks.settings.text import Invoker, Labels, Positive, ProjectId, Region, StackName
+from stacks.settings.watching import AlertRecipients
 
 
 class BackendSettings(Block):
     """A stack behind the gateway."""
 
     stack: StackName
-    """Stack of this project. A TPU stack names the gateway in `tpu.gateway`."""
-    spare: bool = False
-    """True for a Cloud Run stack, which gets requests only when no TPU stack answers. Spares are used in order. Each must have the gateway's account
-    in `cloudRun.invokers`."""
+    """TPU stack of this project, which names the gateway in `tpu.gateway`."""
 
 
 class GatewaySettings(Block):
@@ -26,8 +24,7 @@ class GatewaySettings(Block):
     regions: Annotated[list[Region], Field(min_length=1)]
     """Regions with a subnetwork for TPU machines: those of the zones of all TPU backends."""
     backends: Annotated[list[BackendSettings], Field(min_length=1)]
-    """Stacks behind the gateway: `{ stack: NAME }` for a TPU stack, `{ stack: NAME, spare: true }` for a Cloud Run stack that gets requests only when
-    no TPU stack answers."""
+    """TPU stacks behind the gateway: `{ stack: NAME }`."""
     invokers: Annotated[list[Invoker], Field(default_factory=list), OnChange("update")]
     """Members that can call the gateway. They need no access to the backends. Project owners need no entry."""
     min_instances: Annotated[int, Field(ge=0)] = 1
@@ -72,6 +69,10 @@ class GatewayStack(Block):
     """Platform that the stack runs on."""
     gateway: GatewaySettings
     """The gateway. Required with target gateway, otherwise rejected."""
+    alerts: Annotated[
+        AlertRecipients, Field(default_factory=lambda: AlertRecipients.model_validate({})), OnChange("update")
+    ]
+    """Alert policy in Cloud Monitoring on requests that the gateway answers with 503."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]

@@ -87,8 +87,8 @@ class TpuSettings(Block):
     """Login method of the tunnel. Use metadata-key if OS Login is not allowed for a project or user. Each SSH key in the metadata of the project or the
     machine then has root access to the machine."""
     container: Literal["confined", "privileged"] = "confined"
-    """Access of the server's container to the machine. confined: the accelerator's devices and two capabilities; after a device error the machine starts
-    the container with `--privileged` once and remembers that. privileged: the whole machine from the first start."""
+    """Access of the server's container to the machine. confined: the accelerator's devices and two capabilities. privileged: the whole machine, if the
+    confined server cannot use the accelerator."""
     egress: Literal["limited", "open"] = "limited"
     """Egress of the machine from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
     api compute-engine also port 80, for the docker package), otherwise everywhere. open: everywhere. No effect with `existingNetwork`."""

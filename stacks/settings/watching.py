@@ -20,8 +20,8 @@ _MAX_IDLE_S: Final = 86_400
 """Cloud Monitoring evaluates PromQL over at most 25 hours."""
 
 
-class AlertSettings(Block):
-    """Alerts in Cloud Monitoring. Without metrics only log lines and the daily cost can ring."""
+class AlertRecipients(Block):
+    """Alerts in Cloud Monitoring."""
 
     enabled: Annotated[bool, Judged("watch.alerts_enabled")] = True
     """Create alert policies and, with metrics, a dashboard. The account that runs `pulumi up` needs `roles/monitoring.editor` and
@@ -30,14 +30,19 @@ class AlertSettings(Block):
     """E-mail address that alerts are sent to. Without `email` and `webhook`, only the console and `scripts.alerts` show them."""
     webhook: Annotated[Webhook | None, Judged("watch.webhook")] = None
     """URL that alerts are posted to. Everyone who can read the stack's state or settings can read it, including a token in it."""
+
+
+class AlertSettings(AlertRecipients):
+    """Alerts in Cloud Monitoring. Without metrics only log lines and, on Cloud Run, server errors and the daily cost can fire."""
+
     ttft: TtftBound = "2500ms"
-    """Limit of the time to first token in the TTFT alerts. Only bounds of vLLM's histogram are possible."""
+    """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
     ttft_goal: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.99
-    """Fraction of requests that should meet `ttft` in a month. The TTFT alerts ring if the rest is used up too fast."""
+    """Fraction of requests that should meet `ttft` in a month. An alert fires if the rest is used up too fast."""
     idle_s: DurationS = Field(default="30m", alias="idle", validate_default=True)
-    """Time without a request after which the idle alert rings, on a TPU machine or with `cloudRun.minInstances` above 0. From 5m to 1d."""
+    """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
-    """US dollars per day, at the planner's prices, above which an alert rings. It counts the time that instances run, not the bill. Default on Cloud
+    """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud
     Run: one day of the instances that always run, or of one instance; no alert on TPU."""
 
     @field_validator("idle_s")

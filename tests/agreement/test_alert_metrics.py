@@ -35,10 +35,10 @@ from stacks.settings.watching import MetricsSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = AlertValues(
-    stack="x", name="gemma-x", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=36.0
+    stack="x", name="gemma-x", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, ready_s=3600, usd_per_hour=1.5, daily_usd=36.0
 )
 FUNCTIONS = {
-    "and", "by", "changes", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
+    "and", "by", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
     "engine",
     "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
 }  # fmt: skip
@@ -74,14 +74,14 @@ def served():
 
 
 def expressions():
-    yield from (VALUES.replace_in(alert.expression) for alert in ALERTS)
+    yield from (VALUES.replace_in(each.expression) for alert in ALERTS for each in alert.conditions)
     yield from (line.replace("$server", 'namespace="gemma-x"') for tile in TILES for line in tile.lines.values())
 
 
 def test_every_metric_of_an_alert_or_a_tile_is_served_by_the_server_the_agent_or_the_platform(served):
     known = served[0] | set(PLATFORM_METRICS) | set(AGENT_METRICS) | SYNTHETIC
     named = set().union(*map(metrics_in, expressions()))
-    assert {"vllm:num_requests_waiting", "http_requests_total", "up", "process_start_time_seconds"} <= named
+    assert {"vllm:num_requests_waiting", "http_requests_total", "up", "gemma_serving_phase"} <= named
     assert named - known == set()
 
 
@@ -109,33 +109,43 @@ def test_every_window_of_an_alert_holds_two_scrapes_at_the_longest_interval():
 
 def test_no_placeholder_is_left_and_every_series_is_the_servers_own():
     for alert in ALERTS:
-        text = VALUES.replace_in(alert.expression)
-        assert "$" not in text, alert.name
-        for braces in re.findall(r"\{([^}]*)\}", text):
-            assert 'namespace="gemma-x"' in braces or 'service_name="gemma-x"' in braces, alert.name
+        for condition in alert.conditions:
+            text = VALUES.replace_in(condition.expression)
+            assert "$" not in text + VALUES.replace_in(condition.hold), alert.title
+            for braces in re.findall(r"\{([^}]*)\}", text):
+                assert 'namespace="gemma-x"' in braces or 'service_name="gemma-x"' in braces, alert.title
     for alert in (*ALERTS, *LOG_ALERTS):
         assert "$" not in VALUES.replace_in(alert.command)
 
 
-def test_each_target_has_each_alert_once():
-    for target in ("tpu", "cloud-run"):
-        names = [one.name for one in alerts_of(target, collects=True, always_on=True, has_budget=True)]
-        names += [one.name for one in log_alerts_of(target)]
-        anchors = {one.anchor for one in (*ALERTS, *LOG_ALERTS) if target in one.targets}
-        assert len(set(names)) == len(names) == len(anchors)
+ON_TPU = [
+    "Not ready",
+    "No tokens while requests wait",
+    "Restart loop",
+    "HTTP errors",
+    "Slow first token",
+    "Pressure",
+    "Idle",
+]
 
 
-def test_a_stack_without_a_collector_has_the_alerts_of_the_platform_alone():
-    on_run = [one.name for one in alerts_of("cloud-run", collects=False, always_on=True, has_budget=True)]
-    assert on_run == ["DailyCost"]
-    assert list(alerts_of("tpu", collects=False, always_on=True, has_budget=True)) == []
-
-
-def test_an_idle_alert_is_for_a_server_that_costs_money_while_idle():
-    def names(**given):
-        return {one.name for one in alerts_of("cloud-run", collects=True, has_budget=False, **given)}
-
-    assert names(always_on=True) - names(always_on=False) == {"Idle", "MetricsGone"}
+@pytest.mark.parametrize(
+    ("target", "given", "titles"),
+    [
+        ("tpu", {"collects": True}, [*ON_TPU, "Engine fatal"]),
+        ("tpu", {"collects": True, "has_budget": True}, [*ON_TPU, "Daily cost", "Engine fatal"]),
+        ("tpu", {"has_budget": True}, ["Engine fatal"]),
+        ("cloud-run", {}, ["Server errors", "Daily cost", "Does not start or engine fatal"]),
+        (
+            "cloud-run",
+            {"collects": True, "has_budget": True},
+            ["Pressure", "Server errors", "Daily cost", "Does not start or engine fatal"],
+        ),
+        ("gateway", {}, ["No server answers"]),
+    ],
+)
+def test_each_target_has_its_alerts(target, given, titles):
+    assert [one.title for one in (*alerts_of(target, **given), *log_alerts_of(target))] == titles
 
 
 @pytest.mark.parametrize(
@@ -169,8 +179,8 @@ def test_every_alert_has_a_runbook_with_its_first_command():
     page = {section.partition("\n")[0]: section for section in sections}
     assert set(page) == {alert.title for alert in (*ALERTS, *LOG_ALERTS)}
     for alert in (*ALERTS, *LOG_ALERTS):
-        assert f"Run `{alert.command.replace('$stack', 'STACK')}`." in page[alert.title], alert.name
-        assert f"({alert.severity.capitalize()}; from " in page[alert.title], alert.name
+        assert f"Run `{alert.command.replace('$stack', 'STACK')}`." in page[alert.title], alert.title
+        assert f"({alert.severity.capitalize()}; from " in page[alert.title], alert.title
 
 
 def test_the_planner_counts_at_least_the_samples_that_are_kept():

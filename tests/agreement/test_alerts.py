@@ -1,4 +1,4 @@
-"""The alerts that a stack declares are those that rang in the local cloud's tests, and its collector writes the labels that they select."""
+"""The alerts that a stack declares are those that fired in the local cloud's tests, and its collector writes the labels that they select."""
 
 import json
 from fnmatch import fnmatchcase
@@ -24,7 +24,9 @@ from localcloud.tests.rules.collector_config import targets
 from localcloud.world.scenario import Images
 from tests.discovery_rules import sent_in
 
-VALUES = AlertValues(stack="x", name="g", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=3.0)
+VALUES = AlertValues(
+    stack="x", name="g", ttft_s=2.5, ttft_goal=0.99, idle_s=1800, ready_s=3600, usd_per_hour=1.5, daily_usd=3.0
+)
 ON_RUN = {
     "cloud.account.id": "tenant",
     "cloud.region": "us-east4",
@@ -33,9 +35,10 @@ ON_RUN = {
 ON_MACHINE = {"cloud.account.id": "tenant", "cloud.availability_zone": "us-east5-b"}
 
 
-def test_every_alert_that_a_stack_declares_rang_with_its_expression_and_duration():
-    declared = {(VALUES.replace_in(alert.expression), alert.hold_s) for alert in ALERTS}
-    assert declared == {(case.expression, int(case.for_s)) for case in CASES}
+def test_every_alert_that_a_stack_declares_fired_with_its_expression_and_duration():
+    conditions = [condition for alert in ALERTS for condition in alert.conditions]
+    declared = {(VALUES.replace_in(each.expression), VALUES.replace_in(each.hold)) for each in conditions}
+    assert declared == {(case.expression, f"{case.for_s}s") for case in CASES}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def bodies(request, declare, ownership):
         ownership=ownership,
         labels={"team": "ml"},
         values=VALUES,
-        alerts=list(alerts_of(target, collects=True, always_on=True, has_budget=True)),
+        alerts=[*alerts_of(target, collects=True, has_budget=True), *alerts_of("gateway")],
         log_alerts=list(log_alerts_of(target)),
         log_filter=log_filter,
         has_dashboard=True,

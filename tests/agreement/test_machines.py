@@ -23,6 +23,7 @@ from localcloud.running.shims.docker_devices import device_files, problem_of
 from localcloud.running.shims.machine import Machine
 from localcloud.tests.running.machine_world import ABSENT, CANARY, IMAGE, NODE, document, machines, spec, until
 from localcloud.tests.running.running_server import ask, environment
+from vm_agent.container_form import SET_PRIVILEGED
 
 
 def attributes(running: SimulatedMachines, name: str = NODE) -> dict[str, str]:
@@ -236,18 +237,15 @@ def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(t
     assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
 
 
-def test_a_server_that_may_not_open_the_chips_is_started_again_with_the_whole_machine(
-    tmp_path: Path,
-):
+def test_a_server_that_may_not_open_the_chips_fails_with_the_setting_to_change(tmp_path: Path):
     async def run() -> None:
         async with machines(tmp_path) as running:
             given = spec(startup_script(), **{"gemma-serving-document": document()})
             await running.boot(replace(given, devices="denied"))
-            await phase(running, "ready", document())
-            said = attributes(running)["container"]
-            assert said.startswith("privileged: the confined server could not use the accelerator")
-            log = next((tmp_path / "machines").glob("*/units/gemma-serving-agent.log")).read_text()
-            assert "Restarting the server with --privileged" in log
+            await phase(running, "failed", document())
+            found = attributes(running)
+            assert found["container"] == "confined"
+            assert found["detail"].endswith(f"The confined server could not use the accelerator: {SET_PRIVILEGED}.")
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""Alerts of a stack, as a local cloud lists them; nothing rings is an answer only if something can."""
+"""Alerts of a stack, as a local cloud lists them; nothing fires is an answer only if something can."""
 
 import contextlib
 import os
@@ -14,7 +14,9 @@ from localcloud.tests.conftest import PROJECT, SCENARIO, Client
 from tests.cloud.populated import open_world, owner
 
 STACK, NAME = "x", "gemma-x"
-VALUES = AlertValues(stack=STACK, name=NAME, ttft_s=2.5, ttft_goal=0.99, idle_s=1800, usd_per_hour=1.5, daily_usd=3.0)
+VALUES = AlertValues(
+    stack=STACK, name=NAME, ttft_s=2.5, ttft_goal=0.99, idle_s=1800, ready_s=3600, usd_per_hour=1.5, daily_usd=3.0
+)
 HAS_DATA = f'count(last_over_time(up{{namespace="{NAME}"}}[1d]))'
 
 
@@ -22,21 +24,24 @@ def policy(title, *, stack=STACK, values=VALUES, **changes):
     """An alert policy as components.observability declares it."""
     row = row_of(title)
     if isinstance(row, MetricAlert):
-        query = {
-            "query": values.replace_in(row.expression),
-            "duration": f"{row.hold_s}s",
-            "disableMetricValidation": True,
-        }
-        condition = {"displayName": title, "conditionPrometheusQueryLanguage": query}
+        queries = [
+            {
+                "query": values.replace_in(each.expression),
+                "duration": values.replace_in(each.hold),
+                "disableMetricValidation": True,
+            }
+            for each in row.conditions
+        ]
+        conditions = [{"displayName": title, "conditionPrometheusQueryLanguage": query} for query in queries]
     else:
-        condition = {"displayName": title, "conditionMatchedLog": {"filter": f'textPayload=~"{row.pattern}"'}}
+        conditions = [{"displayName": title, "conditionMatchedLog": {"filter": f'textPayload=~"{row.pattern}"'}}]
     return {
         "displayName": f"{values.name}: {title}",
         "combiner": "OR",
         "severity": "CRITICAL" if isinstance(row, MetricAlert) and row.severity == "page" else "WARNING",
         "userLabels": dict(owner(stack).labels),
         "documentation": {"content": f"{row.meaning}\n\nmore", "mimeType": "text/markdown"},
-        "conditions": [condition],
+        "conditions": conditions,
         **({} if isinstance(row, MetricAlert) else {"alertStrategy": {"notificationRateLimit": {"period": "300s"}}}),
         **changes,
     }
@@ -82,44 +87,44 @@ def world():
         yield World(cloud, api)
 
 
-def test_an_overload_rings_with_its_command_until_it_ends_and_another_stacks_alert_does_not(world):
-    mine, _ = (world.add(title) for title in ("Queue waiting", "KV cache nearly full"))
-    theirs = world.add("Queue waiting", stack="y", notificationChannels=[])
+def test_an_overload_fires_with_its_command_until_it_ends_and_another_stacks_alert_does_not(world):
+    mine, _ = (world.add(title) for title in ("Pressure", "HTTP errors"))
+    theirs = world.add("Pressure", stack="y", notificationChannels=[])
     opened = "2026-11-20T08:00:00.000000Z"
     world.set({"policy": mine, "openTime": opened}, {"policy": theirs})
     found = world.read()
-    assert (found.verdict, found.policies, found.unread, found.unwatched) == ("rings", 2, (), ())
-    (alert,) = found.ringing
-    assert (alert.title, alert.severity, alert.opened, alert.closed) == ("Queue waiting", "ticket", opened, None)
-    assert alert.command == "python -m scripts.status --stack x"
-    assert alert.runbook == "docs/observability.md#queue-waiting"
-    assert alert.meaning == row_of("Queue waiting").meaning
+    assert (found.verdict, found.policies, found.unread, found.unwatched) == ("fires", 2, (), ())
+    (alert,) = found.firing
+    assert (alert.title, alert.severity, alert.opened, alert.closed) == ("Pressure", "ticket", opened, None)
+    assert alert.command == "python -m scripts.plan --stack x"
+    assert alert.runbook == "docs/observability.md#pressure"
+    assert alert.meaning == row_of("Pressure").meaning
     world.set({"policy": mine, "openTime": opened, "state": "CLOSED"})
     ended = world.read(has_closed=True)
-    assert (ended.verdict, list(ended.ringing)) == ("silent", [])
+    assert (ended.verdict, list(ended.firing)) == ("silent", [])
     assert list(world.read().closed) == [], "closed alerts are read only if asked for"
     assert [each.opened for each in ended.closed] == [opened]
     assert ended.closed[0].closed > opened
 
 
 def test_without_metrics_of_the_server_silence_is_unknown(world):
-    world.add("Queue waiting")
+    world.add("Pressure")
     world.set(data=None)
     found = world.read()
     assert found.verdict == "unknown"
     assert (
-        "No metrics of the server arrived in the last 24 hours, so alerts that read them (1) cannot ring"
+        "No metrics of the server arrived in the last 24 hours, so alerts that read them (1) cannot fire"
         in found.unwatched[0]
     )
     world.set()
     assert (world.read().verdict, world.read().unwatched) == ("silent", ())
 
 
-def test_policies_that_are_disabled_or_deleted_cannot_ring(world):
-    world.add("Queue waiting", enabled=False)
+def test_policies_that_are_disabled_or_deleted_cannot_fire(world):
+    world.add("Pressure", enabled=False)
     world.set()
     (disabled,) = world.read().unwatched
-    assert disabled.startswith("Disabled, so they cannot ring: Queue waiting.")
+    assert disabled.startswith("Disabled, so they cannot fire: Pressure.")
     deleted = world.read(declared=3).unwatched[0]
     assert deleted.startswith("2 of the 3 alert policies in the state no longer exist.")
 
@@ -139,7 +144,7 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
         empty = read_alerts(world.api, stack=STACK, project=PROJECT)
         assert (empty.verdict, empty.policies) == ("unknown", 0)
         assert "so nothing watches it. To create them, run `pulumi up --stack" in empty.unwatched[0]
-        world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Queue waiting"))
+        world.call("POST", "monitoring", f"v3/projects/{PROJECT}/alertPolicies", policy("Pressure"))
         not_evaluated = read_alerts(world.api, stack=STACK, project=PROJECT)
         assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)
         assert not_evaluated.unread == ()
@@ -158,9 +163,9 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
 
 
 def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector():
-    assert [_needs_collector(policy_of(row)) for row in ALERTS] == [row.needs == "collector" for row in ALERTS]
+    assert [_needs_collector(policy_of(row)) for row in ALERTS] == [row.needs_collector for row in ALERTS]
 
 
 def policy_of(row):
-    query = {"query": VALUES.replace_in(row.expression)}
-    return {"conditions": [{"conditionPrometheusQueryLanguage": query}]}
+    queries = [{"query": VALUES.replace_in(each.expression)} for each in row.conditions]
+    return {"conditions": [{"conditionPrometheusQueryLanguage": query} for query in queries]}

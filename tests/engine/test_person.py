@@ -79,7 +79,7 @@ def test_every_call_of_up_of_each_command_and_of_the_teardown_counts_for_the_pro
     assert calls > 150
     refused = {name: answer.text for name, answer in ended.items() if "quota project" in answer.text}
     assert refused == {}
-    # The local cloud does not evaluate alerts, so whether one rings is unknown.
+    # The local cloud does not evaluate alerts, so whether one fires is unknown.
     assert {name: answer.text[-500:] for name, answer in ended.items() if answer.code != 0 and name != "alerts"} == {}
 
 

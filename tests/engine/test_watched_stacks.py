@@ -72,7 +72,7 @@ def test_a_machine_is_watched_without_a_restart_of_its_server(workspace):
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     workspace.pulumi("preview", "--expect-no-changes", "--stack", stack)
     policies, channels, dashboards = monitored(workspace)
-    assert (len(policies), len(channels), len(dashboards)) == (15, 1, 1)
+    assert (len(policies), len(channels), len(dashboards)) == (8, 1, 1)
     assert {len(policy["notificationChannels"]) for policy in policies} == {1}
     await_collector(workspace)
     assert_shown(workspace, stack, policies)
@@ -106,9 +106,8 @@ def test_a_service_shares_its_instance_with_the_collector(workspace):
     policies, _, dashboards = monitored(workspace)
     assert sorted(policy["displayName"].partition(": ")[2] for policy in policies) == [
         "Daily cost",
-        "Engine fatal",
-        "Out of memory",
-        "Start failed",
+        "Does not start or engine fatal",
+        "Server errors",
     ]
     assert dashboards == []
     assert_nothing_left(workspace, stack)

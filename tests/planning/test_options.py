@@ -356,6 +356,7 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
                 "idle_usd_per_hour",
                 "lowest_usd_per_hour",
                 "max_usd",
+                "metrics_usd_per_month",
                 "places",
                 "prices",
                 "prices_as_of",

@@ -191,5 +191,9 @@ def test_a_stack_is_watched_by_default_for_less_than_its_limit_and_the_bill_show
 def test_a_collector_on_a_service_costs_less_than_the_limit_too():
     watch = WatchOptions(alerts_enabled=True, metrics_enabled=True)
     deployment = replace(RUN, vcpu=8, host_memory_gib=24, watch=watch)
-    always = replace(deployment, cloud_run=replace(deployment.cloud_run, min_instances=1))
-    assert watching_usd_per_month(examine(deployment)) < watching_usd_per_month(examine(always)) < MOST_FOR_WATCHING_USD
+    without = replace(deployment, watch=WatchOptions(alerts_enabled=True))
+    usd = watching_usd_per_month(examine(deployment))
+    assert usd < MOST_FOR_WATCHING_USD
+    for one in (deployment, without):
+        assert plan(one).running.metrics_usd_per_month == pytest.approx(usd - watching_usd_per_month(examine(without)))
+    assert plan(RUN).running.metrics_usd_per_month is None

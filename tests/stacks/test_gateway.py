@@ -15,7 +15,6 @@ from stacks.program import run
 from stacks.project.other_stacks import OtherStackError
 
 ROOT = Path(__file__).resolve().parents[2]
-MEMBER = "serviceAccount:gemma-gateway@my-project.iam.gserviceaccount.com"
 GATEWAY = {
     "gcp:project": "my-project",
     "gemma-serving:target": "gateway",
@@ -35,7 +34,6 @@ NETWORK = {
 }
 UP = {"target": "tpu", "address": "10.66.0.2", "state": "ACTIVE", "deadline": "2026-11-23T18:00:00Z"}
 LATER = {**UP, "address": "10.97.0.2", "deadline": "2026-11-24T02:00:00Z"}
-SPARE = {"target": "cloud-run", "endpoint": "https://gemma-l4-123.us-east4.run.app"}
 
 
 def shipped(stack):
@@ -48,24 +46,16 @@ def server(**tpu):
     return {**config, "gcp:project": "my-project", "gemma-serving:tpu": block}
 
 
-def spare(**run):
-    config = shipped("l4-12b-qat")
-    model = server()
-    block = {**config["gemma-serving:cloudRun"], "invokers": [MEMBER], **run}
-    vllm = {"maxModelLen": 16384, "servedModelName": model["gemma-serving:model"]}
-    return {**config, "gcp:project": "my-project", "gemma-serving:cloudRun": block, "gemma-serving:vllm": vllm}
-
-
 @pytest.fixture
 def project(tmp_path):
     """Write settings files of backends, and return what the planner finds for a gateway to them."""
 
-    def written(files, *, deployed=None, spares=(), **changes):
+    def written(files, *, deployed=None, **changes):
         for stack, config in files.items():
             (tmp_path / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
         block = {
             **GATEWAY["gemma-serving:gateway"],
-            "backends": [{"stack": stack, "spare": stack in spares} for stack in changes.pop("backends", files)],
+            "backends": [{"stack": stack} for stack in changes.pop("backends", files)],
             **changes,
         }
         (tmp_path / "Pulumi.gateway.yaml").write_text(
@@ -105,8 +95,8 @@ def test_a_gateway_without_a_backend_that_is_up_is_a_network_and_an_account(up):
 
 
 def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_only(up):
-    files = {"tpu-a": server(), "tpu-b": server(), "l4": spare()}
-    recorder, exported = up(files, {"tpu-a": UP, "l4": SPARE}, spares=["l4"])
+    files = {"tpu-a": server(), "tpu-b": server()}
+    recorder, exported = up(files, {"tpu-a": UP})
     service = recorder.one("cloudrunv2/service:Service").inputs
     template = service["template"]
     assert template["vpcAccess"]["networkInterfaces"][0]["subnetwork"] == "gemma-gateway-gateway"
@@ -114,12 +104,13 @@ def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_on
     assert container["resources"]["cpuIdle"] is False
     assert container["image"].endswith("@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4")
     assert "10.66.0.2" in container["args"][1]
-    assert f'"url": "{SPARE["endpoint"]}"' in container["args"][1]
     (grant,) = recorder.all("ServiceIamMember")
     assert (grant.inputs["member"], grant.inputs["role"]) == ("group:team@example.com", "roles/run.invoker")
     others = [each.inputs["role"] for each in recorder.declared if "member" in each.inputs and each is not grant]
     assert others == ["roles/artifactregistry.reader"]
     assert exported["gatewayNetwork"]["subnetwork"] == "gemma-gateway"
+    (policy,) = recorder.all("alertPolicy")
+    assert 'response_code="503"' in str(policy.inputs["conditions"])
 
 
 def test_a_stack_behind_a_gateway_opens_its_port_to_the_gateway_only(declare, monkeypatch):
@@ -188,13 +179,12 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         ),
         ("GTW02", "no subnetwork in us-east5", pair, both, {"regions": ["europe-west4"]}),
         ("GTW02", "internetEgress is false", pair, both, {"internetEgress": False}),
-        ("GTW02", "is a TPU stack with spare: true", pair, both, {"spares": ["tpu-b"]}),
         (
             "GTW02",
-            f"lack {MEMBER}",
-            {"tpu-a": server(), "l4": spare(invokers=[])},
+            "l4 is a Cloud Run stack",
+            {"tpu-a": server(), "l4": {**shipped("l4-12b-qat"), "gcp:project": "my-project"}},
             {"tpu-a": a, "l4": b},
-            {"spares": ["l4"]},
+            {},
         ),
         ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
         ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
@@ -234,10 +224,8 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
 
 def test_the_files_on_the_page_are_a_gateway_and_its_backends():
     text = (ROOT / "docs" / "gateway.md").read_text()
-    gateway_file, tpu, run_block = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
+    gateway_file, tpu = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
     values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
     settings = loading.gateway_from_values(values, project="my-project", origin="docs/gateway.md")
-    assert [one.stack for one in settings.gateway.backends if one.spare] == ["l4"]
+    assert [one.stack for one in settings.gateway.backends] == ["tpu-a", "tpu-b"]
     assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}
-    (member,) = run_block["gemma-serving:cloudRun"]["invokers"]
-    assert member.replace("PROJECT", "my-project") == MEMBER

@@ -49,7 +49,6 @@ async def machine_warnings(
                 return [
                     *_went_back(state, report),
                     *_old_agent(node.name, report, abilities),
-                    *_privileged(state, report),
                 ]
     return []
 
@@ -75,14 +74,6 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
     )
     text = f"was ready at the last `pulumi up` and has failed since: {last_line(report.detail)}"
     return [f"Document {report.document_hash[:HASH_DIGITS]} {text} {serves}. Change the settings and run `pulumi up`."]
-
-
-def _privileged(state: wire.Properties, report: GuestReport) -> list[str]:
-    """Return a warning if the machine dropped container confinement after the state was written. Later the output reports it."""
-    words = report.container
-    if not words.startswith("privileged: the confined server ") or words == state.get("container"):
-        return []
-    return [f"The server's container is {words}. It now runs as root on the machine."]
 
 
 def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Containers whose command is Envoy: the real program, whose configuration leads to ports of the loopback address.
 
-Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection would arrive; the metadata
-server is the instance's own; the listener of the container's port moves to the instance's real port. Services have no TLS here, so a cluster that
-leads to one loses its transport socket. Fields have the names of Envoy's protocol buffers, not camel case. Envoy's own times are real, not accelerated.
+Each address of Google Cloud in the text of `--config-yaml` gets a relay, which connects where the instance's connection would arrive; the listener
+of the container's port moves to the instance's real port. Fields have the names of Envoy's protocol buffers, not camel case. Envoy's own times are
+real, not accelerated.
 """
 
 import itertools
@@ -19,7 +19,6 @@ from typing import Final, TypeAlias
 import yaml
 
 from localcloud.json_values import JsonObject, as_list, as_object, copied
-from localcloud.running.machines.metadata import NAMES, MetadataServer
 from localcloud.running.relays import Relay
 from localcloud.running.starters import Volumes
 from localcloud.services.run_limits import cpus
@@ -36,7 +35,6 @@ Reach: TypeAlias = Callable[[RevisionSpec, str, int], tuple[str, int] | None]
 _OPTION: Final = "--config-yaml"
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ("0.0.0.0", "::")
-_SERVICES: Final = ".run.app"
 HELD: Final = """
 exec 3<&0 4>&2 </dev/null 2>/dev/null
 echo "$ENVOY_PLANNED"
@@ -69,11 +67,9 @@ def program() -> Path | None:
 
 
 class Envoy:
-    """One instance's Envoy, with its relays and its metadata server."""
+    """One instance's Envoy, with its relays."""
 
-    def __init__(
-        self, revision: RevisionSpec, words: Sequence[str], server: MetadataServer, reach: Reach, *, port: int
-    ) -> None:
+    def __init__(self, revision: RevisionSpec, words: Sequence[str], reach: Reach, *, port: int) -> None:
         """Read a container's command line. `port` is the instance's real port. Raises RevisionFailedError if the program is not installed."""
         found = program()
         if found is None:
@@ -84,25 +80,22 @@ class Envoy:
         self._revision = revision
         self._container = serving_container(revision.template)
         self._config = _read(words)
-        self._metadata = server
         self._reach = reach
         self._port = port
         self._relays: dict[tuple[str, int], Relay] = {}
 
     async def start(self) -> None:
-        """Start the metadata server, and one relay for each destination."""
-        await self._metadata.start(_LOOPBACK)
-        for _, endpoint in _endpoints(self._config):
+        """Start one relay for each destination."""
+        for endpoint in _endpoints(self._config):
             host, port = _address(endpoint)
-            if host not in NAMES and (host, port) not in self._relays:
+            if (host, port) not in self._relays:
                 relay = self._relays[host, port] = Relay(partial(self._reach, self._revision, host, port))
                 await relay.start()
 
     async def stop(self) -> None:
-        """Stop the relays and the metadata server."""
+        """Stop the relays."""
         for relay in self._relays.values():
             await relay.stop()
-        await self._metadata.stop()
 
     def command(self, words: Sequence[str], volumes: Volumes) -> list[str]:
         """Return the command line of the process."""
@@ -129,18 +122,8 @@ class Envoy:
             host, port = _address(listener)
             serves = host in _ALL and port == container_port(self._container)
             _set(listener, _LOOPBACK, self._port if serves else 0)
-        for cluster, endpoint in _endpoints(moved):
-            host, port = _address(endpoint)
-            if host in NAMES:
-                name, _, own_port = self._metadata.address.rpartition(":")
-                _set(endpoint, name, int(own_port))
-                continue
-            _set(endpoint, _LOOPBACK, self._relays[host, port].port)
-            if host.endswith(_SERVICES) or host == _LOOPBACK:
-                cluster.pop("transport_socket", None)
-                endpoint.setdefault("hostname", host)
-            if host == _LOOPBACK:  # a service's URL here has a port
-                endpoint["hostname"] = f"{host}:{port}"
+        for endpoint in _endpoints(moved):
+            _set(endpoint, _LOOPBACK, self._relays[_address(endpoint)].port)
         return moved
 
 
@@ -153,18 +136,16 @@ def _read(words: Sequence[str]) -> JsonObject:
 
 
 def _listeners(config: JsonObject) -> list[JsonObject]:
-    """Return what listens on a port: the listeners, except those inside Envoy."""
-    listeners = as_list(as_object(config.get("static_resources")).get("listeners"))
-    return [item for item in map(as_object, listeners) if _address(item)[0]]
+    """Return the listeners."""
+    return [*map(as_object, as_list(as_object(config.get("static_resources")).get("listeners")))]
 
 
-def _endpoints(config: JsonObject) -> Iterator[tuple[JsonObject, JsonObject]]:
-    """Yield each cluster with each of its endpoints, except listeners inside Envoy."""
+def _endpoints(config: JsonObject) -> Iterator[JsonObject]:
+    """Yield each endpoint of each cluster."""
     for cluster in map(as_object, as_list(as_object(config.get("static_resources")).get("clusters"))):
         for group in map(as_object, as_list(as_object(cluster.get("load_assignment")).get("endpoints"))):
             for item in map(as_object, as_list(group.get("lb_endpoints"))):
-                if _address(found := as_object(item.get("endpoint")))[0]:
-                    yield cluster, found
+                yield as_object(item.get("endpoint"))
 
 
 def _address(named: JsonObject) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
-from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, metadata_server, server_command
+from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command
 from localcloud.services.run_limits import memory_gib
 from localcloud.world import run_messages
 from localcloud.world.clock import Clock
@@ -235,14 +235,14 @@ class SimulatedRevisions:
         self, revision: RevisionSpec, template: "_TemplateReader", folder: Path, port: int
     ) -> Starter | Envoy | None:
         """Return what runs the container's command, or None for the server itself. Raises RevisionFailedError."""
-        words, account, google = template.words, template.service_account, self._google
+        words, google = template.words, self._google
         if not is_starter(words) and not is_envoy(words):
             return None
         if google is None:
             raise RevisionFailedError("The local cloud only runs this command if instances can reach Google.")
         if is_starter(words):
-            return Starter(revision, account, google, folder)
-        return Envoy(revision, words, metadata_server(revision, account, google), self._reach, port=port)
+            return Starter(revision, template.service_account, google, folder)
+        return Envoy(revision, words, self._reach, port=port)
 
     def _environment(self, revision: RevisionSpec, template: "_TemplateReader", secrets: list[str]) -> dict[str, str]:
         short = _short(revision.name)

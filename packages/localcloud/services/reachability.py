@@ -1,4 +1,4 @@
-"""Where a connection of a Cloud Run instance arrives: at a machine of its network (Direct VPC egress), or at the front of another service.
+"""Where a connection of a Cloud Run instance arrives: at a machine of its network (Direct VPC egress).
 
 Sources: docs.cloud.google.com/run/docs/configuring/vpc-direct-vpc and docs.cloud.google.com/firewall/docs/firewalls, 2026-11.
 """
@@ -13,8 +13,6 @@ from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionSpec
 
 Address: TypeAlias = tuple[str, int]
-LOOPBACK = "127.0.0.1"
-_HTTPS = 443
 _PRIVATE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 """The ranges that `egress: PRIVATE_RANGES_ONLY` sends to the network and in which subnetworks are usual."""
 
@@ -25,28 +23,11 @@ def service_host(cloud: Cloud, service: str) -> str:
     return f"{short}-{cloud.project_number(project)}.{region}.run.app"
 
 
-def _service_address(cloud: Cloud, host: str, port: int) -> Address | None:
-    """Return the front of the service with a host name of run.app, or with this loopback address and port. None if there is none."""
-    for service, document in cloud.store.under("run.services"):
-        fronts = {document.get("_port"), *part(document, "_tags").values()}
-        if (host == LOOPBACK and port in fronts) or (port == _HTTPS and host == service_host(cloud, service)):
-            return LOOPBACK, port if host == LOOPBACK else int(document["_port"])
-    return None
-
-
 def address(cloud: Cloud, revision: RevisionSpec, host: str, port: int) -> Address | None:
-    """Return where a revision's connection arrives on this machine. None: its packets are dropped on the way.
+    """Return where a revision's connection to an IPv4 address arrives on this machine. None: its packets are dropped on the way.
 
     Raises ConnectionRefusedError if a machine refuses it because its server listens on the loopback address only.
     """
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return _service_address(cloud, host, port)
-    return _service_address(cloud, host, port) or _machine_address(cloud, revision, host, port)
-
-
-def _machine_address(cloud: Cloud, revision: RevisionSpec, host: str, port: int) -> Address | None:
     access = part(dict(revision.template), "vpcAccess")
     if access.get("egress") != "ALL_TRAFFIC" and not any(ipaddress.ip_address(host) in block for block in _PRIVATE):
         return None

@@ -99,8 +99,8 @@ CLOUD = {"state": "ACTIVE", "facts": ["f" * 80] * 8, "url": "u" * 60, "usd_per_h
 POINT = {f"{kind}_{figure}_ms": 1.5 for kind in ("mean", "p99", "std") for figure in ("ttft", "tpot", "itl", "e2el")}
 LONG = {
     "alerts": {
-        "verdict": "rings",
-        "ringing": [{"title": f"a{n}", "meaning": "m" * 120, "command": "c" * 80} for n in range(30)],
+        "verdict": "fires",
+        "firing": [{"title": f"a{n}", "meaning": "m" * 120, "command": "c" * 80} for n in range(30)],
         "unwatched": ["w" * 200] * 5,
     },
     "plan": {"changes": [{"key": f"k{n}", "region": "r" * 20, "before_usd": 1.5, "usd": 2.5} for n in range(200)]},

@@ -1,4 +1,4 @@
-"""`gemma alerts`: what rings within 80 columns, and an exit code that never takes unknown for silent."""
+"""`gemma alerts`: what fires within 80 columns, and an exit code that never takes unknown for silent."""
 
 import io
 import json
@@ -19,19 +19,17 @@ from tests.scripts.status.planted import resource, service, stack_resource, stat
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 IDLE = StackAlert(
-    title="Up but not serving",
+    title="HTTP errors",
     severity="page",
     opened="2026-11-22T11:48:00.5Z",
     closed=None,
-    meaning="The server answers /health and has running requests, but has produced no tokens for five minutes.",
+    meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
     command="python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run",
-    runbook="docs/observability.md#up-but-not-serving",
+    runbook="docs/observability.md#http-errors",
     incident="projects/p/alerts/1",
 )
-RINGING = AlertReport(
-    stack="x", project="p", policies=15, ringing=(IDLE, replace(IDLE, incident="projects/p/alerts/2"))
-)
-SILENT = AlertReport(stack="x", project="p", policies=15)
+FIRING = AlertReport(stack="x", project="p", policies=8, firing=(IDLE, replace(IDLE, incident="projects/p/alerts/2")))
+SILENT = AlertReport(stack="x", project="p", policies=8)
 
 
 def printed(report, width=80):
@@ -41,18 +39,18 @@ def printed(report, width=80):
 
 
 def test_what_rings_is_shown_whole_at_80_columns():
-    text = printed(replace(RINGING, closed=(replace(IDLE, closed="2026-11-22T11:50:00Z"),), notes=("n " * 60,)))
-    assert text.startswith("x: 1 of 15 alerts ring\n")
-    assert "Up but not serving │ page     │ 2026-11-22 11:48:00 UTC │ 12 min" in text
+    text = printed(replace(FIRING, closed=(replace(IDLE, closed="2026-11-22T11:50:00Z"),), notes=("n " * 60,)))
+    assert text.startswith("x: 1 of 8 alerts fire\n")
+    assert "HTTP errors │ page     │ 2026-11-22 11:48:00 UTC │ 12 min" in text
     assert "  first    python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run\n" in text
     assert text.count("  first ") == 1, "two series of one alert have one runbook"
-    assert "\n\nUp but not serving: The server" in text
-    assert "No longer ringing" in text
+    assert "\n\nHTTP errors: More than" in text
+    assert "No longer firing" in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_times_that_google_did_not_write_are_unknown():
-    text = printed(replace(RINGING, ringing=(replace(IDLE, opened=""),)))
+    text = printed(replace(FIRING, firing=(replace(IDLE, opened=""),)))
     assert "page     │ unknown │ unknown" in text
 
 
@@ -78,13 +76,13 @@ def read(monkeypatch):
 @pytest.mark.parametrize(
     ("report", "code", "says"),
     [
-        (SILENT, 0, "x: none of 15 alerts rings"),
-        (RINGING, 1, "x: 1 of 15 alerts ring"),
+        (SILENT, 0, "x: none of 8 alerts fires"),
+        (FIRING, 1, "x: 1 of 8 alerts fire"),
         (replace(SILENT, unread=("Cannot read metrics: denied.",)), 1, "unknown  Cannot read metrics"),
-        (replace(RINGING, unread=("Cannot read metrics: denied.",)), 1, "x: 1 of 15 alerts ring"),
-        (no_policies("x", "p"), 1, "x: unknown whether an alert rings"),
+        (replace(FIRING, unread=("Cannot read metrics: denied.",)), 1, "x: 1 of 8 alerts fire"),
+        (no_policies("x", "p"), 1, "x: unknown whether an alert fires"),
     ],
-    ids=["silent", "rings", "unread", "rings and unread", "not watched"],
+    ids=["silent", "fires", "unread", "fires and unread", "not watched"],
 )
 def test_the_exit_code_is_0_only_if_nothing_rings_and_everything_can(read, capsys, report, code, says):
     asked = read(report)

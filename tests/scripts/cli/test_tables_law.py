@@ -210,9 +210,9 @@ def prices():
 
 
 def alerts():
-    """Every alert, as two series ring for days in another time zone, and as one that ended."""
+    """Every alert, as two series fire for days in another time zone, and as one that ended."""
     rows = {row.title: row for row in (*ALERTS, *LOG_ALERTS)}.values()
-    ringing = [
+    firing = [
         StackAlert(
             title=row.title,
             severity=row.severity,
@@ -225,12 +225,12 @@ def alerts():
         )
         for number, row in enumerate((*rows, *rows))
     ]
-    closed = replace(ringing[2], severity=None, closed=NOW.isoformat())
+    closed = replace(firing[2], severity=None, closed=NOW.isoformat())
     report = AlertReport(
         stack="tpu-v6e4-e4b-turbo",
         project="my-project-1234",
         policies=19,
-        ringing=ringing,
+        firing=firing,
         closed=(closed,),
         unread=("Closed incidents: the call was refused. " * 3,),
         notes=("The local cloud does not evaluate alerts on log lines. " * 2,),

@@ -295,7 +295,7 @@ config:
         assert {"GTW06", "GTW04"} <= {one.id for one in base.findings}
     for changed, effect in (
         (described(invoker="user:b@example.com"), "update"),
-        (described(more=", { stack: l4, spare: true }"), "revision"),
+        (described(more=", { stack: tpu-b }"), "revision"),
         (described(region="us-east1"), "service"),
         (described(), "nothing"),
     ):

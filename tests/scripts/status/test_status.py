@@ -35,13 +35,13 @@ from tests.scripts.status.planted import queued, resource, service, stack_resour
 
 OUTPUTS = from_json(StackOutputs, sample_outputs())
 QUEUE = StackAlert(
-    title="Queue waiting",
+    title="Pressure",
     severity="ticket",
     opened="2026-11-01T11:50:00Z",
     closed=None,
     meaning="Requests wait.",
     command="python -m scripts.status --stack tpu-v6e4",
-    runbook="docs/observability.md#queue-waiting",
+    runbook="docs/observability.md#pressure",
     incident="projects/p/alerts/1",
 )
 READY = StackStatus(
@@ -68,7 +68,7 @@ READY = StackStatus(
         measured_tok_per_s=201.4,
         measured_at="2026-11-01T12:00:00+00:00",
     ),
-    alerts=AlertReport(stack="tpu-v6e4", project="p", policies=15, ringing=(QUEUE,)),
+    alerts=AlertReport(stack="tpu-v6e4", project="p", policies=8, firing=(QUEUE,)),
     next_command="python -m scripts.connect --stack tpu-v6e4",
 )
 WAITING = StackStatus(
@@ -134,10 +134,10 @@ class TestWhatIsShown:
     def test_the_json_has_units_in_its_keys_and_a_version(self):
         found = json.loads(json.dumps(REPORT.to_json()))
         first = found["stacks"][0]
-        assert (found["schema_version"], found["complete"], found["at_s"]) == (1, False, AT_S)
+        assert (found["schema_version"], found["complete"], found["at_s"]) == (2, False, AT_S)
         assert (first["cloud"]["left_s"], first["cloud"]["usd_per_hour"], first["health"]) == (4 * 3600, 5.4, "ready")
         assert first["server"]["kv_use_share"] == 0.125
-        assert (first["alerts"]["verdict"], first["alerts"]["ringing"][0]["title"]) == ("rings", "Queue waiting")
+        assert (first["alerts"]["verdict"], first["alerts"]["firing"][0]["title"]) == ("fires", "Pressure")
 
 
 class TestWatch:
@@ -255,7 +255,7 @@ class TestTheServer:
         assert why_not_asked(outputs, found, tunnel=True, wake=True) is None
 
 
-SILENT = AlertReport(stack="x", project="local-project", policies=15)
+SILENT = AlertReport(stack="x", project="local-project", policies=8)
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ class TestTheCommand:
         planted.setattr(collect.google_api, "connect", lambda *_: None)
         (found,) = collect.collect(StatusRequest(stack="x")).stacks
         assert (found.alerts, found.unanswered) == (no_policies("x", "local-project"), ()), "Google was not called"
-        policy = resource(POLICY_TYPE, "alerts-queue-waiting")
+        policy = resource(POLICY_TYPE, "alerts-pressure")
         planted.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service(), policy))
         answers = iter((replace(SILENT, unread=("Away.",)), SILENT))
         planted.setattr(collect, "read_alerts", lambda _api, **asked: next(answers) if asked["declared"] == 1 else None)
@@ -306,7 +306,7 @@ class TestTheCommand:
         assert "  alerts   unknown: run python -m scripts.alerts --stack x\n" in out
         assert "  unknown  alerts: Away.\n" in out
         assert run_command(COMMAND, ["--stack", "x"]) == 0
-        assert "  alerts   none of 15 rings\n" in capsys.readouterr().out
+        assert "  alerts   none of 8 fires\n" in capsys.readouterr().out
 
     def test_a_source_that_hangs_is_not_waited_for_longer_than_its_limit(self, planted):
         hangs = threading.Event()
@@ -321,7 +321,7 @@ class TestTheCommand:
 
     def test_a_gateway_has_a_row_a_backend_whose_load_comes_through_it_and_its_next_step(self, planted, subtests):
         def backends(a="10.0.0.2", b=""):
-            each = {"spare": False, "state": "ACTIVE", "deadline": ""}
+            each = {"state": "ACTIVE", "deadline": ""}
             return [{**each, "stack": "tpu-a", "address": a}, {**each, "stack": "tpu-b", "address": b}]
 
         def of(name):
@@ -349,7 +349,7 @@ class TestTheCommand:
             assert list(rows) == ["x", "tpu-a", "tpu-b"]
             assert [rows[name].health for name in ("x", "tpu-a")] == ["gateway None", "gateway tpu-a"]
             assert "Pass --tunnel" in rows["tpu-b"].server_not_asked, "the gateway sends it no requests"
-            assert (rows["x"].accelerator, rows["x"].alerts) == (None, None)
+            assert (rows["x"].accelerator, rows["x"].alerts.policies) == (None, 0)
         with subtests.test("a machine that was replaced"):
             assert rows["x"].drift == [
                 "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."

@@ -86,19 +86,6 @@ def test_a_document_that_failed_after_the_last_update_is_named_with_what_serves(
     assert "Nothing serves." in said(engine)[0]
 
 
-def test_a_container_that_became_privileged_is_named_until_the_state_has_it(engine: FakeEngine, cloud: FakeTpu):
-    for words in ("confined", "privileged: set by tpu.container"):
-        put(cloud, published("ready", container=words))
-        assert said(engine) == []
-    words = "privileged: the confined server could not use the accelerator: x"
-    put(cloud, published("ready", container=words))
-    (warning,) = said(engine)
-    assert warning == f"The server's container is {words}. It now runs as root on the machine."
-    engine.refresh()
-    assert engine.state.outputs["container"] == words
-    assert said(engine) == []
-
-
 def test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot(engine: FakeEngine, cloud: FakeTpu):
     (node,) = cloud.nodes
     report = published("ready")

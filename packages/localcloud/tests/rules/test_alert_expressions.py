@@ -1,4 +1,4 @@
-"""Each alert of a serving stack rings on the series that it is for and is silent on its neighbour, on time stamps and without waiting."""
+"""Each alert of a serving stack fires on the series that it is for and is silent on its neighbour, on time stamps and without waiting."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def scrapes(parts: list[Part]) -> list[tuple[int, Scrape]]:
     return sorted(found, key=lambda each: each[0])
 
 
-async def ring(evaluator: Evaluator, case: Case, parts: list[Part]) -> list[Alert]:
+async def firing(evaluator: Evaluator, case: Case, parts: list[Part]) -> list[Alert]:
     """Return the alerts that fire at the end of a series. Rules with a duration are evaluated at each step of it."""
     await evaluator.set_rule(case.name, case.expression, for_s=case.for_s, labels={})
     series = scrapes(parts)
@@ -34,7 +34,7 @@ async def ring(evaluator: Evaluator, case: Case, parts: list[Part]) -> list[Aler
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_alert_rings_on_its_series_and_not_on_its_neighbour(case):
-    rings = evaluated(lambda evaluator: ring(evaluator, case, case.rings))
-    assert [alert.labels.get("namespace", "g") for alert in rings] == ["g"]
-    assert evaluated(lambda evaluator: ring(evaluator, case, case.silent)) == []
+def test_an_alert_fires_on_its_series_and_not_on_its_neighbour(case):
+    fired = evaluated(lambda evaluator: firing(evaluator, case, case.fires))
+    assert [alert.labels.get("namespace", "g") for alert in fired] == ["g"]
+    assert evaluated(lambda evaluator: firing(evaluator, case, case.silent)) == []

