@@ -194,8 +194,8 @@ NAMED = {
             "test_a_refusal_of_google_is_not_tried_for_minutes",
         ): ["% of the traffic still goes to"],
         (
-            "tests/scripts/drift/test_drift.py",
-            "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
+            "tests/scripts/status/test_cloud_facts.py",
+            "test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record",
         ): ["The rollout of ... was interrupted"],
         (
             "tests/scripts/status/test_cloud_facts.py",

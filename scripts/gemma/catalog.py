@@ -73,7 +73,6 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         Entry(name="logs"),
         Entry(name="alerts"),
         Entry(name="restart"),
-        Entry(name="drift"),
         Entry(name="recover"),
         Entry(name="teardown"),
         Entry(name="agent"),

@@ -20,7 +20,6 @@ DRIVEN = {
     "recover": ("--stack", CLOUD_RUN, "--dry-run"),
     "smoke": ("--stack", CLOUD_RUN),
     "save_token": ("apiKey", "--stack", CLOUD_RUN, "--generate", "--secret", "own-key"),
-    "drift": ("--stack", CLOUD_RUN),
     "restart": ("--stack", CLOUD_RUN, "--dry-run"),
     "stage_model": (),
     "rollout": (),

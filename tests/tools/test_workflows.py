@@ -28,6 +28,7 @@ from tests.tools.ci_page import (
     page_calls,
     page_commands,
     page_files,
+    step_script,
 )
 
 ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHUB / "actions").glob("*/action.yml")}
@@ -115,6 +116,54 @@ def test_what_is_deployed_is_the_plan_of_the_same_run_which_was_approved():
     (run,) = [step for step in deploy["steps"] if "ci_deploy.sh" in step.get("run", "")]
     assert run["env"]["PLAN"] == upload["with"]["path"] == f"{download['with']['path']}/plan.json"
     assert set(triggers(WORKFLOWS["deploy.yml"])) == {"workflow_dispatch"}
+
+
+PULUMI = r"""#!/bin/sh
+case "$*" in
+    "stack ls"*) test -z "$BROKEN" && echo '[{"name": "organization/gemma-serving/a"}, {"name": "b"}, {"name": "of-a-person"}]' ;;
+    *"--stack $DIFFERS") echo "error: no changes were expected for refresh but changes were proposed"; exit 255 ;;
+    *"--stack $UNREADABLE") echo "error: no access"; exit 255 ;;
+    "refresh --preview-only --expect-no-changes --non-interactive --stack "*) echo ok ;;
+    *) exit 1 ;;
+esac
+"""
+GH = r"""#!/bin/sh
+if [ "$2" = list ]; then echo "$OPEN"; else for word in "$@"; do printf '%s\n' "$word"; done >>calls; fi
+"""
+
+
+def test_drift_keeps_one_issue_and_never_takes_what_could_not_be_read_for_none(tmp_path):
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name, text in {".venv/bin/pulumi": PULUMI, "gh": GH}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    for stack in ("a", "b", "never-deployed"):
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text("config: {}\n")
+
+    def run(**given):
+        (tmp_path / "calls").write_text("")
+        names = {"DIFFERS": "-", "UNREADABLE": "-", "OPEN": "", "BROKEN": ""}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_script("drift.yml", "Check")],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUN_URL": "https://run", **names, **given},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert "of-a-person" not in done.stdout
+        return done.returncode, (tmp_path / "calls").read_text()
+
+    assert run() == (0, "")
+    assert run(OPEN="7")[1].startswith("issue\nclose\n7\n")
+    code, created = run(DIFFERS="a", UNREADABLE="b")
+    assert (code, created.startswith("issue\ncreate\n--title\nDrift in deployed stacks\n--body\n<!--")) == (0, True)
+    assert "- `a` differs from its last deployment.\n- `b` could not be compared.\n" in created
+    assert "(https://run)" in created
+    assert run(UNREADABLE="a", OPEN="7")[1].startswith("issue\nedit\n7\n--body\n<!-- gemma-serving: drift -->\n")
+    assert run(BROKEN="1", OPEN="7") == (1, ""), "an issue stays open while the stacks cannot be listed"
 
 
 def test_no_text_of_an_event_or_an_input_becomes_a_command():

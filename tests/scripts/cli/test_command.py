@@ -22,7 +22,7 @@ from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "quality", "recover",
+    "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "logs", "new", "plan", "preview", "quality", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "published", "release")
@@ -190,7 +190,6 @@ STOPPABLE = [
     ("bench", "--stack", "l4-qat", "--out", "out"),
     ("connect", "--stack", "l4-qat"),
     ("doctor", "--stack", "l4-qat"),
-    ("drift", "--stack", "l4-qat"),
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
     ("quality", "--stack", "l4-qat"),
