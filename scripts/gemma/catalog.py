@@ -49,7 +49,6 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         Entry(name="up", module="scripts.gemma.up"),
         Entry(name="preview"),
         Entry(name="rollout"),
-        Entry(name="deploy"),
     ),
     "Use": (
         Entry(
@@ -83,7 +82,7 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
 NEVER_GUESSED: Final = frozenset(
-    {"up", "deploy", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
+    {"up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
 )
 """Commands that change something: their stack is always named."""
 

@@ -31,7 +31,6 @@ WITHOUT_CALLS = {
     "batch": "asks the server only, and its key as smoke does",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
-    "deploy": "runs pulumi and the other commands",
     "new": "writes settings",
     "plan": "asks Cloud Storage, which counts for the project of the bucket; tests/scripts/test_refreshed_prices.py has its subcommand prices",
     "preview": "runs pulumi and the planner",

@@ -22,7 +22,7 @@ from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "alerts", "batch", "bench", "capacity", "connect", "deploy", "doctor", "logs", "new", "plan", "preview", "quality", "recover",
+    "agent", "alerts", "batch", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "quality", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
 AUTHORS = ("demo", "docs", "published", "release")
@@ -208,7 +208,6 @@ WITHOUT_ENGINE = [
     ("batch", "requests.jsonl", "--stack", "l4-qat", "--output", "results.jsonl"),
     ("capacity", "v6e-4"),
     ("demo",),
-    ("deploy", "--stack", "l4-qat", "--out", "out"),
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
