@@ -45,14 +45,6 @@ def changes_of(
     return changes, unchanged if isinstance(unchanged, int) else 0, warnings
 
 
-def outputs_after(preview: Mapping[str, object], kind: str) -> Mapping[str, object]:
-    """Return the outputs of the first resource of a type after the steps of a preview, or nothing."""
-    states = [as_mapping(step.get("newState")) for step in steps_in(preview)]
-    return next(
-        (as_mapping(state.get("outputs")) for state in states if state.get("type") == kind), dict[str, object]()
-    )
-
-
 def _type(step: Mapping[str, object]) -> str:
     state = as_mapping(step.get("newState")) or as_mapping(step.get("oldState"))
     return str(state.get("type") or "")

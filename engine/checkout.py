@@ -1,4 +1,4 @@
-"""The checkout that is deployed, and a temporary checkout of another commit."""
+"""Git commands in the checkout, and a temporary checkout of another commit."""
 
 import contextlib
 import tarfile
@@ -12,16 +12,6 @@ from engine import runner
 from engine.children import ended, last_words
 
 _ARCHIVE_LIMIT_S: Final = 300.0
-
-
-def require_committed() -> str:
-    """Return the checked-out commit. Raises CommandRefusedError if a tracked file has uncommitted changes."""
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    if changed:
-        raise CommandRefusedError(
-            f"{changed.splitlines()[0].split()[-1]} has uncommitted changes, but a rollback deploys a commit. Commit them first."
-        )
-    return git("rev-parse", "HEAD")
 
 
 def git(*arguments: str) -> str:

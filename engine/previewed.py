@@ -1,7 +1,6 @@
 """Previews of the engine: resources that are declared but not in the state, and changes that a refresh would find."""
 
 import contextlib
-import subprocess
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final
@@ -38,17 +37,18 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
 
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
-    with _in_words(stack):
+    try:
         return preview(stack, *options)
+    except PreviewFailedError as failed:
+        error = failed.reasons[0].removeprefix("error:").strip()
+        if is_passphrase_error(error):
+            raise wrong_passphrase(stack) from None
+        raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
     """Return an engine preview in JSON. Raises PreviewFailedError with all errors."""
-    return read_preview(runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S))
-
-
-def read_preview(answer: "subprocess.CompletedProcess[str]") -> Mapping[str, object]:
-    """Return the preview that a command printed with `--json`. Raises PreviewFailedError if it failed or printed none."""
+    answer = runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     parsed = json_object(answer.stdout)
     if answer.returncode != 0 or not parsed:
         # With `--json` the errors are part of the output.
@@ -79,12 +79,6 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
     return [str(item.get("message") or "") for item in found if item.get("severity") == severity]
 
 
-def previewed_or_new(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview like `previewed`. A stack unknown to the backend is previewed as new, without writing to the backend."""
-    with _in_words(stack), selected_or_new(stack):
-        return preview(stack, *options)
-
-
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
     """Select a stack and yield whether the backend has it. With `create`, an unknown one is created in a temporary backend.
@@ -102,18 +96,6 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
         if made.returncode != 0:
             raise PreviewFailedError([runner.error_of(made)])
         yield False
-
-
-@contextlib.contextmanager
-def _in_words(stack: str) -> Generator[None]:
-    """Convert a failed preview into an error with the stack and the cause."""
-    try:
-        yield
-    except PreviewFailedError as failed:
-        error = failed.reasons[0].removeprefix("error:").strip()
-        if is_passphrase_error(error):
-            raise wrong_passphrase(stack) from None
-        raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 
 
 @contextlib.contextmanager

@@ -62,7 +62,6 @@ class PlannedStep(BaseModel):
     """Properties that force a replacement."""
     inputs: dict[str, str] = {}
     """Hash of each input's value."""
-    changes: tuple[ShownChange, ...] = ()
 
     @property
     def name(self) -> str:
@@ -81,11 +80,6 @@ class PlannedStep(BaseModel):
         return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
 
     @property
-    def is_disruptive(self) -> bool:
-        """True if it replaces or deletes the serving resource."""
-        return takes_server_away(self.op, self.type)
-
-    @property
     def digest(self) -> str:
         """Hash of the step's changes."""
         return _sha256([self.op, self.urn, self.changed, self.forced_by, self.inputs])
@@ -96,10 +90,16 @@ def takes_server_away(op: str, resource_type: str) -> bool:
     return resource_type in CAPACITY_TYPES and op not in _KEEPS
 
 
-def steps_of(preview: Mapping[str, object], secrets: Sequence[str] = ()) -> tuple[PlannedStep, ...]:
+def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
     """Return the steps of an engine preview in JSON with a change, sorted: independent resources come in any order."""
-    found = [_step(step, secrets) for step in steps_in(preview) if step.get("op") not in _QUIET]
+    found = [_step(step) for step in steps_in(preview) if step.get("op") not in _QUIET]
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
+
+
+def losses_in(preview: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the steps of an engine preview in JSON that replace or delete a resource: the operation and the URN."""
+    found = {f"{step.get('op')} {step.get('urn')}" for step in steps_in(preview) if step.get("op") not in _KEEPS}
+    return tuple(sorted(found))
 
 
 def differences(planned: Sequence[PlannedStep], now: Sequence[PlannedStep]) -> Sequence[str]:
@@ -136,7 +136,7 @@ def _difference(urn: str, was: Sequence[PlannedStep], is_now: Sequence[PlannedSt
     return f"`{urn}`: {words[0]} was planned with a different value of {', '.join(sorted(other))}"
 
 
-def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
+def _step(step: Mapping[str, object]) -> PlannedStep:
     new = as_mapping(as_mapping(step.get("newState")).get("inputs"))
     changed = tuple(sorted(map(str, as_sequence(step.get("diffReasons")))))
     return PlannedStep(
@@ -145,7 +145,6 @@ def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
         changed=changed,
         forced_by=tuple(sorted(map(str, as_sequence(step.get("replaceReasons"))))),
         inputs={key: _sha256(value) for key, value in new.items()},
-        changes=tuple(shown_changes(step, secrets)[0]),
     )
 
 

@@ -34,7 +34,6 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from localcloud.world.state import StateError, description
 from scripts.cli.command import _read as read_command
 from scripts.cli.command import run_command
-from scripts.preview import saved
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
 from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
@@ -86,25 +85,21 @@ NAMED = {
             "test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it",
         ): ["The request is kept in the state"],
         (
-            "tests/scripts/deploy/test_planned.py",
-            "test_a_plan_that_was_edited_is_refused",
-        ): ["was edited: its content does not match the id"],
+            "tests/scripts/preview/test_approved.py",
+            "test_what_was_not_approved_is_refused",
+        ): ["would do what the approved preview does not show: ... Nothing was deployed."],
         (
-            "tests/scripts/deploy/test_reach.py",
-            "test_a_tunnel_that_gcloud_refuses_rolls_nothing_back",
+            "tests/scripts/smoke/test_reach.py",
+            "test_a_tunnel_that_gcloud_refuses_is_unknown",
         ): ["before it opened: ... gcloud crashed (AttributeError)"],
         (
             "tests/agreement/test_federated_tunnel.py",
             "test_who_may_not_make_its_own_tokens_cannot_impersonate_itself",
         ): ["Failed to impersonate"],
         (
-            "tests/scripts/deploy/test_reach.py",
-            "test_a_caller_that_cloud_run_refuses_rolls_nothing_back",
+            "tests/scripts/smoke/test_reach.py",
+            "test_a_caller_that_cloud_run_refuses_is_unknown",
         ): ["Grant roles/run.invoker to the caller"],
-        (
-            "tests/scripts/deploy/test_deploy.py",
-            "test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_good_nor_bad",
-        ): ["Nothing was rolled back. The commit stays deployed"],
         (
             "tests/scripts/recover/test_rounds.py",
             "test_a_state_that_changed_meanwhile_is_not_overwritten",
@@ -190,8 +185,8 @@ NAMED = {
             "test_a_refusal_of_google_is_not_tried_for_minutes",
         ): ["% of the traffic still goes to"],
         (
-            "tests/scripts/drift/test_drift.py",
-            "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
+            "tests/scripts/status/test_cloud_facts.py",
+            "test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record",
         ): ["The rollout of ... was interrupted"],
         (
             "tests/scripts/status/test_cloud_facts.py",
@@ -265,12 +260,6 @@ def lock(pid, host):
 @produces("is locked ... Wait for it to finish, then retry.")
 def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
-
-
-@produces("does not match the current deployment steps: ... Nothing was deployed.")
-def plan_of_something_else(_tools):
-    plan = saved.SavedPlan.model_construct(id="plan-0", stack="dev")
-    return str(plan.refused("the image changed"))
 
 
 @produces("is locked ... If it is no longer running, run")

@@ -145,7 +145,7 @@ async def _preview(agent: AgentContext, context: Context[Any, Any], stack: str, 
     plan_id = agent.plan_store.keep(
         KeptPlan(
             identity=identity,
-            steps=steps_of(document, agent.secrets),
+            steps=steps_of(document),
             files=frozen.files,
             refresh=refresh,
             usd_per_hour=usd_per_hour,

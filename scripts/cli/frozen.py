@@ -48,8 +48,6 @@ class FrozenProject:
     """Hash of the names and versions of the installed packages. Their files are not copied."""
     files: Mapping[str, str]
     """The copied files: path in the project -> hash of the content."""
-    source: str
-    """Path in the project of the settings file that was copied."""
 
     @property
     def most_usd_per_hour(self) -> float:
@@ -93,17 +91,15 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
     return planned(to_deployment(settings, folder)).cost.usd_per_hour * instances
 
 
-def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenProject:
+def freeze(stack: str, into: Path) -> FrozenProject:
     """Copy the program, the stack's settings and the files they reference to an empty folder, and return the copy.
-
-    With `settings_of`, the stack gets the settings of that stack.
 
     Raises CommandRefusedError if the settings are missing or invalid, or reference a file outside the project.
     """
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
-    source = root / f"Pulumi.{settings_of or stack}.yaml"
+    source = root / name
     if not source.is_file():
-        raise CommandRefusedError(f"{source.name} not found. Pass a stack that has a settings file.")
+        raise CommandRefusedError(f"{name} not found. Pass a stack that has a settings file.")
     copied = {name: _copy(source, into / name)}
     settings = stack_settings(stack, folder=into)
     program = {str(path.relative_to(root)): _copy(path, into / path.relative_to(root)) for path in _program(root)}
@@ -125,12 +121,7 @@ def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenP
         program_hash=_hash(program),
         settings_hash=_hash(copied),
         packages_hash=_joined(_packages(root)),
-        files={
-            **program,
-            **{path: content for path, content in copied.items() if path != name},
-            source.name: copied[name],
-        },
-        source=source.name,
+        files={**program, **copied},
     )
 
 
@@ -152,18 +143,18 @@ def settings_inputs(stack: str, root: Path) -> tuple[object, Mapping[str, str]]:
 
 
 @contextmanager
-def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[FrozenProject]:
+def frozen_here(stack: str) -> Generator[FrozenProject]:
     """Work in a private copy of this checkout. The current folder is the copy, which is deleted at the end."""
     remove_left_folders()
     with absolute_backend(), private_folder() as folder:
-        frozen = freeze(stack, folder, settings_of=settings_of)
+        frozen = freeze(stack, folder)
         with chdir(frozen.folder):
             yield frozen
 
 
 def _live(frozen: FrozenProject, root: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the project files that a new copy would contain, and whether a large one is identified by its size and time."""
-    source = root / frozen.source
+    source = root / f"Pulumi.{frozen.stack}.yaml"
     if source.is_file():
         yield source, False
     yield from ((path, False) for path in _program(root))

@@ -1,4 +1,4 @@
-"""GitHub comments and issues that are updated in place. A marker in the text identifies them."""
+"""GitHub comments that are updated in place. A marker in the text identifies them."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -29,36 +29,18 @@ class GitHubRepository:
         Raises ScriptError with GitHub's message.
         """
         comments = f"issues/{pull_request}/comments"
-        for item in self._all(comments, {}):
+        for item in self._all(comments):
             if _begins(item, marker):
                 self._send("PATCH", f"issues/comments/{item['id']}", {"body": body})
                 return "updated"
         self._send("POST", comments, {"body": body})
         return "created"
 
-    def upsert_issue(self, marker: str, title: str, body: str | None) -> str:
-        """Create or update the single open issue with the marker. Without a body, close it.
-
-        Return "created", "updated", "closed" or "not needed". Raises ScriptError with GitHub's message.
-        """
-        found = next((item for item in self._all("issues", {"state": "open"}) if _begins(item, marker)), None)
-        if body is None:
-            if found is None:
-                return "not needed"
-            self._send("POST", f"issues/{found['number']}/comments", {"body": "The latest run found no difference."})
-            self._send("PATCH", f"issues/{found['number']}", {"state": "closed", "state_reason": "completed"})
-            return "closed"
-        if found is not None:
-            self._send("PATCH", f"issues/{found['number']}", {"title": title, "body": body})
-            return "updated"
-        self._send("POST", "issues", {"title": title, "body": body})
-        return "created"
-
-    def _all(self, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, object]]:
+    def _all(self, path: str) -> Iterator[Mapping[str, object]]:
         """Yield the items of a list, page by page."""
         page = 1
         while True:
-            found = self._send("GET", path, query={**query, "per_page": str(_PAGE), "page": str(page)})
+            found = self._send("GET", path, query={"per_page": str(_PAGE), "page": str(page)})
             items = cast("list[Mapping[str, object]]", found)
             yield from items
             if len(items) < _PAGE:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
 from engine.deployment import parse_deployment
@@ -65,10 +64,10 @@ def plan_id_of(identity: PlanIdentity, steps: Sequence[PlannedStep], *, refresh:
     return f"plan-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]}"
 
 
-def identity_of(frozen: FrozenProject, *, must_exist: bool = True) -> PlanIdentity:
+def identity_of(frozen: FrozenProject) -> PlanIdentity:
     """Return the current identity of a plan of this copy.
 
-    Raises CommandRefusedError if the stack must exist but does not, and ScriptError if the state cannot be read.
+    Raises CommandRefusedError if the stack does not exist, and ScriptError if the state cannot be read.
     """
     return PlanIdentity(
         stack=frozen.stack,
@@ -77,20 +76,15 @@ def identity_of(frozen: FrozenProject, *, must_exist: bool = True) -> PlanIdenti
         settings=frozen.settings_hash,
         packages=frozen.packages_hash,
         backend=_backend(),
-        state=_state(frozen.stack, must_exist=must_exist),
+        state=_state(frozen.stack),
         image=frozen.settings.image.digest,
     )
 
 
-def _state(stack: str, *, must_exist: bool) -> str:
-    try:
-        text = runner.query(["stack", "export", "--stack", stack])
-    except CommandRefusedError:
-        if must_exist:
-            raise
-        return ""
+def _state(stack: str) -> str:
+    text = runner.query(["stack", "export", "--stack", stack])
     deployment = parse_deployment(stack, text)
-    # An empty stack counts as missing, because a deployment that creates the stack can still be refused.
+    # A run that was refused leaves an empty stack.
     if not deployment.resources and not deployment.pending:
         return ""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -49,7 +49,6 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         Entry(name="up", module="scripts.gemma.up"),
         Entry(name="preview"),
         Entry(name="rollout"),
-        Entry(name="deploy"),
     ),
     "Use": (
         Entry(
@@ -71,7 +70,6 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
         Entry(name="logs"),
         Entry(name="alerts"),
         Entry(name="restart"),
-        Entry(name="drift"),
         Entry(name="recover"),
         Entry(name="teardown"),
         Entry(name="agent"),
@@ -82,7 +80,7 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
 NEVER_GUESSED: Final = frozenset(
-    {"up", "deploy", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
+    {"up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
 )
 """Commands that change something: their stack is always named."""
 

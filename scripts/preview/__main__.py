@@ -3,7 +3,6 @@
   python -m scripts.preview run --out DIR --base main
   python -m scripts.preview comment --from DIR --pull-request N
   python -m scripts.preview plans --out FILE
-  python -m scripts.preview save --stack NAME --out plan.json
 
 Planning needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.
@@ -17,7 +16,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.cli.options import JsonSwitch, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +61,6 @@ class PlansOptions:
     """Options of `plans`."""
 
     out: Annotated[Path, Option("File for the plans.", metavar="FILE")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavePlanOptions:
-    """Options of `save`."""
-
-    stack: StackName
-    out: Annotated[Path, Option("File for the plan.", metavar="FILE")]
-    settings_of: Annotated[
-        str | None,
-        Option("Use this stack's settings under the name of --stack (preview environment).", metavar="NAME"),
-    ] = None
-    refresh: Annotated[bool, Option("Refresh from Google first, to find drift; the deployment does the same.")] = False
-    as_json: JsonSwitch = False
 
 
 def _run(options: RunOptions) -> ExitCode:
@@ -136,24 +121,6 @@ def _plans(options: PlansOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _save(options: SavePlanOptions) -> ExitCode:
-    """Save the planned steps of `up` for one stack as a plan file.
-
-    `python -m scripts.deploy --plan` deploys the file. Nothing is deployed here, and
-    read access is sufficient. Prints the steps, the cost and the findings as
-    Markdown.
-    """
-    from scripts.cli.summary import write_summary
-    from scripts.preview.saved import make_plan, write_plan
-    from scripts.preview.saved_markdown import plan_markdown
-
-    plan = make_plan(options.stack, settings_of=options.settings_of, refresh=options.refresh)
-    write_plan(options.out, plan)
-    write_summary(plan_markdown(plan))
-    print(plan.model_dump_json() + "\n" if options.as_json else plan_markdown(plan), end="")
-    return ExitCode.DONE
-
-
 COMMAND: Final = Command(
     name="preview",
     help=__doc__,
@@ -162,9 +129,6 @@ COMMAND: Final = Command(
     subcommands=(
         Command(
             name="run", help=_run.__doc__, options=RunOptions, run=_run, after_interrupt="Finished previews are stored."
-        ),
-        Command(
-            name="save", help=_save.__doc__, options=SavePlanOptions, run=_save, after_interrupt="No plan was saved."
         ),
         Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
         Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),

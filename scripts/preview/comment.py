@@ -120,7 +120,7 @@ def _section(verdict: StackVerdict) -> _Section:
     lines += _changes(difference)
     lines += _findings("New findings", difference.new_findings)
     lines += _gone(difference.gone_findings)
-    details = [*_all_flags(difference), *_engine(verdict.preview)]
+    details = [*_all_flags(difference), *engine_preview(verdict.preview)]
     return _Section(stack=verdict.stack, lines=tuple(lines), details=tuple(details))
 
 
@@ -187,7 +187,7 @@ def _all_flags(difference: StackDifference) -> Iterator[str]:
     yield from ("", "</details>", "")
 
 
-def _engine(preview: StackPreview | None) -> Iterator[str]:
+def engine_preview(preview: StackPreview | None) -> Iterator[str]:
     """Yield the engine's preview of a stack, folded."""
     if preview is None or preview.skipped:
         return

@@ -18,11 +18,13 @@ class StackPreview(BaseModel):
     `new_stack`: the stack is not in the backend, so the engine had no state to compare with. `without_secrets`: every secret was a stand-in.
     `against_base`: `changes` are the differences between a new deployment of this checkout and one of the base. `base_error` is the reason if
     the base could not be previewed; `changes` are then a whole deployment. `skipped`: plan and settings are the base's, so the engine did not run.
+    `losses`: operation and URN of each step that replaces or deletes a resource.
     """
 
     model_config = ConfigDict(frozen=True)
     stack: str
     changes: tuple[ResourceChange, ...] = ()
+    losses: tuple[str, ...] = ()
     unchanged: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None

@@ -12,6 +12,7 @@ from contracts.masking import masked
 from engine import runner
 from engine.changes import changes_of
 from engine.previewed import PreviewFailedError, preview, selected_or_new
+from engine.steps import losses_in
 from scripts.cli.command import say
 from scripts.cli.frozen import frozen_here
 from scripts.cli.hidden import environment_secrets
@@ -92,8 +93,10 @@ def _changes(kind: StackPreview, *, create: bool, base: Base | None) -> dict[str
         except ScriptError as error:
             fields["base_error"] = masked(str(error))
             say("preview", f"{stack} of the base failed: {fields['base_error']}")
-    changes, unchanged, warnings = changes_of(document, environment_secrets())
-    return {**fields, "changes": changes, "unchanged": unchanged, "warnings": warnings}
+    secrets = environment_secrets()
+    changes, unchanged, found = changes_of(document, secrets)
+    warnings = tuple(masked(warning, secrets) for warning in found)
+    return {**fields, "changes": changes, "losses": losses_in(document), "unchanged": unchanged, "warnings": warnings}
 
 
 def _previewed(stack: str, *, create: bool, hide: bool) -> tuple[Mapping[str, object], bool]:

@@ -148,7 +148,7 @@ class StackVerdict:
         if after is None or after.error is not None:
             return
         if before is None:
-            yield f"After the merge, {code(f'python -m scripts.deploy --stack {self.stack}')} or the `deploy` workflow creates it."
+            yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
         elif not self.blocked:
             yield from self._effect(after)
             yield from self._zones(before, after)

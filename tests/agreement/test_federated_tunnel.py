@@ -23,7 +23,7 @@ __all__ = ["node"]
 
 CI_DEPLOY = "ci-deploy@local-project.iam.gserviceaccount.com"
 TOKEN_URL = f"https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{CI_DEPLOY}:generateAccessToken"
-(STEP,) = (step for step in WORKFLOWS["deploy.yml"]["jobs"]["deploy"]["steps"] if step.get("name") == "Deploy")
+(STEP,) = (step for step in WORKFLOWS["deploy.yml"]["jobs"]["deploy"]["steps"] if step.get("name") == "Smoke")
 (AUTH,) = (step for step in WORKFLOWS["deploy.yml"]["jobs"]["deploy"]["steps"] if step.get("name") == "Authenticate")
 
 
@@ -59,8 +59,8 @@ def job(node, tmp_path, monkeypatch):
     return node
 
 
-def deploy_step(monkeypatch):
-    """Set the variables of the Deploy step that gcloud reads."""
+def smoke_step(monkeypatch):
+    """Set the variables of the Smoke step that gcloud reads."""
     assert gcloud_login.IMPERSONATED in STEP["env"]
     for name, value in STEP["env"].items():
         if name.startswith("CLOUDSDK_"):
@@ -86,13 +86,13 @@ def test_an_instance_refuses_it_in_other_words(job, monkeypatch):
 
 
 def test_who_may_not_make_its_own_tokens_cannot_impersonate_itself(job, monkeypatch):
-    deploy_step(monkeypatch)
+    smoke_step(monkeypatch)
     with pytest.raises(CommandError, match="Failed to impersonate"):
         log_in()
 
 
-def test_the_deploy_step_opens_the_tunnel_with_the_rights_of_the_page(job, monkeypatch):
-    deploy_step(monkeypatch)
+def test_the_smoke_step_opens_the_tunnel_with_the_rights_of_the_page(job, monkeypatch):
+    smoke_step(monkeypatch)
     assert own_roles("ci-deploy") == {"roles/iam.serviceAccountTokenCreator"}
     for role in own_roles("ci-deploy"):
         grant(job, f"/iam/v1/{PROJECT}/serviceAccounts/{CI_DEPLOY}", role, member=f"serviceAccount:{CI_DEPLOY}")
@@ -100,8 +100,8 @@ def test_the_deploy_step_opens_the_tunnel_with_the_rights_of_the_page(job, monke
 
 
 def test_every_step_that_opens_a_tunnel_impersonates():
-    """The commands that open one, where a job has authenticated: the smoke checks, the benchmark, and what runs them."""
-    opening = ("ci_deploy.sh", "scripts.deploy", "scripts.smoke", "scripts.bench", "scripts.connect", "scripts.rollout")
+    """The commands that open one, where a job has authenticated: the smoke checks, the benchmark and others."""
+    opening = ("scripts.smoke", "scripts.bench", "scripts.connect", "scripts.rollout")
     found = {
         (name, step["name"]): gcloud_login.IMPERSONATED in step.get("env", {})
         for name, flow in WORKFLOWS.items()
@@ -110,7 +110,7 @@ def test_every_step_that_opens_a_tunnel_impersonates():
         for step in job.get("steps", ())
         if any(command in step.get("run", "") for command in opening)
     }
-    assert found == {("deploy.yml", "Deploy"): True}
+    assert found == {("deploy.yml", "Smoke"): True}
 
 
 def test_a_command_of_the_local_cloud_inherits_no_real_credential():

@@ -1,4 +1,4 @@
-"""A deployment with the real CLI: a commit that passes is kept, one that fails is rolled back, and what changed by hand is found."""
+"""The workflows with the real CLI: what was approved is deployed, what was not is refused, and what changed by hand is found."""
 
 import json
 import subprocess
@@ -6,7 +6,9 @@ import subprocess
 import pytest
 import requests
 
-from tests.engine.accounts import acting_as, add_bindings, post, set_up
+from tests.engine.accounts import acting_as, post, set_up
+from tests.engine.conftest import LIMIT_S
+from tests.tools.ci_page import step_script
 
 STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
@@ -43,10 +45,6 @@ def change(workspace, old, new):
     return lambda: path.write_text(text)
 
 
-def good_commit(workspace):
-    return workspace.pulumi("stack", "tag", "get", "gemma-serving:good-commit", "--stack", STACK).out.strip()
-
-
 @pytest.fixture(scope="module")
 def accounts(workspace):
     """The accounts of docs/ci-accounts.md, by their names."""
@@ -54,69 +52,56 @@ def accounts(workspace):
     return dict(zip(names, set_up(workspace, *names), strict=True))
 
 
+def preview_of_workflow(workspace, account):
+    """Run the job `preview` of deploy.yml."""
+    with acting_as(workspace, account) as job:
+        done = workspace.run("scripts/preview/ci_plan.sh", "results/preview", environment={**job, "STACK": STACK})
+    return done.out
+
+
+def up_of_workflow(workspace, account, **options):
+    """Run the step `Deploy` of deploy.yml."""
+    with acting_as(workspace, account) as job:
+        command = ("bash", "-e", "-c", step_script("deploy.yml", "Deploy"))
+        return workspace.run(*command, environment={**job, "STACK": STACK}, limit_s=DEPLOY_LIMIT_S, **options)
+
+
 @pytest.fixture(scope="module")
 def deployed(workspace, accounts):
-    """The stack with an API key, deployed by its first commit, by the account of the workflow."""
+    """The stack with an API key, deployed by its first commit, by the accounts of the workflow."""
     (workspace.folder / "project" / ".gitignore").write_text(".venv\n__pycache__/\nout*/\nresults/\n.work/\n")
     git(workspace, "init", "--quiet")
     workspace.pulumi("stack", "init", STACK)
     workspace.script("save_token", "apiKey", "--stack", STACK, "--generate")
     first = commit(workspace, "one")
-    with acting_as(workspace, accounts["ci-deploy"]) as job:
-        step = {"STACK": STACK, "BENCH": "false"}
-        workspace.run("scripts/deploy/ci_deploy.sh", "out-1", environment={**job, **step}, limit_s=DEPLOY_LIMIT_S)
-    report = json.loads((workspace.folder / "project" / "out-1" / "deploy.json").read_text())
-    assert report["outcome"] == "deployed"
-    assert report["commit"] == first
+    shown = preview_of_workflow(workspace, accounts["ci-plan"])
+    assert "requests TPU capacity" in shown
+    assert "Replaces or deletes" not in shown
+    up_of_workflow(workspace, accounts["ci-deploy"])
     return first
 
 
-def test_a_commit_that_passes_is_kept_as_the_last_good_one(workspace, deployed):
-    assert good_commit(workspace) == deployed
+def test_what_was_approved_is_deployed_and_answers(workspace, deployed, accounts):
+    results = workspace.folder / "project" / "results" / "deploy"
+    assert " created" in (results / "up.txt").read_text()
+    with acting_as(workspace, accounts["ci-deploy"]) as job:
+        workspace.run(
+            "bash", "-e", "-c", step_script("deploy.yml", "Smoke"), environment={**job, "STACK": STACK}, limit_s=LIMIT_S
+        )
 
 
-@pytest.mark.long
-def test_a_tunnel_that_gcloud_refuses_keeps_the_commit_and_rolls_nothing_back(workspace, deployed, tmp_path):
-    """The credential of a job on GitHub, without the variable with which deploy.yml makes gcloud impersonate the account."""
-    account = "ci-deploy@local-project.iam.gserviceaccount.com"
-    url = f"https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
-    credentials = tmp_path / "gha-creds-1.json"
-    credentials.write_text(json.dumps({"type": "external_account", "service_account_impersonation_url": url}))
-    reads_project = {"role": "roles/compute.viewer", "members": [f"serviceAccount:{account}"]}
-    add_bindings(workspace, [reads_project])
-    unverified = commit(workspace, "not verified")
-    found = workspace.script(
-        "deploy",
-        *("--stack", STACK, "--no-bench", "--out", "out-unverified", "--json"),
-        environment={"CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE": str(credentials)},
-        expect=1,
-        limit_s=DEPLOY_LIMIT_S,
-    )
-    assert (found.json["outcome"], found.json["commit"]) == ("not verified", unverified)
-    assert "before it opened" in found.err
-    assert "ERROR: gcloud crashed (AttributeError)" in found.err
-    assert f"`git checkout {deployed}`" in found.json["reason"]
-    assert good_commit(workspace) == deployed
-
-
-@pytest.mark.long
-def test_a_failed_check_brings_the_last_good_commit_back(workspace, deployed):
-    """The new length is deployed and serves; the threshold that nothing meets fails the smoke checks."""
-    served = workspace.served_length(STACK)
-    change(workspace, f"maxModelLen: {served}", f"maxModelLen: {served // 2}")
-    change(workspace, "config:\n", "config:\n  gemma-serving:smoke: { minDecodeTokPerS: 100000000 }\n")
-    second = commit(workspace, "two")
-    failed = workspace.script(
-        "deploy", "--stack", STACK, "--no-bench", "--out", "out-2", "--json", expect=1, limit_s=DEPLOY_LIMIT_S
-    )
-    assert failed.json["outcome"] == "rolled back"
-    assert failed.json["commit"] == second
-    assert failed.json["rolled_back_to"] == deployed
-    assert "cannot restore released TPU capacity" in failed.err
-    assert workspace.served_length(STACK) == served
-    assert good_commit(workspace) == deployed
-    assert len(git(workspace, "worktree", "list").splitlines()) == 1
-    assert (workspace.folder / "project" / "out-2" / "smoke-rolled-back.xml").is_file()
+def test_a_replacement_that_was_not_approved_is_refused_and_nothing_is_deployed(workspace, deployed, accounts):
+    assert "0 resources will change" in preview_of_workflow(workspace, accounts["ci-plan"])
+    before = workspace.state(STACK)
+    restore = change(workspace, "zones: [us-east5-a, ", "allowReplaceActive: true\n    zones: [")
+    refused = up_of_workflow(workspace, accounts["ci-deploy"], expect=2)
+    shown = preview_of_workflow(workspace, accounts["ci-plan"])
+    restore()
+    assert "$gcp-tpu:index:QueuedResource::" in refused.err
+    assert "replace urn:pulumi:" in refused.err
+    assert "Nothing was deployed." in refused.err
+    assert workspace.state(STACK) == before
+    assert "- `replace urn:pulumi:" in shown
 
 
 EDITS = {
@@ -170,7 +155,7 @@ def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_chang
         )
         restore()
         assert (refused.code != 0, "tpu.nodes.update" in refused.text) == (True, True), refused.text
-        assert "No drift found" in workspace.script("drift", "--stack", STACK, environment=reader).out
+        assert drift(workspace, tmp_path, environment=reader) == []
 
 
 def test_the_account_that_deploys_grants_what_the_stack_did_and_not_itself_more(workspace, deployed, accounts):
@@ -190,8 +175,20 @@ def test_the_account_that_deploys_grants_what_the_stack_did_and_not_itself_more(
         assert requests.post(f"{url}:setIamPolicy", json=body, headers=headers, timeout=20).status_code == 403
 
 
-def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
-    assert "No drift found" in workspace.script("drift", "--stack", STACK).out
+def drift(workspace, folder, environment=None):
+    """Run the step of drift.yml, and return the calls of a `gh` that knows no issue."""
+    (folder / "gh").write_text('#!/bin/sh\ntest "$2" = list || printf "%s\\n" "$@" END >>"$CALLS"\n')
+    (folder / "gh").chmod(0o755)
+    calls = folder / "calls"
+    calls.write_text("")
+    path = {"PATH": f"{folder}:{workspace.environment['PATH']}", "CALLS": str(calls), "RUN_URL": "https://run"}
+    command = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_script("drift.yml", "Check"))
+    print(workspace.run(*command, environment={**(environment or {}), **path}).text)
+    return calls.read_text().split("END\n")[:-1]
+
+
+def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed, tmp_path):
+    assert drift(workspace, tmp_path) == []
     listed = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in ZONES]
     (node,) = [node for found in listed for node in found.get("nodes", [])]
     patched = requests.patch(
@@ -203,14 +200,10 @@ def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
     patched.raise_for_status()
     workspace.advance(600)
     before = workspace.state(STACK)
-    found = workspace.script("drift", "--stack", STACK, expect=1)
-    assert "is changed: `labels`" in found.out
+    (issue,) = drift(workspace, tmp_path)
+    assert issue.startswith("issue\ncreate\n")
+    assert f"- `{STACK}` differs from its last deployment." in issue
     assert workspace.state(STACK) == before
-
-
-@pytest.mark.long
-def test_a_stack_that_was_never_deployed_is_no_drift(workspace):
-    assert "No drift found" in workspace.script("drift", "--stack", "tpu-v6e4").out
 
 
 def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed, accounts):
@@ -221,8 +214,3 @@ def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed, accounts):
     with acting_as(workspace, accounts["ci-teardown"]) as job:
         workspace.run(script, "out-3/receipt.json", environment={**job, "STACK": STACK, "CONFIRM": STACK})
     assert json.loads((workspace.folder / "project" / "out-3" / "receipt.json").read_text())["clean"] is True
-
-
-def test_a_closed_pull_request_without_a_preview_environment_has_nothing_to_take_down(workspace):
-    done = workspace.run("scripts/teardown/ci_teardown.sh", "out-4/receipt.json", environment={"PULL_REQUEST": "7"})
-    assert "The pull request has no preview environment." in done.out

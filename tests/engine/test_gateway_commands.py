@@ -138,7 +138,7 @@ def test_each_command_works_or_names_the_backends(workspace, started, subtests):
         with subtests.test(name):
             refused = workspace.script(name, "--stack", GATEWAY, *words, expect=2)
             assert "Pass --stack tpu-a or --stack tpu-b, one backend after another." in refused.err
-    for name in ("logs", "doctor", "recover", "drift"):
+    for name in ("logs", "doctor", "recover"):
         with subtests.test(name):
             workspace.script(name, "--stack", GATEWAY, *(["--dry-run"] if name == "recover" else []))
 

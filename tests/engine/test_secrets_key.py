@@ -57,7 +57,7 @@ def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_se
     text = path.read_text()
     assert (key_of("a"), CANARY in text) == (KEY, False)
 
-    # A preview environment: the settings under another name. The engine does not read the provider of a new stack from them.
+    # The settings under another name. The engine does not read the provider of a new stack from them.
     shutil.copyfile(path, tmp_path / "Pulumi.pr-1.yaml")
     blind = run(monkeypatch, decrypts, "stack", "init", "pr-1")
     assert (blind.returncode != 0, "passphrase must be set" in blind.stderr) == (True, True), blind.stderr

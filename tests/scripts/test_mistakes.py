@@ -58,7 +58,7 @@ COMMAND_LINES = (
     typed("connect tpu-v6e1", "tpu-v6e1 is not a command", "To select a stack, pass --stack tpu-v6e1. See --help."),
     typed("status tpu-v6e1", "tpu-v6e1 is not expected", "To select a stack, pass --stack tpu-v6e1. See --help."),
     typed("bench comapre a b", "comapre is not a command", "Did you mean compare? See --help."),
-    typed("preview show", "show is not a command", "Commands: run, save, plans, comment. See --help."),
+    typed("preview show", "show is not a command", "Commands: run, plans, comment. See --help."),
     typed("logs", "--stack", "See --help."),
     typed("logs --stack", "--stack has no value", "See --help."),
     typed("smoke", "No server selected", "Pass --stack NAME, or --url URL and --model ID."),

@@ -83,3 +83,10 @@ def bucket_roles(account):
         if command[:3] == ["storage", "buckets", "add-iam-policy-binding"] and f":{account}@" in options["member"]:
             found.setdefault(command[3], set()).add(options["role"])
     return found
+
+
+def step_script(workflow, step):
+    """Return the script of a workflow's step, by its name."""
+    steps = [each for job in WORKFLOWS[workflow]["jobs"].values() for each in job.get("steps", ())]
+    (found,) = [each["run"] for each in steps if each.get("name") == step]
+    return found

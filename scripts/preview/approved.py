@@ -1,0 +1,147 @@
+"""Preview a stack for an approval, then deploy what that preview shows, for deploy.yml.
+
+  python -m scripts.preview.approved --stack NAME --out results/preview
+  python -m scripts.preview.approved --stack NAME --approved results/preview --out results/deploy
+
+The first command prints what `pulumi up` would do, and stores it. The second previews the stack again, and refuses if `up` would replace or
+delete a resource that the approved preview does not show (exit code 2, nothing deployed). It stores the output of `up`, masked, as `up.txt`, and
+the command that deletes the stack as `teardown.txt`.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+from pydantic import ValidationError
+
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.exit_codes import ExitCode
+from contracts.masking import masked
+from engine import runner
+from engine.children import ended, last_words
+from scripts.cli.command import Command, run_command
+from scripts.cli.hidden import environment_secrets
+from scripts.cli.markdown import code, fenced, plain
+from scripts.cli.options import Option, StackName
+from scripts.cli.settings import registry_host, stack_settings
+from scripts.preview.comment import engine_preview
+from scripts.preview.headline import headline
+from scripts.preview.report import StackPreview
+from scripts.preview.run import preview_stacks
+from stacks.loading import is_gateway_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovedOptions:
+    """Options of the command."""
+
+    stack: StackName
+    out: Annotated[Path, Option("Folder for the output.", metavar="DIR")]
+    approved: Annotated[
+        Path | None, Option("Deploy what the preview in this folder shows. Default: preview only.", metavar="DIR")
+    ] = None
+
+
+def _run(options: ApprovedOptions) -> ExitCode:
+    if options.approved is not None:
+        return _deploy(options.stack, options.approved, options.out)
+    print("\n".join(_shown(_previewed(options.stack, options.out))))
+    return ExitCode.DONE
+
+
+def _previewed(stack: str, out: Path) -> StackPreview:
+    (found,) = preview_stacks([stack], out, create=False)
+    if found.error is not None:
+        raise ScriptError(f"The preview of stack {stack} failed. Nothing was deployed. {found.error}")
+    return found
+
+
+def _shown(preview: StackPreview) -> Iterator[str]:
+    """Yield the preview as Markdown: effect, price, losses, warnings and each change."""
+    yield from (f"### {plain(headline(preview.stack, preview.changes))}", "", f"{_price(preview)}, at list prices.", "")
+    if preview.losses:
+        yield from ("**Replaces or deletes:**", "", *(f"- {code(loss)}" for loss in preview.losses), "")
+    for warning in preview.warnings:
+        yield from fenced(warning)
+    yield from engine_preview(preview)
+
+
+def _price(preview: StackPreview) -> str:
+    return (
+        "price unknown" if preview.usd_per_hour is None else f"${preview.usd_per_hour:,.2f} per hour for each instance"
+    )
+
+
+def _deploy(stack: str, approved: Path, out: Path) -> ExitCode:
+    shown = _approved(approved / f"{stack}.json", stack)
+    with TemporaryDirectory() as folder:
+        now = _previewed(stack, Path(folder))
+    unseen = [loss for loss in now.losses if loss not in shown.losses]
+    if unseen:
+        raise CommandRefusedError(
+            f"`pulumi up` would do what the approved preview does not show: {'; '.join(unseen)}. Nothing was deployed. "
+            "Run all jobs of the workflow again, and review the new preview."
+        )
+    _log_in_to_registry(stack)
+    after = f"Stack {stack} may run ({_price(now)}). To delete it, run `python -m scripts.teardown --stack {stack}`."
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "teardown.txt").write_text(f"{after}\n", encoding="utf-8")
+    exit_code = _up(stack, out / "up.txt")
+    if exit_code != 0:
+        raise ScriptError(f"`pulumi up` {runner.ending(exit_code)}. {after}")
+    return ExitCode.DONE
+
+
+def _approved(path: Path, stack: str) -> StackPreview:
+    try:
+        found = StackPreview.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        raise CommandRefusedError(f"{path} is not a preview of stack {stack}. Nothing was deployed.") from None
+    if found.stack != stack or found.error is not None or found.skipped:
+        raise CommandRefusedError(f"{path} shows no changes of stack {stack}. Nothing was deployed.")
+    return found
+
+
+def _log_in_to_registry(stack: str) -> None:
+    """Configure Docker with gcloud's login, if the stack builds its image. Raises ScriptError with gcloud's last line."""
+    if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
+        return
+    settings = stack_settings(stack)
+    if settings.image.build_context is not None:
+        words = ["gcloud", "auth", "configure-docker", registry_host(settings), "--quiet"]
+        try:
+            done = ended(words)
+        except OSError as error:
+            raise ScriptError(f"Cannot run `{' '.join(words)}`: {error.strerror}. Install gcloud.") from None
+        if done.returncode != 0:
+            raise ScriptError(f"`{' '.join(words)}` failed: {last_words(done)}")
+
+
+def _up(stack: str, path: Path) -> int:
+    """Run `pulumi up`. Print its output without secrets, and store it. Return its exit code."""
+    secrets = environment_secrets()
+    with path.open("w", encoding="utf-8") as stored:
+
+        def keep(line: str) -> None:
+            text = masked(line, secrets)
+            print(text, end="", flush=True)
+            stored.write(text)
+
+        words = ("up", "--yes", "--skip-preview", "--suppress-outputs", "--stack", stack)
+        return runner.attended(*words, on_line=keep)[0]
+
+
+COMMAND: Final = Command(
+    name="preview.approved",
+    help=__doc__,
+    options=ApprovedOptions,
+    run=_run,
+    after_interrupt="Run all jobs of the workflow again to continue an interrupted `up`.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))
