@@ -1,6 +1,6 @@
 """Build a Go program from its modules, once per content and user, with progress for a user who waits.
 
-The evaluator of alerts, the Pulumi engine and the tools for its languages are built with it.
+The evaluator of the tests of alerts, the Pulumi engine and the tools for its languages are built with it.
 """
 
 import contextlib
