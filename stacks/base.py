@@ -31,7 +31,7 @@ from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import watch_for_bucket
-from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
+from stacks.project.propagation import NewGrants, require_enabled, require_resource_manager, wait_for_google
 from stacks.scope import STACK, ServerScope
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
@@ -156,7 +156,7 @@ class Foundation:
     """Resources that the server of either target needs."""
 
     options: pulumi.ResourceOptions
-    """Options for a component: the explicit provider, with the APIs as dependencies."""
+    """Options for a component: the explicit provider."""
     identity: RuntimeIdentity
     serving: Serving
     bucket: ModelBucket | None
@@ -183,8 +183,9 @@ def lay_foundation(
         before_change: called once the project can be read, before any change.
     """
     settings, names = context.settings, context.names
-    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
     scope = context.scope
+    require_enabled(settings.project, apis_of(settings), scope)
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
     provider = gcp.Provider(
         scope.named("gcp"),
         project=settings.project,
@@ -195,8 +196,7 @@ def lay_foundation(
     require_resource_manager(settings.project, provider, scope)
     before_change()
     new_grants = wait_for_google(project=settings.project, scope=scope)
-    enabled = enable_apis(settings.project, apis_of(settings), provider, scope)
-    options = scope.with_options(pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled))
+    options = scope.with_options(pulumi.ResourceOptions(providers={"gcp": provider}))
     identity = RuntimeIdentity(
         scope.named("server"),
         RuntimeIdentityArgs(
@@ -276,24 +276,6 @@ def _pinned_weights(settings: Settings) -> Mapping[str, str]:
 def _offline(context: Context) -> Mapping[str, str]:
     """Return the variable that keeps a server with staged parts from asking the hub for them; empty if it needs the hub, or has no parts."""
     return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
-
-
-def enable_apis(
-    project: str, apis: Sequence[str], provider: gcp.Provider, scope: ServerScope = STACK
-) -> list[pulumi.Resource]:
-    """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
-    return [
-        gcp.projects.Service(
-            scope.named(api),
-            gcp.projects.ServiceArgs(
-                project=project,
-                service=f"{api}.googleapis.com",
-                disable_on_destroy=False,
-            ),
-            opts=scope.with_options(pulumi.ResourceOptions(provider=provider)),
-        )
-        for api in apis
-    ]
 
 
 def _bucket(

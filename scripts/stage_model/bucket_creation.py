@@ -23,12 +23,10 @@ _TARGETS: Final = (
     "**:Provider::gcp",
     "**:index:ModelBucket::models",
     "**$gcp:storage/bucket:Bucket::models",
-    "**gcp:projects/service:Service::*",
 )
 _CREATED_TYPES: Final = frozenset(
     {
         BUCKET_TYPE,
-        "gcp:projects/service:Service",
         "gemma-serving:index:ModelBucket",
         "pulumi:providers:gcp",
         "pulumi:pulumi:Stack",

@@ -453,7 +453,6 @@ def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_ove
     assert capacity["api"] == "compute-engine"
     assert capacity["runtimeVersion"] == BOOT_IMAGES["v6e"]
     assert recorder.all("routerNat:RouterNat")
-    assert all("tpu.googleapis.com" not in str(service.inputs) for service in recorder.all("projects/service:Service"))
     roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
     assert roles == {*tpu.tunnel_roles("compute-engine", "os-login"), "roles/iam.serviceAccountUser"}
     assert "roles/tpu.admin" not in roles
