@@ -220,6 +220,7 @@ def lay_foundation(
             labels=settings.labels,
             readers=readers,
             build_context=settings.image.build_context,
+            others_pull_upstream=context.needs_hub and settings.tpu is not None,
             upstream_account=None
             if settings.docker_hub is None
             else UpstreamAccount(username=settings.docker_hub.username, token_secret=settings.docker_hub.token_secret),

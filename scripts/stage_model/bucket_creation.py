@@ -21,13 +21,11 @@ from stacks.settings import Settings
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
     "**:Provider::gcp",
-    "**:index:ModelBucket::models",
-    "**$gcp:storage/bucket:Bucket::models",
+    "**gcp:storage/bucket:Bucket::models",
 )
 _CREATED_TYPES: Final = frozenset(
     {
         BUCKET_TYPE,
-        "gemma-serving:index:ModelBucket",
         "pulumi:providers:gcp",
         "pulumi:pulumi:Stack",
     }
