@@ -24,6 +24,7 @@ from engine.children import ended
 from engine.stack import stack_outputs
 from scripts.cli.command import Command, run_command
 from scripts.cli.settings import stack_settings
+from stacks.apis import apis_of
 
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
@@ -211,17 +212,17 @@ def _script(demo: Demo, script: str, *arguments: str) -> str:
 
 
 def _prepare(demo: Demo, *, with_chips: bool) -> str:
-    """Do the owner's part of docs/get-started.md: enable the first APIs, and request quota if the stack needs more."""
-    apis = [f"{api}.googleapis.com" for api in ("serviceusage", "cloudresourcemanager", "cloudquotas")]
+    """Do the owner's part of docs/get-started.md: enable the APIs, and request quota if the stack needs more."""
+    apis = [f"{api}.googleapis.com" for api in (*apis_of(stack_settings(demo.stack)), "cloudquotas")]
     project = f"--project={os.environ['GOOGLE_CLOUD_PROJECT']}"
     demo.call("enable", ["gcloud", "services", "enable", *apis, project])
     if not with_chips:
-        return "first APIs enabled, existing quota is sufficient"
+        return "APIs enabled, existing quota is sufficient"
     request = ["gcloud", "beta", "quotas", "preferences", "create", project, "--service=tpu.googleapis.com"]
     request += [f"--quota-id={_QUOTA}", f"--preferred-value={_CHIPS}", "--email=me@example.com"]
     for zone in _FLEX_START_ZONES:
         demo.call("quota", [*request, f"--dimensions=zone={zone}"])
-    return f"first APIs enabled, {_CHIPS} chips granted in each zone"
+    return f"APIs enabled, {_CHIPS} chips granted in each zone"
 
 
 def _init(demo: Demo, *, with_token: bool) -> str:

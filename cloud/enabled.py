@@ -1,13 +1,19 @@
-"""Enabled APIs of a project, from Service Usage, which works in every project."""
+"""Enabled APIs of a project, from Service Usage, and the wait for one that was just enabled."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 from urllib.parse import urlencode
 
-from cloud.google_api import GoogleApi, answer_of
-from contracts.answers import Answer
+from cloud.clock import WaitClock
+from cloud.google_api import GoogleApi, GoogleListError, answer_of, connect, enable_command, lookup
+from contracts.answers import Answer, Unknown
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 
 SERVICE_USAGE = "serviceusage"
+START_LIMIT_S: Final = 300.0
+"""Maximum wait for an API that Service Usage reports as enabled but that responds as if it were off; Google documents "a few minutes"."""
+PAUSE_S: Final = 10.0
 
 
 def enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> Answer[frozenset[str]]:
@@ -26,3 +32,41 @@ def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> f
     services = map(as_mapping, as_sequence(answer.get("services")))
     on = (str(service.get("name")) for service in services if service.get("state") == "ENABLED")
     return frozenset(name.rpartition("/")[2].removesuffix(".googleapis.com") for name in on)
+
+
+def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None]) -> None:
+    """Raise CommandRefusedError, with the command that enables them, if APIs that a stack uses are off.
+
+    If Service Usage rejects the call or is off itself, that is unknown: it is reported with `say` and blocks nothing.
+    """
+    try:
+        enabled = read_enabled_apis(connect(project), project, apis)
+    except (GoogleListError, ScriptError) as error:
+        command = enable_command(project, [SERVICE_USAGE, *apis])
+        say(
+            f"Could not check which APIs are enabled in project {project}: {str(error).rstrip('.')}. If one is off, run `{command}`."
+        )
+        return
+    off = [api for api in apis if api not in enabled]
+    if off:
+        raise CommandRefusedError(
+            f"Project {project} lacks {len(off)} APIs that this stack uses. Run `{enable_command(project, off)}`, then the same command again."
+        )
+
+
+def await_api(
+    google: GoogleApi, api: str, path: str, *, say: Callable[[str], None], clock: WaitClock | None = None
+) -> None:
+    """Wait up to START_LIMIT_S while Google responds to a read of `path` that the API is off, although it was just enabled. Raises ScriptError."""
+    clock = clock or WaitClock()
+    end_s = clock.now_s() + START_LIMIT_S
+    is_said = False
+    while isinstance(answer := lookup(google, api, path), Unknown) and answer.cause == "api off":
+        if clock.now_s() >= end_s:
+            raise ScriptError(
+                f"{answer.why}. It still was after {START_LIMIT_S:.0f} s. Run the same command again later."
+            )
+        if not is_said:
+            say(f"waiting up to {START_LIMIT_S:.0f} s for {api}.googleapis.com (recently enabled)")
+        is_said = True
+        clock.sleep(PAUSE_S)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, cast
 
 from cloud.clock import WaitClock
-from cloud.enabled import enabled_apis
+from cloud.enabled import PAUSE_S, START_LIMIT_S, enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_command
 from cloud.grants import Accounts, PolicyHolder, grants_in
@@ -39,9 +39,6 @@ from contracts.parallel import each
 READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
-START_LIMIT_S: Final = 300.0
-"""Timeout for APIs that Service Usage reports as enabled but that respond as if they were off; Google documents "a few minutes"."""
-_PAUSE_S: Final = 10.0
 _SETTLE_S: Final = 30.0
 """Delay after which the lists of such an API are read once more, because the first ones may be incomplete (ledger
 `enabled-api-lists-late`)."""
@@ -171,7 +168,7 @@ class _ListReader:
             if off and not self._has_time(late):
                 break
             settled = not off
-            self.clock.sleep(_SETTLE_S if settled else _PAUSE_S)
+            self.clock.sleep(_SETTLE_S if settled else PAUSE_S)
             numbers = [number for number, read in enumerate(reads) if read.service in late]
             again = each([tasks[number] for number in numbers], workers=CONNECTIONS)
             for number, read in zip(numbers, again, strict=True):

@@ -40,7 +40,7 @@ class ModelBucketArgs:
     """Keep the bucket when the stack is destroyed. A label records that."""
 
 
-class ModelBucket(pulumi.ComponentResource):
+class ModelBucket:
     """The bucket, a grant per reader to read its objects, and a grant per archiver to write one folder.
 
     An existing bucket is never changed or deleted. Only the grants on it belong to the stack.
@@ -50,9 +50,7 @@ class ModelBucket(pulumi.ComponentResource):
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("gemma-serving:index:ModelBucket", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
-        self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, child).name
+        self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, opts).name
         self.grants = [
             gcp.storage.BucketIAMMember(
                 f"{name}-{reader}",
@@ -61,17 +59,16 @@ class ModelBucket(pulumi.ComponentResource):
                     role="roles/storage.objectViewer",
                     member=member,
                 ),
-                opts=child,
+                opts=opts,
             )
             for reader, member in args.readers.items()
         ]
         self.grants += [
-            self._archiver(f"{name}-{each}-archive", member, args, child) for each, member in args.archivers.items()
+            self._archiver(f"{name}-{each}-archive", member, args, opts) for each, member in args.archivers.items()
         ]
-        self.register_outputs({"bucket": self.bucket})
 
     def _archiver(
-        self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, child: pulumi.ResourceOptions
+        self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, opts: pulumi.ResourceOptions | None
     ) -> gcp.storage.BucketIAMMember:
         """Grant access to the objects of one folder. Conditions name an object projects/_/buckets/BUCKET/objects/NAME."""
 
@@ -88,11 +85,11 @@ class ModelBucket(pulumi.ComponentResource):
                 member=member,
                 condition=self.bucket.apply(folder),
             ),
-            opts=child,
+            opts=opts,
         )
 
     @staticmethod
-    def _own(name: str, args: ModelBucketArgs, child: pulumi.ResourceOptions) -> gcp.storage.Bucket:
+    def _own(name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None) -> gcp.storage.Bucket:
         return gcp.storage.Bucket(
             name,
             gcp.storage.BucketArgs(
@@ -113,7 +110,7 @@ class ModelBucket(pulumi.ComponentResource):
                 },
             ),
             opts=pulumi.ResourceOptions.merge(
-                child, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
+                opts, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
             ),
         )
 

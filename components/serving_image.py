@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pulumi
 
 from components import gcp
 from contracts.labels import Ownership
+
+_DOCKER_HUB: Final = "docker.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,8 @@ class ServingImageArgs:
     project: str
     locations: Sequence[str]
     """Regions in which the server may start, first choice first. Each start pulls several GiB, preferably from its own region. Each region
-    gets a repository, but a built image is stored in the first region only. Changing the first region replaces the first repository."""
+    gets a repository, but a built image is stored in the first region only, as is one that other regions pull from Docker Hub.
+    Changing the first region replaces the first repository."""
     repository_id: str
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""
@@ -37,6 +41,9 @@ class ServingImageArgs:
     """IAM members that can pull the image, by a short name."""
     upstream_account: UpstreamAccount | None = None
     """Account used by Artifact Registry to pull from Docker Hub. None: no account."""
+    others_pull_upstream: bool = False
+    """Machines outside the first region pull from Docker Hub, through the Cloud NAT that they have for the weights. Not with an account:
+    its token stays in Secret Manager."""
     build_context: str | None = None
     """Folder with a Dockerfile based on the build argument BASE_IMAGE. None: the upstream image is used directly."""
 
@@ -51,7 +58,7 @@ class ServingImage(pulumi.ComponentResource):
     ref: pulumi.Output[str]
     """HOST/PROJECT/REPOSITORY/NAME@sha256:... in the first region."""
     repositories: Mapping[str, pulumi.Output[str]]
-    """HOST/PROJECT/REPOSITORY of each region that has the image."""
+    """HOST/PROJECT/REPOSITORY, or Docker Hub's host, from which each region pulls the image."""
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -65,10 +72,13 @@ class ServingImage(pulumi.ComponentResource):
         access = [] if account is None else [_upstream_grant(account, args.project, child)]
         self._options = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=access))
         self.grants, repositories = [], dict[str, pulumi.Output[str]]()
-        for location in (first,) if building else args.locations:
+        upstream = args.others_pull_upstream and account is None and not building
+        for location in (first,) if building or upstream else args.locations:
             # The first region is not part of its names. The others are, so another order creates no duplicate names.
             suffix = f"-{location}" if location in others else ""
             repositories[location] = self._repository(name, suffix, location, args, child)
+        if upstream:
+            repositories |= dict.fromkeys(others, pulumi.Output.from_input(_DOCKER_HUB))
         self.repositories = repositories
         if building:
             self.ref = self._built(

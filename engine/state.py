@@ -32,7 +32,6 @@ _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
 _QUEUED: Final = "gcp-tpu:"
-_ENABLED_API: Final = "gcp:projects/service:"
 _APIS: Final[Mapping[str, str]] = {
     "gcp:cloudrunv2/": "run",
     "gcp:compute/": "compute",
@@ -41,6 +40,7 @@ _APIS: Final[Mapping[str, str]] = {
     "gcp:storage/": "storage",
     "gcp:serviceaccount/": "iam",
     "gcp:projects/iAMMember:": "cloudresourcemanager",
+    "gcp:monitoring/": "monitoring",
 }
 """API of a resource by the prefix of its type."""
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
@@ -82,10 +82,7 @@ class StackState:
     @property
     def apis(self) -> frozenset[str]:
         """APIs of its resources, by the first part of their service name."""
-        items = (*self.resources, *self.pending)
-        named = {_inputs(item).get("service") for item in items if str(item.get("type")).startswith(_ENABLED_API)}
-        enabled = {str(name).removesuffix(".googleapis.com") for name in named if name}
-        return frozenset(enabled | {api for item in items for api in _apis(item)})
+        return frozenset(api for item in (*self.resources, *self.pending) for api in _apis(item))
 
     @property
     def buckets(self) -> Sequence[str]:

@@ -31,7 +31,7 @@ from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
 from stacks.project.bucket_conflict import watch_for_bucket
-from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
+from stacks.project.propagation import NewGrants, require_enabled, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
@@ -154,7 +154,7 @@ class Foundation:
     """Resources that the server of either target needs."""
 
     options: pulumi.ResourceOptions
-    """Options for a component: the explicit provider, with the APIs as dependencies."""
+    """Options for a component: the explicit provider."""
     identity: RuntimeIdentity
     serving: Serving
     bucket: ModelBucket | None
@@ -181,6 +181,7 @@ def lay_foundation(
         before_change: called once the project can be read, before any change.
     """
     settings, names = context.settings, context.names
+    require_enabled(settings.project, apis_of(settings))
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
     provider = gcp.Provider(
         "gcp",
@@ -191,8 +192,7 @@ def lay_foundation(
     require_resource_manager(settings.project, provider)
     before_change()
     new_grants = wait_for_google(project=settings.project)
-    enabled = enable_apis(settings.project, apis_of(settings), provider)
-    options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
+    options = pulumi.ResourceOptions(providers={"gcp": provider})
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(
@@ -216,6 +216,7 @@ def lay_foundation(
             labels=settings.labels,
             readers=readers,
             build_context=settings.image.build_context,
+            others_pull_upstream=context.needs_hub and settings.tpu is not None,
             upstream_account=None
             if settings.docker_hub is None
             else UpstreamAccount(username=settings.docker_hub.username, token_secret=settings.docker_hub.token_secret),
@@ -272,22 +273,6 @@ def _pinned_weights(settings: Settings) -> Mapping[str, str]:
 def _offline(context: Context) -> Mapping[str, str]:
     """Return the variable that keeps a server with staged parts from asking the hub for them; empty if it needs the hub, or has no parts."""
     return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
-
-
-def enable_apis(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
-    """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
-    return [
-        gcp.projects.Service(
-            api,
-            gcp.projects.ServiceArgs(
-                project=project,
-                service=f"{api}.googleapis.com",
-                disable_on_destroy=False,
-            ),
-            opts=pulumi.ResourceOptions(provider=provider),
-        )
-        for api in apis
-    ]
 
 
 def _bucket(

@@ -27,13 +27,13 @@ from planning.question.features import served_features
 from planning.question.vllm_args import given_options
 from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
-from stacks.base import PORT, enable_apis
+from stacks.base import PORT
 from stacks.bound_hooks import bind_types
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
-from stacks.project.propagation import require_resource_manager, wait_for_google
+from stacks.project.propagation import require_enabled, require_resource_manager, wait_for_google
 from stacks.settings import GatewayStack
 
 
@@ -117,11 +117,11 @@ def _text(outputs: Mapping[str, object], key: str) -> str:
 def _lay_foundation(gateway: _Gateway) -> _Foundation:
     settings, names, ownership = gateway.settings, gateway.names, gateway.ownership
     project, region = settings.project, settings.gateway.region
+    require_enabled(project, GATEWAY_APIS)
     provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
     require_resource_manager(project, provider)
     wait_for_google(project=project)
-    enabled = enable_apis(project, GATEWAY_APIS, provider)
-    options = pulumi.ResourceOptions(providers={"gcp": provider}, depends_on=enabled)
+    options = pulumi.ResourceOptions(providers={"gcp": provider})
     identity = RuntimeIdentity(
         "gateway",
         RuntimeIdentityArgs(project=project, account_id=names.account_id, ownership=ownership, program="Gateway"),

@@ -19,6 +19,7 @@ from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import BlockedError, require_unblocked, to_deployment, today
 from stacks.preview_lines import preview_lines
+from stacks.project.former_state import FormerStateError, require_current_state
 from stacks.project.other_stacks import OtherStackError
 from stacks.project.propagation import ProjectNotReadyError
 from stacks.settings import Settings
@@ -30,6 +31,7 @@ UserError = (
     NamingError,
     BlockedError,
     ProjectNotReadyError,
+    FormerStateError,
     OtherStackError,
     ServiceNotReadError,
     RunsNotKeptError,
@@ -41,6 +43,7 @@ def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     _check_name(stack)  # before the settings, which such a stack rarely has
+    require_current_state(stack)
     if loading.is_gateway(get_config_env()):
         from stacks import gateway  # noqa: PLC0415 - other stacks need none of its modules
 

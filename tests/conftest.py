@@ -73,8 +73,9 @@ def ownership():
 @pytest.fixture
 def declare(monkeypatch):
     """Run a function that declares components; returns what was declared and the resolved value of the output that it returned."""
-    # Mocks run no hooks; this one call to Google comes before the first resource.
+    # Mocks run no hooks; these calls to Google come before the first resource.
     monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: None)
+    monkeypatch.setattr("stacks.project.propagation.require_apis", lambda *_, **__: None)
 
     def run(program):
         asyncio.set_event_loop(asyncio.new_event_loop())

@@ -340,13 +340,11 @@ def grants_of_a_deleted_account(tools):
     return "\n".join(spoken)
 
 
-@produces("The Cloud Resource Manager API is off in project")
-def first_api_off(tools):
-    def refuse(*_arguments):
-        raise RuntimeError("Cloud Resource Manager API has not been used in project 2 before")
-
-    tools.patch.setattr("components.gcp.get_project", refuse)
-    return refusal(lambda: propagation.require_resource_manager("p", None), propagation.ProjectNotReadyError)
+@produces("APIs that this stack uses. Run")
+def apis_off(tools):
+    tools.patch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset())
+    tools.patch.setattr("cloud.enabled.connect", lambda *_: None)
+    return refusal(lambda: propagation.require_enabled("p", ["run"]), propagation.ProjectNotReadyError)
 
 
 @produces("No zone granted ... All capacity requests were deleted.", "quota: request an increase of the quota above")

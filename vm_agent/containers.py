@@ -56,7 +56,7 @@ DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
 LIMITED = re.compile(r"\btoomanyrequests\b|\b429\b|\b502\b", re.IGNORECASE)
 """Docker's messages for a registry, or its upstream, that is over a limit."""
 UPSTREAM_ADVICE = (
-    " Artifact Registry returns this error if Docker Hub rejects its pull. If the limit for pulls without an account is exhausted, "
+    " Docker Hub rejected the pull, or Artifact Registry's. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
 
@@ -146,7 +146,7 @@ def pull(
 
 def pull_problem(image: str, said: str) -> str:
     """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected Artifact Registry's pull."""
-    limited = LIMITED.search(said) and "-docker.pkg.dev/" in image
+    limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
 

@@ -42,41 +42,6 @@ class IAMMember(GoogleResource):
 
 
 @input_type
-class ServiceArgs:
-    """Inputs of `gcp:projects/service:Service`."""
-
-    service: pulumi.Input[str] = pulumi.property("service")
-    check_if_service_has_usage_on_destroy: pulumi.Input[bool] | None = pulumi.property(
-        "checkIfServiceHasUsageOnDestroy", default=None
-    )
-    deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
-    disable_dependent_services: pulumi.Input[bool] | None = pulumi.property("disableDependentServices", default=None)
-    disable_on_destroy: pulumi.Input[bool] | None = pulumi.property("disableOnDestroy", default=None)
-    project: pulumi.Input[str] | None = pulumi.property("project", default=None)
-
-
-class Service(GoogleResource):
-    """The provider's `gcp:projects/service:Service`."""
-
-    check_if_service_has_usage_on_destroy: pulumi.Output[bool | None] = pulumi.property(
-        "checkIfServiceHasUsageOnDestroy"
-    )
-    deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
-    disable_dependent_services: pulumi.Output[bool | None] = pulumi.property("disableDependentServices")
-    disable_on_destroy: pulumi.Output[bool | None] = pulumi.property("disableOnDestroy")
-    project: pulumi.Output[str] = pulumi.property("project")
-    service: pulumi.Output[str] = pulumi.property("service")
-
-    def __init__(self, resource_name: str, args: ServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(
-            "gcp:projects/service:Service",
-            resource_name,
-            args,
-            opts,
-        )
-
-
-@input_type
 class ServiceIdentityArgs:
     """Inputs of `gcp:projects/serviceIdentity:ServiceIdentity`."""
 

@@ -20,12 +20,13 @@ from planning.memory.parts import parts_bytes
 from planning.memory.speculation import drafter_bytes
 from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES
+from planning.question.resolved import Resolved
 from planning.question.types import WATCHED_PLATFORMS, BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
 IMAGE_GIB: Final = 8.4
-"""A vLLM image in the repository of each region: 6 to 9 GB compressed (Docker Hub, vllm/vllm-openai and vllm/vllm-tpu tags); the upper end."""
+"""A vLLM image in a repository: 6 to 9 GB compressed (Docker Hub, vllm/vllm-openai and vllm/vllm-tpu tags); the upper end."""
 BYTES_PER_STREAMED_TOKEN: Final = 256
 """A chunk of vLLM's stream has one token of about 4 bytes in about 250 bytes of JSON: id, object, created, model, choices."""
 CLOUD_RUN_LINGER_S: Final = 900
@@ -169,7 +170,7 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
 def _nat(subject: Subject) -> Iterator[BillPart]:
     """Yield Cloud NAT: a machine without an external address uses it for the hub and docker's package; Google's APIs do not need it."""
     resolved = subject.resolved
-    run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub" or any(hub_files(resolved))
+    run, from_hub = resolved.deployment.cloud_run, _is_from_hub(resolved)
     installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
     if not installs and not (from_hub and (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc))):
         return
@@ -180,6 +181,18 @@ def _nat(subject: Subject) -> Iterator[BillPart]:
         return
     gib = to_gib(drafter_bytes(resolved)) + (subject.memory.checkpoint_gib if resolved.weights_mode == "hub" else 0)
     yield _part("Cloud NAT, weights from the hub", gib, "GiB", "start", book.price("nat_usd_per_gib"))
+    if _others_pull_upstream(resolved):
+        name = f"Cloud NAT, image outside {regions_of(resolved)[0]}"
+        yield _part(name, IMAGE_GIB, "GiB", "start", book.price("nat_usd_per_gib"))
+
+
+def _is_from_hub(resolved: Resolved) -> bool:
+    return resolved.weights_mode == "hub" or any(hub_files(resolved))
+
+
+def _others_pull_upstream(resolved: Resolved) -> bool:
+    """Return whether machines outside the first region pull the image from Docker Hub (components.serving_image) through the stack's Cloud NAT."""
+    return resolved.is_tpu and _is_from_hub(resolved) and len(regions_of(resolved)) > 1
 
 
 def _stored(subject: Subject) -> Iterator[BillPart]:
@@ -196,7 +209,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
             price, region = max(away, key=lambda one: one[0].usd)
             yield _part(f"weights from {home} to {region}", gib, "GiB", "start", price)
     image_gib = IMAGE_GIB + (gib if resolved.weights_mode == "image" else 0)
-    copies = max(len(regions), 1)
+    copies = 1 if _others_pull_upstream(resolved) else max(len(regions), 1)
     name = f"image repository, {copies} regions" if copies > 1 else "image repository"
     yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
     if keeps_graphs(resolved):

@@ -29,13 +29,8 @@ _ACCESS = ("getIamPolicy", "setIamPolicy")
 
 COMMON: Sequence[RolePermissions] = (
     RolePermissions(
-        "roles/serviceusage.serviceUsageAdmin",
-        (
-            "serviceusage.services.enable",
-            "serviceusage.services.get",
-            "serviceusage.services.use",
-            "serviceusage.quotas.get",
-        ),
+        "roles/serviceusage.serviceUsageConsumer",
+        ("serviceusage.services.get", "serviceusage.services.use", "serviceusage.quotas.get"),
     ),
     _of("roles/resourcemanager.projectIamAdmin", "resourcemanager.projects", "get", *_ACCESS),
     _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", "create", "get", "update", "delete"),

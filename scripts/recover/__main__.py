@@ -136,8 +136,8 @@ def _show(recovery: "Recovery") -> None:
         print(f"recover: {stack}: {text}")
     if recovery.unknown:
         print(
-            f"recover: {stack}: could not check {len(recovery.unknown)} resources because their APIs are off. `pulumi up` enables the APIs. "
-            "If it fails because a resource already exists, run recover again."
+            f"recover: {stack}: could not check {len(recovery.unknown)} resources because their APIs are off. "
+            "`pulumi up` prints the command that enables them. If it fails because a resource already exists, run recover again."
         )
     again = f"Resolve the problems above, then run `python -m scripts.recover --stack {stack}` again."
     next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again

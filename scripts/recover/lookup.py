@@ -209,19 +209,6 @@ def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
             return search.whose(_looked_up(answer, name), name=f"gs://{name}", resource_id=name)
 
 
-def _service(search: Search, _urn: str, inputs: Json) -> Found:
-    """Look up an API. An enabled API belongs to the project and stays enabled, so it counts as owned."""
-    name = _filled("projects/{project}/services/{service}", inputs)
-    found = _filled("{project}/{service}", inputs)
-    answer = search.get("serviceusage", f"v1/{name}")
-    match answer:
-        case Present(value=body):
-            enabled = body.get("state") == "ENABLED"
-            return Found(owner=Owner.OWNED if enabled else Owner.MISSING, name=name, id=found)
-        case Absent() | Unknown():
-            return not_found(answer, name)
-
-
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
     router = _filled("projects/{project}/regions/{region}/routers/{router}", inputs)
     name = f"{router}/nats/{inputs['name']}"
@@ -367,7 +354,6 @@ def _in_zone(search: Search, name: str) -> Json | None:
 _MEMBER: Final = ("role", "member")
 
 KINDS: Final[Mapping[str, AdoptableKind]] = {
-    "gcp:projects/service:Service": AdoptableKind("API", ("project", "service"), _service),
     **{type_: AdoptableKind(kind.kind, kind.needs, _named(kind)) for type_, kind in BY_TYPE.items()},
     "gcp:storage/bucket:Bucket": AdoptableKind(BUCKET, ("name",), _bucket),
     "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", ("project", "region", "name", "router"), _nat),

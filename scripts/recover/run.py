@@ -87,7 +87,7 @@ class Recovery:
     open: tuple[str, ...] = field(default=())
     """Candidates that could not be checked, one sentence each."""
     unknown: tuple[Examined, ...] = ()
-    """Declared resources whose API is off. `pulumi up` enables the API and fails for a resource that already exists."""
+    """Declared resources whose API is off."""
 
     @property
     def clean(self) -> bool:

@@ -21,6 +21,7 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.settings import stack_settings
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
+from stacks.settings import Settings
 
 _LEAST_KEY_CHARACTERS: Final = 16
 _GENERATED_BYTES: Final = 32
@@ -59,6 +60,8 @@ def _save(options: SaveOptions) -> ExitCode:
     kind, stack = options.key, options.stack
     if options.generate and kind is not API_KEY:
         raise CommandRefusedError(f"--generate supports only apiKey. Get a {kind.what} from its issuer.")
+    if options.secret is not None:
+        _require_apis(stack_settings(stack))
     value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
     if options.secret is None:
@@ -78,6 +81,20 @@ def _save(options: SaveOptions) -> ExitCode:
         how = "encrypted in" if options.secret is None else "in Secret Manager as"
         say("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: pulumi up --stack {stack}")
     return ExitCode.DONE
+
+
+def _require_apis(settings: Settings) -> None:
+    """Raise CommandRefusedError if an API of the stack is off, and wait for Secret Manager if it was just enabled."""
+    from cloud.enabled import await_api, require_apis
+    from cloud.google_api import connect
+    from stacks.apis import apis_of
+
+    def report(text: str) -> None:
+        say("save_token", text)
+
+    project = settings.project
+    require_apis(project, apis_of(settings), say=report)
+    await_api(connect(project), "secretmanager", f"v1/projects/{project}/secrets?pageSize=1", say=report)
 
 
 def _to_secret_manager(secret: str, stack: str, value: str) -> str:

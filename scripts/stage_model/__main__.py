@@ -144,8 +144,11 @@ class _Staged:
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
+    from cloud.enabled import await_api, require_apis
+    from cloud.google_api import connect
     from cloud.staging.bucket import WeightsBucket
     from scripts.cli.transfer import Transfer, overwrite_line
+    from stacks.apis import apis_of
     from stacks.parts import parts_of
 
     stack, settings = options.stack, stack_settings(options.stack)
@@ -160,22 +163,28 @@ def _stage_model(options: StageOptions) -> ExitCode:
         raise CommandRefusedError(
             f"bucket.prefix has no folder for the weights. Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
+    require_apis(settings.project, apis_of(settings), say=_say)
     jobs = [_job(options, settings), *(_part_job(part, options, settings) for part in parts_of(settings))]
     for job in jobs:
         job.announce()
     name = settings.bucket_name(stack)
     if settings.bucket.existing is None:
         _require_bucket(options, settings)
+    await_api(connect(settings.project), "storage", f"storage/v1/b/{name}/o?maxResults=1", say=_say)
     target = WeightsBucket(name, settings.project)
     through_parts = sum(job.size_bytes for job in jobs if job.has_parts)
     if settings.bucket.existing is not None and through_parts:
         _report_soft_delete(target, through_parts / _GIB, settings.bucket.region)
     overwrite = overwrite_line if sys.stderr.isatty() else None
-    with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
+    with Transfer(_say, overwrite=overwrite) as transfer:
         staged = [_Staged(job=job, outcome=job.run(target, transfer)) for job in jobs]
     _record(options, settings, staged)
     _show(options, settings, staged, bucket=name)
     return ExitCode.DONE
+
+
+def _say(text: str) -> None:
+    say("stage_model", text)
 
 
 def _record(options: StageOptions, settings: "Settings", staged: "Sequence[_Staged]") -> None:
@@ -462,7 +471,7 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
             past_dead_locks(
                 stack,
                 lambda: bucket_creation.create_bucket(frozen, after_failure=after_failure),
-                report=lambda text: say("stage_model", text),
+                report=_say,
             )
         finally:
             for sentence in frozen.bring_back_engine_lines(project_folder()):

@@ -21,15 +21,11 @@ from stacks.settings import Settings
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
     "**:Provider::gcp",
-    "**:index:ModelBucket::models",
-    "**$gcp:storage/bucket:Bucket::models",
-    "**gcp:projects/service:Service::*",
+    "**gcp:storage/bucket:Bucket::models",
 )
 _CREATED_TYPES: Final = frozenset(
     {
         BUCKET_TYPE,
-        "gcp:projects/service:Service",
-        "gemma-serving:index:ModelBucket",
         "pulumi:providers:gcp",
         "pulumi:pulumi:Stack",
     }

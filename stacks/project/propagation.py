@@ -1,4 +1,4 @@
-"""Wait until recent changes at Google take effect: enabled APIs, new accounts and new grants.
+"""Require the APIs of a stack, and wait until recent changes at Google take effect: enabled APIs, new accounts and new grants.
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do: a resource that
@@ -9,15 +9,17 @@ the code that relies on them retries on its own (`stacks.project.late_grants`, t
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 import pulumi
 
+from cloud.enabled import require_apis
 from cloud.google_calls import GoogleCallError
 from components import gcp
+from contracts.errors import CommandRefusedError
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
 from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
@@ -49,7 +51,6 @@ _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re
 _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
 """Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet."""
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
-_API_TYPE: Final = "gcp:projects/service:Service"
 _WATCHING_TYPES: Final = "gcp:monitoring/"
 WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
@@ -63,24 +64,46 @@ class ProjectNotReadyError(ValueError):
     """The project is not ready for a deployment. The message names the command that fixes it."""
 
 
+def require_enabled(project: str, apis: Sequence[str]) -> None:
+    """Raise ProjectNotReadyError if APIs of the stack are off. A preview only warns: it changes nothing, and works in a new project."""
+    try:
+        require_apis(project, apis, say=pulumi.log.info)
+    except CommandRefusedError as error:
+        if not pulumi.runtime.is_dry_run():
+            raise ProjectNotReadyError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
+        pulumi.log.warn(f"`pulumi up` will refuse: {error}")
+
+
 def require_resource_manager(project: str, provider: gcp.Provider) -> None:
-    """Raise ProjectNotReadyError if Cloud Resource Manager is off or denies access. The provider reads the project through it before anything else."""
+    """Wait for Cloud Resource Manager. Raises ProjectNotReadyError if it stays off or denies access.
+
+    The provider reads the project through it before anything else. A preview needs no such read, so it does not wait.
+    """
+    end_s, is_said = monotonic() + real_s(LIMIT_S), False
+    while (error := _refusal(project, provider)) is not None and _DISABLED.search(error):
+        if pulumi.runtime.is_dry_run():
+            return
+        if monotonic() > end_s:
+            break
+        if not is_said:
+            pulumi.log.info(f"Waiting up to {LIMIT_S / 60:.0f} min for Cloud Resource Manager API to become available.")
+        is_said = True
+        sleep(real_s(_FIRST_PAUSE_S))
+    if error is not None:
+        hint = doctor_hint(pulumi.get_stack())
+        raise ProjectNotReadyError(f"Cannot read project {project}: {error.strip().rstrip('.')}. {hint}")
+
+
+def _refusal(project: str, provider: gcp.Provider) -> str | None:
+    """Return Google's refusal to read a project, or None if it can be read. Raises the SDK's exception for any other failure."""
     try:
         gcp.get_project(project, provider)
     except Exception as error:
         # The SDK raises plain exceptions for invokes.
-        hint = doctor_hint(pulumi.get_stack())
-        if "Cloud Resource Manager API has not been used" not in str(error):
-            if _REFUSED.search(str(error)) is None:
-                raise
-            raise ProjectNotReadyError(
-                f"Cannot read project {project}: {str(error).strip().rstrip('.')}. {hint}"
-            ) from None
-        raise ProjectNotReadyError(
-            f"The Cloud Resource Manager API is off in project {project} or was just enabled, and every deployment needs it. Run "
-            f"`gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project {project}`, "
-            f"wait two minutes, then retry. {hint}"
-        ) from None
+        if _REFUSED.search(str(error)) is None and _DISABLED.search(str(error)) is None:
+            raise
+        return str(error)
+    return None
 
 
 def real_s(seconds: float) -> float:
@@ -151,23 +174,19 @@ def image_advice(name: str, message: str) -> str | None:
     return None
 
 
-def watching_advice(type_: str, name: str, message: str, *, project: str) -> str | None:
+def watching_advice(type_: str, message: str, *, project: str) -> str | None:
     """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
 
     Args:
         type_: type of the resource that failed.
-        name: its name.
         message: the error.
         project: project of the resource.
     """
-    is_api = type_ == _API_TYPE and name == "monitoring"
-    if not (is_api or type_.startswith(_WATCHING_TYPES)) or _REFUSED.search(message) is None:
+    if not type_.startswith(_WATCHING_TYPES) or _REFUSED.search(message) is None:
         return None
-    roles = "roles/serviceusage.serviceUsageAdmin" if is_api else " and ".join(WATCHING_ROLES)
     stack = pulumi.get_stack()
-    denied = "enable the API of alerts and metrics" if is_api else "create the alerts"
     return (
-        f"You do not have permission to {denied} in project {project}: you need {roles}. "
+        f"You do not have permission to create the alerts in project {project}: you need {' and '.join(WATCHING_ROLES)}. "
         f"To deploy without alerts and metrics, run `pulumi config set --path gemma-serving:alerts.enabled false --stack {stack}`. {doctor_hint(stack)}"
     )
 
@@ -226,7 +245,7 @@ class _Waits:
     def _hint(self, args: pulumi.ErrorHookArgs) -> None:
         """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
         message = args.errors[0] if args.errors else ""
-        watching = watching_advice(args.type, args.name, message, project=self.project)
+        watching = watching_advice(args.type, message, project=self.project)
         for hint in (exists_hint(message), image_advice(args.name, message), watching):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)

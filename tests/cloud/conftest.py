@@ -108,6 +108,7 @@ def staging_cloud() -> Iterator[idle_cloud.Started]:
 def staging_world(staging_cloud, monkeypatch, request):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", staging_cloud.token)
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", f"{staging_cloud.base_url}/storage/storage/v1/")
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE", f"{staging_cloud.base_url}/serviceusage/")
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())[-50:].strip("-")
     world = StagingWorld(staging_cloud, name)
     world.make_bucket(name)

@@ -245,11 +245,11 @@ def locked_by(tmp_path, pid):
 
 
 def step(op, kind="gcp:storage/bucket:Bucket", name="models", **more):
-    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::{name}"
+    urn = f"urn:pulumi:mine::gemma-serving::{kind}::{name}"
     return {"op": op, "urn": urn, "newState": {"type": kind, "inputs": {"name": name}}, **more}
 
 
-PREVIEW = {"steps": [step("create"), step("create", "gcp:projects/service:Service", "storage")]}
+PREVIEW = {"steps": [step("create")]}
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ class Engine:
 
 def in_state(location="US-EAST4", **more):
     kind = "gcp:storage/bucket:Bucket"
-    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::models"
+    urn = f"urn:pulumi:mine::gemma-serving::{kind}::models"
     return {"urn": urn, "type": kind, "inputs": {"name": OWN, "location": location}, **more}
 
 
@@ -414,6 +414,17 @@ def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     assert [each[0] for each in ran] == ["preview"]
     assert stage("--from", "checkpoint", "--plan", "plan-0123456789abcdef") == ExitCode.DONE
     assert [each[0] for each in ran] == ["preview", "preview", "up"]
+
+
+@pytest.mark.usefixtures("own")
+def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
+    ran = Engine(monkeypatch).ran
+    monkeypatch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset({"storage", "cloudresourcemanager"}))
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert "gcloud services enable iam.googleapis.com artifactregistry.googleapis.com" in said
+    assert "storage.googleapis.com" not in said
+    assert ran == []
 
 
 @pytest.mark.usefixtures("own")

@@ -94,8 +94,14 @@ def test_a_larger_boot_disk_costs_more():
         plan(replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=99)))
 
 
-def test_each_region_has_a_copy_of_the_image():
-    assert bill(TPU)["image repository, 2 regions"].usd == pytest.approx(2 * bill(RUN)["image repository"].usd)
+def test_each_region_has_a_copy_of_the_image_unless_its_machines_pull_it_through_cloud_nat():
+    once = bill(RUN)["image repository"].usd
+    copied = bill(replace(TPU, weights_mode="disk"))
+    assert copied["image repository, 2 regions"].usd == pytest.approx(2 * once)
+    assert not [name for name in copied if "image outside" in name]
+    pulled = bill(TPU)
+    assert pulled["image repository"].usd == pytest.approx(once)
+    assert pulled["Cloud NAT, image outside us-east5"].usd == pytest.approx(0.045 * 8.4)
 
 
 def test_a_cold_start_costs_the_hour_s_share_until_the_first_answer():

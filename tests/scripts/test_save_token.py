@@ -52,6 +52,7 @@ def cloud(monkeypatch):
     scenario = Scenario(operations=OperationDurations(instant=True))
     with idle_cloud.start(project=PROJECT, scenario=scenario) as running:
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", f"{running.base_url}/secretmanager/")
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE", f"{running.base_url}/serviceusage/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", running.token)
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
         yield running
@@ -133,6 +134,18 @@ def test_a_value_in_secret_manager_never_passes_through_pulumi(monkeypatch, caps
         timeout=60,
     ).json()
     assert "labels" not in found
+
+
+@pytest.mark.parametrize("api", ["secretmanager", "tpu"])
+def test_nothing_is_stored_and_no_value_is_read_while_an_api_of_the_stack_is_off(
+    monkeypatch, capsys, pulumi, cloud, api
+):
+    google(cloud).post("serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
+    code, said = save(monkeypatch, capsys, TOKEN, "hfToken", "--secret", "their-token")
+    assert (code, pulumi.calls) == (2, [])
+    assert f"Run `gcloud services enable {api}.googleapis.com --project={PROJECT}`" in said.err
+    google(cloud).post("serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:enable", {})
+    assert google(cloud).get("secretmanager", f"v1/projects/{PROJECT}/secrets").get("secrets", []) == []
 
 
 def google(cloud):

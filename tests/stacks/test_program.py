@@ -14,6 +14,7 @@ from components import gcp
 from components.stack_details import StackDetails
 from contracts.labels import Ownership
 from contracts.naming import NamingError
+from contracts.serving_document import parse_repositories
 from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.loading import SettingsError
@@ -444,6 +445,44 @@ def test_a_stack_that_names_neither_is_what_it_was(configured, declare):
     assert len(recorder.all("bucketIAMMember")) == 1
 
 
+def repositories_of(recorder):
+    """Return what each region pulls the image from, as the machine reads it."""
+    metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
+    return parse_repositories(metadata["gemma-serving-image-repositories"])
+
+
+def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the_stack_has_for_the_hub(
+    configured, declare
+):
+    configured("tpu-v6e1")
+    from_hub, _ = declare(run)
+    found = repositories_of(from_hub)
+    assert found.pop("us-east5") == "us-east5-docker.pkg.dev/my-project/gemma-x"
+    assert {*found.values()} == {"docker.io"}
+    assert len(found) == len(from_hub.all("routerNat:RouterNat")) - 1 == 3
+    assert len(from_hub.all("artifactregistry/repository:Repository")) == 1
+    hub_account = {"username": "me", "tokenSecret": "projects/p/secrets/s/versions/1"}
+    for changes in ({"weights": "bucket"}, {"dockerHub": hub_account}):
+        configured("tpu-v6e1", **changes)
+        recorder, _ = declare(run)
+        hosts = {region: text.partition("/")[0] for region, text in repositories_of(recorder).items()}
+        assert hosts == {region: f"{region}-docker.pkg.dev" for region in hosts}, changes
+        assert len(hosts) == len(recorder.all("artifactregistry/repository:Repository")) == 4
+
+
+IN_ONE_REGION = {"weights": "bucket", "tpu__zones": ["us-east5-a", "us-east5-b"]}
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "most"), [("tpu-v6e1", {}, 37), ("tpu-v6e4", IN_ONE_REGION, 29), ("l4-qat", {}, 19)]
+)
+def test_a_preview_has_few_resources(configured, declare, stack, changes, most):
+    """The engine counts them so, with components and the provider, and without secrets. It also counts the stack itself."""
+    configured(stack, **changes)
+    recorder, _ = declare(run)
+    assert len(recorder.declared) + 1 <= most
+
+
 def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_over_tpus(configured, declare):
     configured("tpu-v6e1", **TUNNEL, tpu__api="compute-engine", weights="bucket")
     recorder, _ = declare(run)
@@ -451,7 +490,6 @@ def test_an_instance_of_compute_engine_has_its_image_nat_tunnel_and_no_right_ove
     assert capacity["api"] == "compute-engine"
     assert capacity["runtimeVersion"] == BOOT_IMAGES["v6e"]
     assert recorder.all("routerNat:RouterNat")
-    assert all("tpu.googleapis.com" not in str(service.inputs) for service in recorder.all("projects/service:Service"))
     roles = {grant.inputs["role"] for grant in recorder.all("AMMember") if "alice" in grant.inputs["member"]}
     assert roles == {*tpu.tunnel_roles("compute-engine", "os-login"), "roles/iam.serviceAccountUser"}
     assert "roles/tpu.admin" not in roles

@@ -6,10 +6,18 @@ from pathlib import Path
 import pulumi
 import pytest
 
+from cloud.google_api import GoogleListError
+from contracts.errors import ScriptError
 from scripts.doctor.permissions import permissions_of
 from stacks.loading import from_file
 from stacks.project import propagation
-from stacks.project.propagation import ProjectNotReadyError, awaited, image_advice, require_resource_manager
+from stacks.project.propagation import (
+    ProjectNotReadyError,
+    awaited,
+    image_advice,
+    require_enabled,
+    require_resource_manager,
+)
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "
@@ -86,7 +94,7 @@ def test_the_command_is_named_once_a_run(monkeypatch):
     assert len(said) == 1
 
 
-POLICY, API = "gcp:monitoring/alertPolicy:AlertPolicy", "gcp:projects/service:Service"
+POLICY = "gcp:monitoring/alertPolicy:AlertPolicy"
 REFUSED = "googleapi: Error 403: Permission 'monitoring.alertPolicies.create' denied on resource"
 
 
@@ -95,8 +103,6 @@ REFUSED = "googleapi: Error 403: Permission 'monitoring.alertPolicies.create' de
     [
         (POLICY, "alerts-idle", REFUSED, "roles/monitoring.editor and roles/logging.configWriter"),
         ("gcp:monitoring/dashboard:Dashboard", "alerts-dashboard", "Error 403: Forbidden", "roles/monitoring.editor"),
-        (API, "monitoring", "Error 403: The caller does not have permission", "roles/serviceusage.serviceUsageAdmin"),
-        (API, "run", "Error 403: The caller does not have permission", None),
         (POLICY, "alerts-idle", "Error 400: invalid query", None),
         ("gcp:storage/bucket:Bucket", "models", REFUSED, None),
     ],
@@ -176,23 +182,81 @@ def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("Cloud Resource Manager API has not been used in project 269 before", ProjectNotReadyError),
+        ("Cloud Resource Manager API has not been used in project 269 before or it is disabled", ProjectNotReadyError),
         ("Error 403: Permission 'resourcemanager.projects.get' denied on resource 'projects/p'", ProjectNotReadyError),
         ("Error 500: backend error", RuntimeError),
     ],
 )
 def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, text, kind):
+    now, spoken = [0.0], []
+
     def refuse(*_arguments):
         raise RuntimeError(text)
 
+    def sleep(seconds):
+        now[0] += seconds
+
     monkeypatch.setattr("components.gcp.get_project", refuse)
+    monkeypatch.setattr(propagation, "monotonic", lambda: now[0])
+    monkeypatch.setattr(propagation, "sleep", sleep)
+    monkeypatch.setattr(pulumi.log, "info", spoken.append)
+    monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
     with pytest.raises(kind) as caught:
         require_resource_manager("my-project", None)
-    command = (
-        "gcloud services enable serviceusage.googleapis.com cloudresourcemanager.googleapis.com --project my-project"
-    )
-    assert (command in str(caught.value)) is text.startswith("Cloud Resource Manager")
+    is_off = text.startswith("Cloud Resource Manager")
+    assert (spoken != [], now[0] > 0) == (is_off, is_off)
+    assert now[0] <= 300 + 5
     assert ("python -m scripts.doctor --stack" in str(caught.value)) is (kind is ProjectNotReadyError)
+
+
+def test_a_preview_does_not_wait_for_an_api_that_was_just_enabled(monkeypatch):
+    def refuse(*_arguments):
+        raise RuntimeError("Cloud Resource Manager API has not been used in project 269 before or it is disabled")
+
+    monkeypatch.setattr("components.gcp.get_project", refuse)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    require_resource_manager("my-project", None)
+
+
+ENABLE = "gcloud services enable run.googleapis.com compute.googleapis.com --project=my-project"
+
+
+def test_an_up_is_refused_with_one_line_for_all_missing_apis_and_a_preview_warns(monkeypatch):
+    warned = []
+    monkeypatch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset({"iam"}))
+    monkeypatch.setattr("cloud.enabled.connect", lambda *_: None)
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    with pytest.raises(ProjectNotReadyError, match=ENABLE):
+        require_enabled("my-project", ["iam", "run", "compute"])
+    assert warned == []
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    require_enabled("my-project", ["iam", "run", "compute"])
+    assert [ENABLE in text for text in warned] == [True]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GoogleListError(403, "The caller does not have permission."),
+        GoogleListError(403, "Service Usage API has not been used in project 2.", "SERVICE_DISABLED"),
+        ScriptError("It failed 4 times."),
+    ],
+)
+def test_an_unknown_answer_is_one_line_and_neither_blocks_nor_counts_as_enabled(monkeypatch, error):
+    said = []
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("cloud.enabled.read_enabled_apis", refuse)
+    monkeypatch.setattr("cloud.enabled.connect", lambda *_: None)
+    monkeypatch.setattr(pulumi.log, "info", said.append)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+    require_enabled("my-project", ["run"])
+    assert len(said) == 1
+    assert "Could not check which APIs are enabled" in said[0]
+    assert "enable serviceusage.googleapis.com run.googleapis.com --project=my-project" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -196,14 +196,6 @@ def test_a_secret_by_reference_names_its_project_itself():
     assert (found.owner, found.id) == (Owner.OWNED, f"projects/other/secrets/token/{GRANT['role']}/{MEMBER}")
 
 
-def test_an_enabled_api_is_there_and_a_disabled_one_is_not():
-    given = {"project": "p", "service": "tpu.googleapis.com"}
-    key = ("serviceusage", "v1/projects/p/services/tpu.googleapis.com")
-    on = find("gcp:projects/service:Service", given, {key: {"state": "ENABLED"}})
-    assert (on.owner, on.id) == (Owner.OWNED, "p/tpu.googleapis.com")
-    assert find("gcp:projects/service:Service", given, {key: {"state": "DISABLED"}}).owner is Owner.MISSING
-
-
 def test_a_nat_belongs_to_its_router():
     key = ("compute", "compute/v1/projects/p/regions/us-east5/routers/gemma-dev")
     given = {**REGIONAL, "router": "gemma-dev"}

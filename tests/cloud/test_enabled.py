@@ -1,0 +1,43 @@
+"""The wait for an API that was just enabled has an end, and only such an answer is waited for."""
+
+import pytest
+
+from cloud import enabled
+from cloud.clock import WaitClock
+from contracts.answers import Absent, Present, Unknown
+from contracts.errors import ScriptError
+
+OFF = Unknown("the API storage.googleapis.com is off or was just enabled", "api off", "storage")
+
+
+def waited(monkeypatch, answers):
+    """Return the seconds that `await_api` waited for these answers, the last one repeated, and what it reported."""
+    now, said, left = [0.0], [], list(answers)
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(enabled, "lookup", lambda *_: left.pop(0) if len(left) > 1 else left[0])
+    clock = WaitClock(now_s=lambda: now[0], sleep=sleep)
+    try:
+        enabled.await_api(None, "storage", "b", say=said.append, clock=clock)
+    except ScriptError as error:
+        return now[0], said, str(error)
+    return now[0], said, None
+
+
+@pytest.mark.parametrize("answer", [Present({}), Absent(), Unknown("denied", "denied"), Unknown("HTTP 500")])
+def test_only_an_api_that_is_off_is_waited_for(monkeypatch, answer):
+    assert waited(monkeypatch, [answer]) == (0, [], None)
+
+
+def test_a_just_enabled_api_is_waited_for_and_reported_once(monkeypatch):
+    seconds, said, error = waited(monkeypatch, [OFF, OFF, Present({})])
+    assert (seconds, error) == (20, None)
+    assert said == ["waiting up to 300 s for storage.googleapis.com (recently enabled)"]
+
+
+def test_the_wait_has_an_end(monkeypatch):
+    seconds, said, error = waited(monkeypatch, [OFF])
+    assert (seconds, len(said)) == (300, 1)
+    assert "storage.googleapis.com is off or was just enabled" in error
