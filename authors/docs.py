@@ -185,7 +185,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 """Generated files by path. To add one, add a line here."""
 
-WITH_OPTIONS: Final = ("batch", "capacity", "connect", "doctor", "logs", "new", "status", "teardown")
+WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status", "teardown")
 """Commands whose pages list their options."""
 
 TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent, _options)

@@ -64,7 +64,6 @@ class TagGates:
             settings = SweepSettings(
                 url=url,
                 model=self.outputs.served_model,
-                tokenizer=self.outputs.model,
                 out=Path(folder) / "bench",
                 max_failed=1.0,
             )
