@@ -40,7 +40,7 @@ class ModelBucketArgs:
     """Keep the bucket when the stack is destroyed. A label records that."""
 
 
-class ModelBucket:
+class ModelBucket(pulumi.ComponentResource):
     """The bucket, a grant per reader to read its objects, and a grant per archiver to write one folder.
 
     An existing bucket is never changed or deleted. Only the grants on it belong to the stack.
@@ -50,7 +50,9 @@ class ModelBucket:
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, opts).name
+        super().__init__("gemma-serving:index:ModelBucket", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, child).name
         self.grants = [
             gcp.storage.BucketIAMMember(
                 f"{name}-{reader}",
@@ -59,16 +61,17 @@ class ModelBucket:
                     role="roles/storage.objectViewer",
                     member=member,
                 ),
-                opts=opts,
+                opts=child,
             )
             for reader, member in args.readers.items()
         ]
         self.grants += [
-            self._archiver(f"{name}-{each}-archive", member, args, opts) for each, member in args.archivers.items()
+            self._archiver(f"{name}-{each}-archive", member, args, child) for each, member in args.archivers.items()
         ]
+        self.register_outputs({"bucket": self.bucket})
 
     def _archiver(
-        self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, opts: pulumi.ResourceOptions | None
+        self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, child: pulumi.ResourceOptions
     ) -> gcp.storage.BucketIAMMember:
         """Grant access to the objects of one folder. Conditions name an object projects/_/buckets/BUCKET/objects/NAME."""
 
@@ -85,11 +88,11 @@ class ModelBucket:
                 member=member,
                 condition=self.bucket.apply(folder),
             ),
-            opts=opts,
+            opts=child,
         )
 
     @staticmethod
-    def _own(name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None) -> gcp.storage.Bucket:
+    def _own(name: str, args: ModelBucketArgs, child: pulumi.ResourceOptions) -> gcp.storage.Bucket:
         return gcp.storage.Bucket(
             name,
             gcp.storage.BucketArgs(
@@ -110,7 +113,7 @@ class ModelBucket:
                 },
             ),
             opts=pulumi.ResourceOptions.merge(
-                opts, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
+                child, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
             ),
         )
 

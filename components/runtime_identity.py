@@ -23,7 +23,7 @@ class RuntimeIdentityArgs:
     """Program that runs as the account, for its display name."""
 
 
-class RuntimeIdentity(pulumi.ComponentResource):
+class RuntimeIdentity:
     """A service account without keys. Grants on a resource are created by the component that owns the resource."""
 
     email: pulumi.Output[str]
@@ -34,8 +34,6 @@ class RuntimeIdentity(pulumi.ComponentResource):
     """Grants on the project. Resources that run as this account should depend on them."""
 
     def __init__(self, name: str, args: RuntimeIdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("gemma-serving:index:RuntimeIdentity", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
         account = gcp.serviceaccount.Account(
             name,
             gcp.serviceaccount.AccountArgs(
@@ -45,7 +43,7 @@ class RuntimeIdentity(pulumi.ComponentResource):
                 description=args.ownership.description,
                 # The record of the stack's runs is added to it (contracts.run_record). An update must not remove it, nor a refresh show it.
             ),
-            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["description"])),
+            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(ignore_changes=["description"])),
         )
         self.email, self.name = account.email, account.name
         self.member = account.email.apply(lambda email: f"serviceAccount:{email}")
@@ -57,8 +55,7 @@ class RuntimeIdentity(pulumi.ComponentResource):
                     role=role,
                     member=self.member,
                 ),
-                opts=child,
+                opts=opts,
             )
             for role in args.project_roles
         ]
-        self.register_outputs({"email": self.email})

@@ -48,7 +48,7 @@ class ServingImageArgs:
     """Folder with a Dockerfile based on the build argument BASE_IMAGE. None: the upstream image is used directly."""
 
 
-class ServingImage(pulumi.ComponentResource):
+class ServingImage:
     """Repositories of the stack, and the reference to pull from them.
 
     A remote repository caches the upstream image close to the server. So a machine without internet access can pull it, and a
@@ -64,32 +64,29 @@ class ServingImage(pulumi.ComponentResource):
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not args.digest.startswith("sha256:"):
             raise ValueError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
-        super().__init__("gemma-serving:index:ServingImage", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
         building = args.build_context is not None
         first, *others = args.locations
         account = args.upstream_account
-        access = [] if account is None else [_upstream_grant(account, args.project, child)]
-        self._options = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=access))
+        access = [] if account is None else [_upstream_grant(account, args.project, opts)]
+        self._options = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=access))
         self.grants, repositories = [], dict[str, pulumi.Output[str]]()
         upstream = args.others_pull_upstream and account is None and not building
         for location in (first,) if building or upstream else args.locations:
             # The first region is not part of its names. The others are, so another order creates no duplicate names.
             suffix = f"-{location}" if location in others else ""
-            repositories[location] = self._repository(name, suffix, location, args, child)
+            repositories[location] = self._repository(name, suffix, location, args, opts)
         if upstream:
             repositories |= dict.fromkeys(others, pulumi.Output.from_input(_DOCKER_HUB))
         self.repositories = repositories
         if building:
             self.ref = self._built(
-                name, args, repositories[first].apply(lambda repository: f"{repository}/{args.upstream}"), child
+                name, args, repositories[first].apply(lambda repository: f"{repository}/{args.upstream}"), opts
             )
         else:
             self.ref = repositories[first].apply(lambda repository: f"{repository}/{args.upstream}@{args.digest}")
-        self.register_outputs({"ref": self.ref})
 
     def _repository(
-        self, name: str, suffix: str, location: str, args: ServingImageArgs, child: pulumi.ResourceOptions
+        self, name: str, suffix: str, location: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None
     ) -> pulumi.Output[str]:
         """Declare one repository and its readers, and return HOST/PROJECT/REPOSITORY."""
         building = args.build_context is not None
@@ -117,7 +114,7 @@ class ServingImage(pulumi.ComponentResource):
                     role="roles/artifactregistry.reader",
                     member=member,
                 ),
-                opts=child,
+                opts=opts,
             )
             for reader, member in args.readers.items()
         ]
@@ -126,7 +123,7 @@ class ServingImage(pulumi.ComponentResource):
 
     @staticmethod
     def _built(
-        name: str, args: ServingImageArgs, target: pulumi.Output[str], child: pulumi.ResourceOptions
+        name: str, args: ServingImageArgs, target: pulumi.Output[str], opts: pulumi.ResourceOptions | None
     ) -> pulumi.Output[str]:
         """Declare the image, and return its reference by digest."""
         import pulumi_docker as docker  # noqa: PLC0415 - 0.1 CPU seconds, and few stacks build
@@ -140,12 +137,12 @@ class ServingImage(pulumi.ComponentResource):
                 args={"BASE_IMAGE": f"{args.upstream}@{args.digest}"},
             ),
             # Docker's own credential helper signs in (gcloud auth configure-docker), so neither the program nor the state has a password.
-            opts=child,
+            opts=opts,
         )
         return image.repo_digest
 
 
-def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.ResourceOptions) -> pulumi.Resource:
+def _upstream_grant(account: UpstreamAccount, project: str, opts: pulumi.ResourceOptions | None) -> pulumi.Resource:
     """Allow Artifact Registry's service agent to read the token. The grant stays after a teardown: other stacks may use the account."""
     service = "artifactregistry.googleapis.com"
     # The agent exists from the first use of the API, which may be this one.
@@ -155,7 +152,7 @@ def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.Resour
             project=project,
             service=service,
         ),
-        opts=child,
+        opts=opts,
     )
     return gcp.secretmanager.SecretIamMember(
         "docker-hub-token",
@@ -164,7 +161,7 @@ def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.Resour
             role="roles/secretmanager.secretAccessor",
             member=agent.email.apply(lambda email: f"serviceAccount:{email}"),
         ),
-        opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(retain_on_delete=True)),
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(retain_on_delete=True)),
     )
 
 

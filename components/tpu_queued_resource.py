@@ -113,7 +113,7 @@ def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
     return images[api_accelerator_type(accelerator_type).partition("-")[0]]
 
 
-class TpuQueuedResource:
+class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, with the server from the document.
 
     A changed document restarts the server in place. The provider rejects a change that would release capacity in use, unless
@@ -136,6 +136,7 @@ class TpuQueuedResource:
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
+        super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
             QueuedResourceArgs(
@@ -182,11 +183,21 @@ class TpuQueuedResource:
                 next_steps=list(args.next_steps),
                 allow_replace_active=args.allow_replace_active,
             ),
-            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(custom_timeouts=timeouts(args))),
+            pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
         self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
         self.address = resource.node_ips.apply(lambda ips: ips[0] if ips else None)
+        self.register_outputs(
+            {
+                "zone": self.zone,
+                "nodeName": self.node_name,
+                "state": self.state,
+                "phase": self.phase,
+                "container": self.container,
+                "deadline": self.deadline,
+            }
+        )
 
 
 def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:

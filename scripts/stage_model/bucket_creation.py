@@ -21,11 +21,13 @@ from stacks.settings import Settings
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
     "**:Provider::gcp",
-    "**gcp:storage/bucket:Bucket::models",
+    "**:index:ModelBucket::models",
+    "**$gcp:storage/bucket:Bucket::models",
 )
 _CREATED_TYPES: Final = frozenset(
     {
         BUCKET_TYPE,
+        "gemma-serving:index:ModelBucket",
         "pulumi:providers:gcp",
         "pulumi:pulumi:Stack",
     }

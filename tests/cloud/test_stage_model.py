@@ -245,7 +245,7 @@ def locked_by(tmp_path, pid):
 
 
 def step(op, kind="gcp:storage/bucket:Bucket", name="models", **more):
-    urn = f"urn:pulumi:mine::gemma-serving::{kind}::{name}"
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::{name}"
     return {"op": op, "urn": urn, "newState": {"type": kind, "inputs": {"name": name}}, **more}
 
 
@@ -322,7 +322,7 @@ class Engine:
 
 def in_state(location="US-EAST4", **more):
     kind = "gcp:storage/bucket:Bucket"
-    urn = f"urn:pulumi:mine::gemma-serving::{kind}::models"
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::models"
     return {"urn": urn, "type": kind, "inputs": {"name": OWN, "location": location}, **more}
 
 

@@ -11,7 +11,6 @@ PINNED = IMAGES["vllm-openai"]
 STACK = "l4-qat"
 TARGETS = (
     "**:Provider::gcp",
-    "**:index:ServingImage::image",
     "**:Repository::image",
     "**:Image::image",
 )

@@ -14,7 +14,6 @@ TARGETS = tuple(
     f"--target=**{kind}"
     for kind in (
         ":Provider::gcp",
-        ":index:ServingImage::image",
         ":ServiceIdentity::artifact-registry",
         ":SecretIamMember::docker-hub-token",
         ":Repository::image",
