@@ -4,13 +4,28 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-COMMANDS: Final[Mapping[str, str]] = {}
+COMMANDS: Final[Mapping[str, str]] = {
+    "quality": "Use lm-evaluation-harness with the task in evals/; see docs/evaluate.md.",
+    "batch": "Use examples/batch.py through `gemma connect`; see docs/evaluate.md.",
+    "deploy": "Run `gemma up STACK` and `gemma smoke STACK`, or start the workflow deploy.yml; see docs/ci.md.",
+    "drift": "Run `pulumi refresh --preview-only --expect-no-changes --stack STACK`; see docs/ci.md.",
+    "plan learn": "Paste the boot log into an issue, with the form for boot logs.",
+    "preview save": "Run `pulumi preview --save-plan FILE`; the file contains values of the stack.",
+}
 """Words after `gemma`."""
 
-SETTINGS: Final[Mapping[str, str]] = {}
+SETTINGS: Final[Mapping[str, str]] = {
+    "gateway.backends[].spare": "Remove it, and put two TPU stacks behind the gateway; see docs/gateway.md.",
+}
 """Keys of a settings file, without the namespace. A key stands for all keys below it."""
 
-FINDINGS: Final[Mapping[str, str]] = {}
+FINDINGS: Final[Mapping[str, str]] = {
+    "OBS04": "Remove it; CST01 names the cost of alerts and metrics.",
+    "CST06": "Remove it; `gemma plan STACK --costs` names the cost of a renewal.",
+    "LDR03": "Remove it; set cloudRun.compileCache: off if the cache saves nothing.",
+    "FUS02": "Remove it; `gemma plan STACK --set directVpc=true` shows the start with Direct VPC.",
+    "MOD05": "Remove it; docs/reference/checkpoints.md names the source of each checkpoint.",
+}
 """Ids in `acceptFindings`."""
 
 

@@ -26,8 +26,6 @@ ADDED = [
     ("create", "network-asia-northeast1"),
     ("create", "network-asia-northeast1"),
     ("create", "network-asia-northeast1"),
-    ("create", "image-asia-northeast1"),
-    ("create", "image-asia-northeast1-server"),
     ("update", "capacity"),
 ]
 
@@ -47,7 +45,7 @@ def edited(preview, name, **inputs):
 
 
 def test_an_added_zone_is_what_it_adds_and_not_the_whole_deployment():
-    assert differing(BASE, HEAD) == (ADDED, 36)
+    assert differing(BASE, HEAD) == (ADDED, 31)
     changes, _, _ = changes_of(between(BASE, HEAD))
     assert changes[-1].properties == ("metadata", "zones")
     assert [(one.path, one.before, one.after) for one in changes[-1].changes][1] == ("zones", "", "asia-northeast1-b")
@@ -55,21 +53,21 @@ def test_an_added_zone_is_what_it_adds_and_not_the_whole_deployment():
 
 def test_a_removed_zone_is_what_it_removes():
     removed = [("delete", name) for op, name in ADDED if op == "create"]
-    assert differing(HEAD, BASE) == ([("update", "capacity"), *removed], 36)
-    assert len(changes_of(between(HEAD, BASE))[0]) == 6
+    assert differing(HEAD, BASE) == ([("update", "capacity"), *removed], 31)
+    assert len(changes_of(between(HEAD, BASE))[0]) == 4
 
 
 def test_the_same_declarations_in_another_order_are_no_difference():
     """The engine registers independent resources in any order."""
     shuffled = {**BASE, "steps": list(reversed(BASE["steps"]))}
-    assert differing(BASE, shuffled) == ([], 37)
+    assert differing(BASE, shuffled) == ([], 32)
 
 
 def test_messages_and_the_providers_bookkeeping_are_no_difference():
     other = edited(BASE, "capacity", nextSteps=["Another sentence."], __defaults=["api"], agentAbilities=None)
-    assert differing(BASE, other) == ([], 37)
-    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=60)) == ([("update", "capacity")], 36)
-    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=None)) == ([("update", "capacity")], 36)
+    assert differing(BASE, other) == ([], 32)
+    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=60)) == ([("update", "capacity")], 31)
+    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=None)) == ([("update", "capacity")], 31)
 
 
 def test_the_inputs_that_are_messages_are_those_of_the_provider():
@@ -181,7 +179,7 @@ def test_only_a_changed_stack_is_previewed_twice(engine, checkouts, tmp_path, ca
     assert found["l4-qat"].usd_per_hour > 0
     assert (found["l4-qat"].changes, found["l4-qat"].error) == ((), None)
     assert found["tpu-v6e1"].against_base
-    assert len(found["tpu-v6e1"].changes) == 6
+    assert len(found["tpu-v6e1"].changes) == 4
     assert Path.cwd() == checkouts[1]
     assert "1 of 2 stacks have the plan and settings of the base; skipping them" in capsys.readouterr().err
     stored = json.loads((tmp_path / "out" / "l4-qat.json").read_text())
@@ -195,7 +193,7 @@ def test_a_deployed_stack_is_previewed_as_before(engine, checkouts, tmp_path):
     found = previews(tmp_path, base)
     assert engine() == [("l4-qat", "head"), ("tpu-v6e1", "head")]
     assert not any(preview.skipped or preview.against_base or preview.new_stack for preview in found.values())
-    assert {len(preview.changes) for preview in found.values()} == {41}
+    assert {len(preview.changes) for preview in found.values()} == {34}
 
 
 @pytest.mark.parametrize("stacks", [frozenset[str](), None])
@@ -205,7 +203,7 @@ def test_a_new_stack_and_a_run_without_a_base_show_the_whole_deployment(engine, 
     assert engine() == [("tpu-v6e1", "head")]
     assert found["tpu-v6e1"].new_stack
     assert not found["tpu-v6e1"].against_base
-    assert len(found["tpu-v6e1"].changes) == 41
+    assert len(found["tpu-v6e1"].changes) == 34
 
 
 def test_a_base_that_cannot_be_previewed_is_said_and_nothing_is_hidden(engine, checkouts, tmp_path):
@@ -215,7 +213,7 @@ def test_a_base_that_cannot_be_previewed_is_said_and_nothing_is_hidden(engine, c
     assert preview.base_error is not None
     assert preview.base_error.startswith("boom ")
     assert "bcdefghijkl1" not in preview.base_error
-    assert (preview.error, preview.against_base, len(preview.changes)) == (None, False, 41)
+    assert (preview.error, preview.against_base, len(preview.changes)) == (None, False, 34)
 
 
 def test_a_stack_that_fails_is_not_previewed_for_the_base(engine, checkouts, tmp_path):
@@ -265,4 +263,4 @@ def test_the_engine_of_the_base_runs_in_the_folder_of_the_base(monkeypatch, chec
     named = Base(folder=base, stacks=frozenset(BOTH), same=frozenset())
     (found,) = preview_stacks(["tpu-v6e1"], tmp_path / "out", create=True, base=named)
     assert [folder for command, folder in folders if command == "preview"] == [head, base]
-    assert (found.changes, found.unchanged, found.against_base) == ((), 37, True)
+    assert (found.changes, found.unchanged, found.against_base) == ((), 32, True)
