@@ -20,7 +20,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 """Keys of a settings file, without the namespace. A key stands for all keys below it."""
 
 FINDINGS: Final[Mapping[str, str]] = {
-    "OBS04": "Remove it; CST01 names the cost of alerts and metrics.",
+    "OBS04": "Remove it; the cost of alerts and metrics is in the bill (`gemma plan STACK --costs`).",
     "CST06": "Remove it; `gemma plan STACK --costs` names the cost of a renewal.",
     "LDR03": "Remove it; set cloudRun.compileCache: off if the cache saves nothing.",
     "FUS02": "Remove it; `gemma plan STACK --set directVpc=true` shows the start with Direct VPC.",

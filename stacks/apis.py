@@ -1,8 +1,10 @@
 """The Google APIs that a stack uses."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from stacks.settings import Settings
+if TYPE_CHECKING:
+    from stacks.settings import Settings
 
 COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager", "storage")
 """APIs that every stack uses, by the first part of their service name."""
@@ -14,7 +16,7 @@ GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compu
 """APIs that a gateway uses."""
 
 
-def apis_of(settings: Settings) -> Sequence[str]:
+def apis_of(settings: "Settings") -> Sequence[str]:
     """Return the APIs that a stack uses, common APIs first."""
     if settings.cloud_run is None:
         capacity = () if settings.tpu is not None and settings.tpu.api == "compute-engine" else ("tpu",)
@@ -25,6 +27,6 @@ def apis_of(settings: Settings) -> Sequence[str]:
     return (*COMMON_APIS, "run", *network, *use)
 
 
-def _watching(settings: Settings) -> Sequence[str]:
+def _watching(settings: "Settings") -> Sequence[str]:
     """Return the API of alerts and metrics, if the stack has them."""
     return ("monitoring",) if settings.alerts.enabled or settings.collects_metrics else ()

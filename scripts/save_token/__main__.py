@@ -11,7 +11,7 @@ import re
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -21,7 +21,9 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.settings import stack_settings
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
-from stacks.settings import Settings
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
 
 _LEAST_KEY_CHARACTERS: Final = 16
 _GENERATED_BYTES: Final = 32
@@ -83,7 +85,7 @@ def _save(options: SaveOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _require_apis(settings: Settings) -> None:
+def _require_apis(settings: "Settings") -> None:
     """Raise CommandRefusedError if an API of the stack is off, and wait for Secret Manager if it was just enabled."""
     from cloud.enabled import await_api, require_apis
     from cloud.google_api import connect

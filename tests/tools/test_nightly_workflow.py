@@ -18,6 +18,8 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
     assert workflow["jobs"]["kills"]["strategy"] == {"fail-fast": False, "matrix": {"series": [1, 2, 3, 4, 5]}}
     (published,) = commands.pop("published")
     assert "planning/data/checkpoints.json" in published
+    find_advisories = commands["audit"].pop()
+    assert "planning/data/advisories.json" in find_advisories
     assert commands == {
         "kills": ["make setup", kills],
         "long": ["make setup", 'make long PART="$PART"'],

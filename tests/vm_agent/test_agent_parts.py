@@ -372,7 +372,8 @@ class TestRestarts:
         [
             ("us-docker.pkg.dev/p/repo/a:1", "received unexpected HTTP status: 502 Bad Gateway", True),
             ("us-docker.pkg.dev/p/repo/a:1", "toomanyrequests: You have reached your pull rate limit.", True),
-            ("docker.io/a:1", "toomanyrequests: You have reached your pull rate limit.", False),
+            ("docker.io/a:1", "toomanyrequests: You have reached your pull rate limit.", True),
+            ("registry.example/a:1", "toomanyrequests: You have reached your pull rate limit.", False),
             ("us-docker.pkg.dev/p/repo/a:1", "manifest unknown: Failed to fetch", False),
         ],
     )

@@ -3,5 +3,5 @@
 It does not import the repository around it, so any Pulumi program can use it.
 """
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 TOKEN = "gcp-tpu:index:QueuedResource"  # noqa: S105 - a resource type's token

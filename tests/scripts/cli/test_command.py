@@ -209,7 +209,6 @@ WITHOUT_ENGINE = [
     ("docs",),
     ("new", "mine", "--model", "E2B"),
     ("plan", "--stack", "l4-qat"),
-    ("published",),
     ("release", "check", "--tag", "v1.0.0"),
 ]
 """Commands whose first work is something else."""
