@@ -51,5 +51,7 @@ async def send_all(source: Path, results: Path) -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(send_all(Path(sys.argv[1]), Path(sys.argv[2])))
+    except KeyboardInterrupt:
+        sys.exit("Interrupted. Run it again to send the other requests.")
     except ExceptionGroup as failures:
         sys.exit(f"{failures.exceptions[0]!r} Run it again to send the other requests.")
