@@ -195,11 +195,6 @@ class QueuedResourceArgs:
     """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
     resource.
     """
-    agent_abilities: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("agentAbilities", default=None)
-    """Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to
-    follow "until a reboot". The machine publishes its version in its guest attributes, and the provider warns about
-    an older one. A change does not update the resource.
-    """
     allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
     """Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take
     hours.
@@ -303,11 +298,6 @@ class QueuedResource(pulumi.CustomResource):
     next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
     """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
     resource.
-    """
-    agent_abilities: pulumi.Output[Sequence[str] | None] = pulumi.property("agentAbilities")
-    """Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to
-    follow "until a reboot". The machine publishes its version in its guest attributes, and the provider warns about
-    an older one. A change does not update the resource.
     """
     allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
     """Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take

@@ -22,7 +22,7 @@ HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 """Environment variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
 
 OWN_FOLDER: Final = "sha256:"
-"""Prefix of a `bucket.manifest` whose weights have a separate folder. A bare hash is from an earlier version: its folder has no hash."""
+"""Prefix of the hash in `bucket.manifest` and `bucket.parts`."""
 
 MODELS_FOLDER: Final = "/mnt/models"
 """Folder of a machine or container with the weights of a bucket."""
@@ -111,12 +111,6 @@ def folder_uri(bucket: str, folder: str) -> str:
 def object_name(folder: str, file: str) -> str:
     """Return the object name of a weights file. `folder` has no leading or trailing slash and may be empty."""
     return f"{folder}/{file}" if folder else file
-
-
-def config_of(manifest: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Return the config.json in a manifest, or None for a manifest of an earlier version."""
-    config = manifest.get("config")
-    return cast("Mapping[str, object]", config) if isinstance(config, dict) else None
 
 
 def file_names(manifest: Mapping[str, object]) -> Sequence[str]:

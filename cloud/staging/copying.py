@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from cloud.model_files import CONFIG
 from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, crc32c, crc32c_text, extend_crc32c
 from cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from cloud.staging.sources import CheckpointSource, RunningHash, SourceFile, git_blob
@@ -79,9 +78,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     for staged in copy.missing(missing):
         done[staged.file.name] = staged
         on_file(staged.file, True)
-    config = next((file for file in files if file.name == CONFIG), None)
-    text = None if config is None else plan.source.read(config, 0, config.size_bytes)
-    digest = write_manifest(plan.target, plan.prefix, plan.source.revision, text, [done[file.name] for file in files])
+    digest = write_manifest(plan.target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
     sweep(plan.target, plan.prefix, files, plan.workers)
     return StagingOutcome(copied=len(missing), kept=kept, manifest=digest)
 

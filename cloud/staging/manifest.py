@@ -1,9 +1,7 @@
 """The manifest of a staged checkpoint: deleted before the first change, written after the last."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from cloud.staging.bucket import WeightsBucket, as_json, changed, crc32c
 from cloud.staging.sources import SourceFile
@@ -50,10 +48,8 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
         target.delete(before)
 
 
-def write_manifest(
-    target: WeightsBucket, prefix: str, revision: str, config: bytes | None, files: Sequence[StagedFile]
-) -> str:
-    """Write the manifest unless it already exists, and return its hash. `config` is the checkpoint's config.json.
+def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[StagedFile]) -> str:
+    """Write the manifest unless it already exists, and return its hash.
 
     Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
     """
@@ -65,7 +61,6 @@ def write_manifest(
     document: dict[str, object] = {
         "schema": 1,
         "revision": revision,
-        "config": _parsed(config),
         "files": [file.entry() for file in files],
     }
     if any(staged.file.real_bytes for staged in files):
@@ -75,11 +70,3 @@ def write_manifest(
     if before is None or before.crc32c != crc32c(data):
         target.upload(name, data, replaced=before)
     return manifest_hash(document)
-
-
-def _parsed(config: bytes | None) -> object:
-    """Return the config.json for the manifest, so that the planner needs no other file; None if it is not JSON."""
-    try:
-        return None if config is None else cast("object", json.loads(config))
-    except ValueError:
-        return None

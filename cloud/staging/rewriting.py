@@ -104,14 +104,8 @@ class Rewriting:
         self._copied = {file.name: 0 for file in missing}
         done = each([partial(self._rewritten, file) for file in missing], workers=workers)
         staged = {item.file.name: item for item in (*kept.values(), *done)}
-        config = self.target.text(f"{self.prefix}/{CONFIG}")
-        digest = write_manifest(
-            self.target,
-            self.prefix,
-            self.checkpoint.revision,
-            config.encode() if config is not None else None,
-            [staged[file.name] for file in files],
-        )
+        done = [staged[file.name] for file in files]
+        digest = write_manifest(self.target, self.prefix, self.checkpoint.revision, done)
         sweep(self.target, self.prefix, files, workers)
         return StagingOutcome(copied=len(missing), kept=len(kept), manifest=digest)
 

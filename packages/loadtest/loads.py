@@ -149,7 +149,7 @@ def _good_share(result: _Result, objective: Objective) -> float:
     stored = result.get("good_share")
     if stored is not None:
         return float(stored)
-    # Results of earlier releases have the latencies alone.
+    # A result without it has the latencies alone.
     rows, sent = _rows(result), result["completed"] + result["failed"]
     good = sum(all(row[name] <= limit for name, limit in limits_of(objective).items()) for row in rows)
     return good / len(rows) * result["completed"] / sent if rows else 0.0

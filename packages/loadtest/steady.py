@@ -159,11 +159,10 @@ def steady_notes(steady: Mapping[str, Any] | None, *, unsteady: bool, complete: 
 def judged(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored result whose latencies, goodput and per-request lists are those of its steady window.
 
-    Without a window, or in results of earlier releases, they stay those of the whole point, without the percentiles that its number of
-    requests does not support.
+    Without a window, they stay those of the whole point, without the percentiles that its number of requests does not support.
     """
     steady = result.get("steady")
-    if not steady or "first_wave" not in steady:
+    if not steady:
         unsupported = [share for share in PERCENTILES if result["completed"] < requests_for(share)]
         return {**result, **{f"p{share:g}_{name}_ms": None for share in unsupported for name in LATENCIES}}
     kept = [number for number, at_s in enumerate(result["start_times"]) if steady["start_s"] <= at_s <= steady["end_s"]]

@@ -1,4 +1,4 @@
-"""Source of a model's architecture (a file or folder, the hub, or a bucket's manifest)."""
+"""Source of a model's architecture (a file or folder, the hub, or a bucket)."""
 
 import json
 import sys
@@ -73,14 +73,7 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     """
     from cloud import google_api  # noqa: PLC0415 - slow to load
     from contracts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
-    from contracts.staged_weights import (  # noqa: PLC0415 - only with a bucket
-        MANIFEST,
-        config_of,
-        file_names,
-        folder_uri,
-        object_name,
-        weights_bytes,
-    )
+    from contracts.staged_weights import MANIFEST, file_names, folder_uri, object_name, weights_bytes  # noqa: PLC0415 - only with a bucket
     from stacks.loading import project_from_environment  # noqa: PLC0415 - only with a bucket
 
     project = project_from_environment()
@@ -91,8 +84,7 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
 
     try:
         manifest = read(MANIFEST)
-        # Manifests of earlier versions did not repeat the config.
-        config = config_of(manifest) or read(CONFIG)
+        config = read(CONFIG)
         index = read(INDEX) if INDEX in file_names(manifest) else None
     except google_api.GoogleListError as error:
         if error.status == _NOT_FOUND:

@@ -18,7 +18,7 @@ from scripts.preview.plans import PlansDocument
 
 _BOOKKEEPING: Final = "__"
 """Prefix of inputs that a provider adds for itself."""
-_WORDS: Final = frozenset({"nextSteps", "agentAbilities"})
+_WORDS: Final = frozenset({"nextSteps"})
 """Inputs that are messages only. A change of them changes no resource."""
 _ORDER: Final = ("create", "update", "delete")
 

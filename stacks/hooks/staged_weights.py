@@ -64,10 +64,9 @@ def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
         stack=context.names.stack,
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
-        is_own=settings.weights_prefix != settings.weights_name,
     )
     staged = [(part.folder, part.digest) for part in context.parts if part.folder is not None]
-    return (model, *(replace(model, prefix=folder, manifest=digest, is_own=True) for folder, digest in staged))
+    return (model, *(replace(model, prefix=folder, manifest=digest) for folder, digest in staged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,7 @@ class StagedWeights:
     existing: bool
     """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
-    """Hash that the settings pin the server to, or None."""
-    is_own: bool = False
-    """True if the folder's name has that hash."""
+    """Hash that the settings pin the server to, which is also in the folder's name, or None."""
 
     @property
     def folder(self) -> str:
@@ -152,14 +149,10 @@ class StagedWeights:
         """Return whether the staged weights are the ones named in the settings."""
         if self.manifest in {None, staged}:
             return Present(staged)
-        text = f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}."
-        if self.is_own:
-            return Unproved(
-                f"{text} The folder's name has the other hash, so the weights were changed after staging. Run `python -m "
-                f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, then stage them again."
-            )
         return Unproved(
-            f"{text} Set it to the staged hash, or stage the other weights with `python -m scripts.stage_model --stack {self.stack}`."
+            f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}. "
+            "The folder's name has the other hash, so the weights were changed after staging. Run `python -m "
+            f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, then stage them again."
         )
 
     async def _manifest(self) -> object:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from contracts.staged_weights import OWN_FOLDER
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import BucketName, ManifestHash, PartHash, Prefix, Region
+from stacks.settings.text import BucketName, ManifestHash, Prefix, Region
 
 
 class BucketSettings(Block):
@@ -19,9 +19,9 @@ class BucketSettings(Block):
     prefix: Prefix | None = None
     """Folder of the weights in the bucket, without the hash that staging adds. Default: the last part of the model's id."""
     manifest: ManifestHash | None = None
-    """Hash of the staged weights, written by `scripts.stage_model`. A new hash means a new revision, or a restart of the TPU's server. With
-    `sha256:` the weights are in the folder `PREFIX-` plus the first 16 digits; a bare hash is from an earlier version, in `PREFIX`."""
-    parts: Annotated[dict[str, PartHash], Field(default_factory=dict)]
+    """Hash of the staged weights, written by `scripts.stage_model`. A new hash means a new revision, or a restart of the TPU's server. The
+    weights are in the folder `PREFIX-` plus the first 16 digits."""
+    parts: Annotated[dict[str, ManifestHash], Field(default_factory=dict)]
     """Hash of each staged drafter and adapter by its Hugging Face id or gs:// folder, written by `scripts.stage_model`. Each is in a folder of its
     own, like the weights. Parts without a hash are downloaded from the hub."""
     force_destroy: Annotated[bool, OnChange("update")] = True

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from contracts.fields import camel_case
 from contracts.naming import Names
-from contracts.staged_weights import OWN_FOLDER, own_folder
+from contracts.staged_weights import own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
 from planning.errors import PlanningError
 from planning.question.types import WatchOptions
@@ -320,8 +320,8 @@ class Settings(Block):
     @property
     def weights_prefix(self) -> str:
         """Folder of the weights in the bucket, without leading and trailing slashes."""
-        digest, is_own = self.bucket.manifest_hash, (self.bucket.manifest or "").startswith(OWN_FOLDER)
-        return own_folder(self.weights_name, digest) if digest is not None and is_own else self.weights_name
+        digest = self.bucket.manifest_hash
+        return self.weights_name if digest is None else own_folder(self.weights_name, digest)
 
     @property
     def weights_name(self) -> str:

@@ -60,17 +60,10 @@ def test_everything_the_server_needs_is_copied_and_listed(staging_world, checkpo
         assert file["sha256"] == hashlib.sha256(content).hexdigest()
         assert file["crc32c"] == buckets.crc32c(content) == found[f"m/{file['name']}"].crc32c
         assert found[f"m/{file['name']}"].sha256 == file["sha256"]
-    assert manifest["config"] == {"a": 1}
     assert manifest["revision"] == checkpoint.name
     assert outcome.manifest == manifest_hash(manifest)
     assert set(staging_world.writes().values()) == {1}
     assert staging_world.progress[-1] == ("copying", len(LARGE) + 10, len(LARGE) + 10)
-
-
-def test_a_config_that_is_no_json_is_not_repeated(staging_world, checkpoint):
-    (checkpoint / "config.json").write_text("no JSON")
-    staging_world.stage(checkpoint)
-    assert json.loads(staging_world.content(f"m/{MANIFEST}"))["config"] is None
 
 
 def test_a_second_run_copies_and_writes_nothing(staging_world, checkpoint):

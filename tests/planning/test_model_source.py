@@ -132,11 +132,9 @@ class Storage:
 
 
 @pytest.mark.parametrize("place", ["gs://b/models/other", "gs://b/", "gs://b"])
-@pytest.mark.parametrize("repeats_config", [True, False])
-def test_a_bucket_s_manifest_is_enough(run, monkeypatch, repeats_config, place):
+def test_the_config_and_the_size_come_from_a_bucket(run, monkeypatch, place):
     files = [{"name": "model.safetensors", "size_bytes": 16_060_522_496}]
-    manifest = {"schema": 1, "files": files, **({"config": CONFIG} if repeats_config else {})}
-    stored = {MANIFEST.partition(".")[0]: manifest, **({} if repeats_config else {"config": CONFIG})}
+    stored = {MANIFEST.partition(".")[0]: {"schema": 1, "files": files}, "config": CONFIG}
     monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**stored))
     code, out, _ = run("--model", "org/other-8b", "--config", place, "--accelerator", "L4", "--json")
     assert code == 0
@@ -152,11 +150,11 @@ def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
 
 
 def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
-    manifest = {"schema": 1, "config": CONFIG, "files": []}
-    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**{MANIFEST.partition(".")[0]: manifest}))
+    stored = {MANIFEST.partition(".")[0]: {"schema": 1, "files": []}, "config": CONFIG}
+    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**stored))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     monkeypatch.setattr(
-        Storage, "get", lambda self, _api, path: manifest if "gemma-26b" in path or "-models" in path else {}
+        Storage, "get", lambda self, _api, path: stored["config" if "config.json" in path else "gemma-serving-manifest"]
     )
     _, out, _ = run("--stack", "l4-qat", "--from-bucket", "--json")
     plan = json.loads(out)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cloud.model_files import read_model
-from contracts.staged_weights import MANIFEST, config_of, weights_bytes
+from contracts.staged_weights import MANIFEST, weights_bytes
 from planning import PlanningError, plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
@@ -148,17 +148,15 @@ def test_a_config_of_the_hub_s_layout_is_named_by_its_folder():
     assert read_model(ROOT / FOLDER / "config.json", name="org/other-8b").name == "org/other-8b"
 
 
-def test_a_manifest_has_the_config_and_the_size_of_the_weights():
+def test_a_manifest_has_the_size_of_the_weights():
     manifest = {
         "schema": 1,
-        "config": {"model_type": "llama"},
         "files": [
             {"name": "config.json", "size_bytes": 700},
             {"name": "model-1.safetensors", "size_bytes": 5_000},
             {"name": "model-2.safetensors", "size_bytes": 2_000},
         ],
     }
-    assert config_of(manifest) == {"model_type": "llama"}
     assert weights_bytes(manifest) == 7_000
-    assert (config_of({"schema": 1, "files": []}), weights_bytes({})) == (None, 0)
+    assert weights_bytes({}) == 0
     assert MANIFEST.endswith(".json")

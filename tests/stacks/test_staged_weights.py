@@ -117,7 +117,7 @@ def test_a_checkpoint_below_a_folder_and_the_folders_beside_it_are_not_its_files
 def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucket):
     folder = f"{FOLDER}-{'0' * 16}"
     bucket(f"{folder}/config.json", f"{folder}/{MANIFEST}")
-    check = replace(weights(existing=False), prefix=folder, manifest="0" * 64, is_own=True)
+    check = replace(weights(existing=False), prefix=folder, manifest="0" * 64)
     found = asyncio.run(check.proof())
     assert f"have the hash {HASH}" in found.text
     assert f"Run `python -m scripts.stage_model --stack x --remove {folder}`, then stage them again." in found.text
@@ -211,7 +211,9 @@ def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bu
     if stops:
         assert found.text.startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        with pytest.raises(WeightsNotStagedError, match=r"bucket.manifest is 0+\. Set it to the staged hash"):
+        with pytest.raises(
+            WeightsNotStagedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"
+        ):
             asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 

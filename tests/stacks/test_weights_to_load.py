@@ -24,9 +24,7 @@ OWN, ENDING = f"sha256:{HASH}", "-0123456789abcdef"
         ("hub", {}, "runai_streamer", "google/gemma-4-E2B-it"),
         ("bucket", {}, None, "/mnt/models/gemma-4-E2B-it"),
         ("bucket", {}, "runai_streamer", "gs://my-project-gemma-x-models/gemma-4-E2B-it"),
-        ("bucket", {"manifest": HASH}, None, "/mnt/models/gemma-4-E2B-it"),
         ("bucket", {"manifest": OWN}, None, "/mnt/models/gemma-4-E2B-it"),  # a machine's own copy
-        ("bucket", {"manifest": HASH}, "runai_streamer", "gs://my-project-gemma-x-models/gemma-4-E2B-it"),
         ("bucket", {"manifest": OWN}, "runai_streamer", f"gs://my-project-gemma-x-models/gemma-4-E2B-it{ENDING}"),
         ("bucket", {"existing": "theirs", "prefix": "/"}, None, "/mnt/models"),
         ("bucket", {"existing": "theirs", "prefix": ""}, "runai_streamer", "gs://theirs"),
@@ -49,21 +47,20 @@ def test_a_tpu_server_loads_from(weights, bucket, load_format, loaded):
 
 
 @pytest.mark.parametrize(
-    ("mode", "manifest", "loaded"),
+    ("mode", "loaded"),
     [
-        ("fuse", HASH, "/mnt/models/NAME"),  # staged by an earlier version: its folder has no hash, and serves on
-        ("fuse", OWN, f"/mnt/models/NAME{ENDING}"),
-        ("streamer", OWN, f"gs://my-project-gemma-x-models/NAME{ENDING}"),
-        ("memory", OWN, "/mnt/weights/NAME"),
+        ("fuse", f"/mnt/models/NAME{ENDING}"),
+        ("streamer", f"gs://my-project-gemma-x-models/NAME{ENDING}"),
+        ("memory", "/mnt/weights/NAME"),
     ],
 )
-def test_a_service_loads_from_the_folder_of_its_manifest(mode, manifest, loaded):
+def test_a_service_loads_from_the_folder_of_its_manifest(mode, loaded):
     """A folder of a revision never changes; a copy in memory is a container's own."""
     values = values_of("l4-qat")
     values["cloudRun"] = {**values["cloudRun"], "mount": {"mode": mode}}
     if mode == "streamer":
         values["vllm"] = {**values.get("vllm", {}), "loadFormat": "runai_streamer"}
-    settings = from_values({**values, "bucket": {"manifest": manifest}}, project="my-project", origin="x")
+    settings = from_values({**values, "bucket": {"manifest": OWN}}, project="my-project", origin="x")
     context = Context(
         settings=settings,
         subject=examine(to_deployment(settings)),
@@ -74,7 +71,7 @@ def test_a_service_loads_from_the_folder_of_its_manifest(mode, manifest, loaded)
     )
     name = settings.model.rpartition("/")[2]
     assert (context.weights_to_load, settings.bucket.manifest_hash) == (loaded.replace("NAME", name), HASH)
-    assert context.weights_uri.endswith(f"{name}{ENDING if manifest == OWN else ''}")
+    assert context.weights_uri.endswith(f"{name}{ENDING}")
 
 
 ADAPTER, DRAFTER = "org/sql", "google/gemma-4-E2B-it-assistant"
@@ -137,10 +134,10 @@ def test_a_part_that_is_not_staged_comes_from_the_hub_and_the_plan_says_so():
 
 def test_each_staged_part_is_checked_before_the_service_is_made():
     checks = staged_weights(with_parts("l4-12b-qat", PARTS))
-    assert [(one.prefix, one.manifest, one.is_own) for one in checks] == [
-        (f"gemma-4-12B-it-qat-w4a16-ct{ENDING}", HASH, True),
-        (f"gemma-4-E2B-it-assistant{ENDING}", HASH, True),
-        (f"sql{ENDING}", HASH, True),
+    assert [(one.prefix, one.manifest) for one in checks] == [
+        (f"gemma-4-12B-it-qat-w4a16-ct{ENDING}", HASH),
+        (f"gemma-4-E2B-it-assistant{ENDING}", HASH),
+        (f"sql{ENDING}", HASH),
     ]
 
 

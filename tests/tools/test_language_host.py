@@ -145,47 +145,27 @@ def test_what_cannot_be_installed_is_refused_and_nothing_is_created(host, tmp_pa
     ):
         with subtests.test(name), pytest.raises(grpc.RpcError, match=words):
             install(host, folder, is_plugin=False, **options)
-    with subtests.test("a broken pyproject.toml"):
-        (folder / "pyproject.toml").write_text("[project\n")
-        with pytest.raises(grpc.RpcError, match=r"pyproject.toml is not valid TOML"):
-            install(host, folder, is_plugin=True)
     assert not (folder / "venv").exists()
 
 
 def test_the_steps_of_an_installation(tmp_path, subtests):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[build-system]\nbuild-backend = "y"\n')
     (tmp_path / "requirements.txt").write_text("")
     venv = tmp_path / "venv"
 
-    def commands(*, is_plugin):
-        return [[*step.command[-2:]] for step in dependencies.steps(tmp_path, venv, is_plugin=is_plugin)]
+    def commands():
+        return [[*step.command[-2:]] for step in dependencies.steps(tmp_path, venv)]
 
     requirements = ["-r", "requirements.txt"]
-    with subtests.test("a plugin that is a distribution is installed before its requirements"):
-        assert commands(is_plugin=True) == [["venv", str(venv)], ["--no-input", str(tmp_path)], requirements]
-    with subtests.test("a program is not installed"):
-        assert commands(is_plugin=False) == [["venv", str(venv)], requirements]
+    with subtests.test("an environment is created before its packages are installed"):
+        assert commands() == [["venv", str(venv)], requirements]
     with subtests.test("an environment without pip, as an interrupted creation leaves it, is created again"):
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").touch()
         (venv / "pyvenv.cfg").touch()
-        assert commands(is_plugin=False) == [["venv", str(venv)], requirements]
+        assert commands() == [["venv", str(venv)], requirements]
     with subtests.test("a complete one is used"):
         (venv / "lib" / "python3.12" / "site-packages" / "pip").mkdir(parents=True)
-        assert commands(is_plugin=False) == [requirements]
-
-
-def test_an_sdk_is_refused_with_the_way_to_an_engine_that_generates_it(host, tmp_path):
-    request = language_pb2.GeneratePackageRequest(directory=str(tmp_path / "sdk"), schema="{}")
-    with pytest.raises(grpc.RpcError) as failed:
-        host[1].GeneratePackage(request, timeout=60)
-    assert "Install Pulumi from https://www.pulumi.com/docs/install/" in failed.value.details()
-    assert not (tmp_path / "sdk").exists()
-
-
-def test_dependencies_of_the_program_are_listed(host):
-    answer = host[1].GetProgramDependencies(language_pb2.GetProgramDependenciesRequest(), timeout=30)
-    assert "pulumi" in {dependency.name for dependency in answer.dependencies}
+        assert commands() == [requirements]
 
 
 def test_a_plugin_runs_with_its_output_streamed_and_its_exit_code_told(host, tmp_path):

@@ -4,11 +4,9 @@ The rules are those of the official language host, so a folder that works here a
 """
 
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 REQUIREMENTS = "requirements.txt"
 NOT_INSTALLED = (
@@ -41,11 +39,10 @@ def require_pip(toolchain: str) -> None:
         )
 
 
-def steps(folder: Path, environment: Path, *, is_plugin: bool) -> Sequence[Step]:
+def steps(folder: Path, environment: Path) -> Sequence[Step]:
     """Return the commands that create a virtual environment and install the packages of `folder` into it, in order.
 
-    A plugin that is a distribution of its own (pyproject.toml with a build system) is installed too, as the official host does.
-    Raises DependencyError if `environment` is a file or a folder with other content, or pyproject.toml is invalid.
+    Raises DependencyError if `environment` is a file or a folder with other content.
     """
     python = environment / "bin" / "python"
     found: list[Step] = []
@@ -59,9 +56,6 @@ def steps(folder: Path, environment: Path, *, is_plugin: bool) -> Sequence[Step]
             )
         told = f"Creating the virtual environment {environment}"
         found.append(Step(told=told, command=(sys.executable, "-m", "venv", str(environment))))
-    if is_plugin and _is_distribution(folder):
-        command = (str(python), *_PIP_INSTALL, str(folder))
-        found.append(Step(told=f"Installing the plugin in {folder}", command=command))
     if (folder / REQUIREMENTS).is_file():
         command = (str(python), *_PIP_INSTALL, "-r", REQUIREMENTS)
         found.append(Step(told=f"Installing {folder / REQUIREMENTS}", command=command))
@@ -77,20 +71,3 @@ def failure(step: Step, code: int, lines: Sequence[str]) -> str:
 def _may_become_environment(path: Path) -> bool:
     """Return whether `python -m venv` may write to an existing path: an empty folder, or an environment without pip."""
     return path.is_dir() and ((path / "pyvenv.cfg").is_file() or not any(path.iterdir()))
-
-
-def _is_distribution(folder: Path) -> bool:
-    """Return whether `pip install FOLDER` is possible: pyproject.toml names a project and a build backend."""
-    file = folder / "pyproject.toml"
-    if not file.is_file():
-        return False
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DependencyError(f"{file} is not valid TOML: {error}.") from error
-    return bool(_table(table, "project").get("name")) and bool(_table(table, "build-system").get("build-backend"))
-
-
-def _table(table: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = table.get(name)
-    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}

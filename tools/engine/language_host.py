@@ -1,7 +1,7 @@
 """Python language host for engines that were built without one.
 
 The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module lacks it. This server implements the
-same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs, providers)
+same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and providers
 with the interpreter of their virtual environment, which it creates. It exits when the engine does.
 """
 
@@ -120,13 +120,6 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         del request, context
         return language_pb2.GetRequiredPackagesResponse()
 
-    def GetRequiredPlugins(  # noqa: N802
-        self, request: language_pb2.GetRequiredPluginsRequest, context: grpc.ServicerContext
-    ) -> language_pb2.GetRequiredPluginsResponse:
-        """Return nothing, like GetRequiredPackages."""
-        del request, context
-        return language_pb2.GetRequiredPluginsResponse()
-
     def InstallDependencies(  # noqa: N802
         self, request: language_pb2.InstallDependenciesRequest, context: grpc.ServicerContext
     ) -> Iterator[language_pb2.InstallDependenciesResponse]:
@@ -145,7 +138,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             return
         try:
             dependencies.require_pip(option(info, "toolchain"))
-            steps = dependencies.steps(folder, environment, is_plugin=request.is_plugin)
+            steps = dependencies.steps(folder, environment)
         except dependencies.DependencyError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         answer = language_pb2.InstallDependenciesResponse
@@ -161,16 +154,6 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             if code != 0:
                 context.abort(grpc.StatusCode.UNKNOWN, dependencies.failure(step, code, last))
 
-    def GeneratePackage(  # noqa: N802
-        self, request: language_pb2.GeneratePackageRequest, context: grpc.ServicerContext
-    ) -> language_pb2.GeneratePackageResponse:
-        """Refuse to write the SDK of a package."""
-        del request
-        context.abort(
-            grpc.StatusCode.UNIMPLEMENTED,
-            "This engine was built from source and generates no SDKs. Install Pulumi from https://www.pulumi.com/docs/install/.",
-        )
-
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
         """Describe the interpreter of programs."""
         del context
@@ -178,20 +161,6 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             executable=interpreter(request.info),
             version=sys.version.split()[0],
             metadata={"host": "stand-in of tools.engine"},
-        )
-
-    def GetProgramDependencies(  # noqa: N802
-        self, request: language_pb2.GetProgramDependenciesRequest, context: grpc.ServicerContext
-    ) -> language_pb2.GetProgramDependenciesResponse:
-        """List the distributions of this environment."""
-        del request, context
-        from importlib import metadata  # noqa: PLC0415  not needed at start-up
-
-        found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
-        return language_pb2.GetProgramDependenciesResponse(
-            dependencies=[
-                language_pb2.DependencyInfo(name=name, version=version) for name, version in sorted(found.items())
-            ]
         )
 
     def Run(self, request: language_pb2.RunRequest, context: grpc.ServicerContext) -> language_pb2.RunResponse:  # noqa: N802
@@ -235,16 +204,11 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def RunPlugin(  # noqa: N802
         self, request: language_pb2.RunPluginRequest, context: grpc.ServicerContext
     ) -> Iterator[language_pb2.RunPluginResponse]:
-        """Run a plugin written in Python (a policy pack, a provider) and stream its output."""
+        """Run a provider written in Python and stream its output."""
         folder = request.info.program_directory or request.program
-        start = (
-            ["-u", "-m", "pulumi.policy", *request.args, folder]
-            if request.kind == "analyzer"
-            else ["-u", folder, *request.args]
-        )
         given = dict(pair.split("=", 1) for pair in request.env if "=" in pair)
-        python = interpreter(request.info, is_plugin=request.kind != "analyzer")
-        with self._child([python, *start], given, cwd=request.pwd or None, piped=True) as child:
+        command = [interpreter(request.info, is_plugin=True), "-u", folder, *request.args]
+        with self._child(command, given, cwd=request.pwd or None, piped=True) as child:
             context.add_callback(lambda: _stop(child))
             answer = language_pb2.RunPluginResponse
             for stream, line in _output(child):

@@ -59,7 +59,7 @@ class DesiredState:
 
     @property
     def api(self) -> str:
-        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`. Earlier versions did not record it in the state."""
+        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`."""
         return str(self.inputs.get("api") or CLOUD_TPU)
 
     @property

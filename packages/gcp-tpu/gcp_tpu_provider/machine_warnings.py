@@ -1,7 +1,7 @@
 """Warnings about running capacity in the state, read from Google and the machine during a preview or update without a refresh."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ LIMIT_S = 5.0
 async def machine_warnings(
     api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
 ) -> list[str]:
-    """Return warnings before an update: the machine is gone, rolled back to an older document, or runs an older agent.
+    """Return warnings before an update: the machine is gone, or rolled back to an older document.
 
     A missing response is not a warning, because the machine may or may not exist.
     """
@@ -45,11 +45,7 @@ async def machine_warnings(
                 return [_gone(str(state["name"]), found, node)]
             report = await api.find_guest_report(node.name, namespace) if namespace else None
             if report is not None and not replaces:
-                abilities = cast("list[str]", wire.reveal(news.get("agentAbilities")) or [])
-                return [
-                    *_went_back(state, report),
-                    *_old_agent(node.name, report, abilities),
-                ]
+                return _went_back(state, report)
     return []
 
 
@@ -74,29 +70,3 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
     )
     text = f"was ready at the last `pulumi up` and has failed since: {last_line(report.detail)}"
     return [f"Document {report.document_hash[:HASH_DIGITS]} {text} {serves}. Change the settings and run `pulumi up`."]
-
-
-def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list[str]:
-    lacking = abilities[report.agent_version :]
-    if not lacking:
-        return []
-    words = "; and ".join(lacking)
-    version = f"of version {report.agent_version}" if report.agent_version else "of unknown version"
-    return [
-        (
-            f"The machine runs an agent {version}, but this program has version {len(abilities)}. Until a reboot {words}. "
-            f"To update the agent, run `{reboot_command(node)}`. This restarts the server."
-        )
-    ]
-
-
-def reboot_command(node: str) -> str:
-    """Return the command that reboots a machine and keeps its capacity, for the machine's full name.
-
-    Compute Engine resets an instance with the method `instances.reset`. Cloud TPU only has stop and start, which release the capacity.
-    """
-    _, project, _, zone, kind, name = node.split("/")
-    place = f"--project={project} --zone={zone}"
-    if kind == "instances":
-        return f"gcloud compute instances reset {name} {place}"
-    return f'gcloud alpha compute tpus tpu-vm ssh {name} {place} --tunnel-through-iap --command="sudo reboot"'

@@ -268,14 +268,6 @@ INPUTS: tuple[Property, ...] = (
         change="words",
     ),
     Property(
-        "agentAbilities",
-        STRINGS,
-        'Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to follow "until a reboot". '
-        "The machine publishes its version in its guest attributes, and the provider warns about an older one. "
-        "A change does not update the resource.",
-        change="words",
-    ),
-    Property(
         "allowReplaceActive",
         BOOLEAN,
         "Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take hours.",

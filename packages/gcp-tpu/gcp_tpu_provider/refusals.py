@@ -30,7 +30,7 @@ NOT_OFFERED = "not offered here"
 NO_CAPACITY = "no capacity"
 NOT_TRIED = "not tried"
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
-    NOT_TRIED: re.compile(r"expired before this zone was requested|ended before this zone was asked"),
+    NOT_TRIED: re.compile(r"expired before this zone was requested"),
     QUOTA: re.compile(
         r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded|quota allows", re.IGNORECASE
     ),
@@ -40,11 +40,11 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     ),
     NO_CAPACITY: re.compile(
         r"no more capacity|no capacity|does not have enough resources available|insufficient (reserved )?capacity"
-        r"|the (total wait|wait for this zone) (timed out|is over)",
+        r"|the (total wait|wait for this zone) timed out",
         re.IGNORECASE,
     ),
 }
-"""Patterns of Google's messages, from public logs of 2021 to 2026. Stacks of earlier versions recorded "is over" and "was asked".
+"""Patterns of Google's messages, from public logs of 2021 to 2026.
 
 - quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
   resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's sentence

@@ -34,7 +34,6 @@ GUEST_ATTRIBUTE_KEYS = (
     "pause-ended-at",
     "container",
 )
-AGENT_VERSION_KEY = "agent-version"
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
@@ -147,7 +146,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GuestReport:
-    """A machine's report about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if not published, and its agent's version.
+    """A machine's report about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if not published.
 
     `phase`, `document_hash` and `detail` describe the requested document. `serving_hash` is the hash of the document that is
     served. `pause_began_at` and `pause_ended_at` delimit the pause of the last change (RFC 3339). `container` is `confined`, or `privileged: `
@@ -161,17 +160,13 @@ class GuestReport:
     pause_began_at: str = ""
     pause_ended_at: str = ""
     container: str = ""
-    agent_version: int = 0
-    """Version of the agent. Without a version: 1 if it reports the serving document, like the first agents with rollback, otherwise 0."""
 
     @classmethod
     def of(cls, published: Mapping[str, str]) -> "GuestReport | None":
         """Return the report in the guest attributes of one namespace, or None without any."""
         if not published:
             return None
-        stated = published.get(AGENT_VERSION_KEY, "")
-        version = int(stated) if stated.isdecimal() else int(SERVING_HASH_KEY in published)
-        return cls(*(_plain(published.get(key, "")) for key in GUEST_ATTRIBUTE_KEYS), agent_version=version)
+        return cls(*(_plain(published.get(key, "")) for key in GUEST_ATTRIBUTE_KEYS))
 
 
 def _plain(text: str) -> str:

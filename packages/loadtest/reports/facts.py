@@ -130,13 +130,6 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
                 text=f"{len(left_out)} {'point was' if len(left_out) == 1 else 'points were'} not measured: {names}."
             )
         )
-    if any(r.get("schema_version") == 1 for r in results):
-        notices.append(
-            Notice(
-                text="Some points are from an older version of this tool: their duration, TPOT and E2E end with the last text, and failures"
-                " are not included in them."
-            )
-        )
     return notices
 
 

@@ -486,15 +486,6 @@ def test_points_without_repeats_have_intervals_without_end_that_stay_in_the_char
     assert all(0 <= x <= 160 for x in places)
 
 
-def test_results_of_the_former_version_are_still_reported(tmp_path):
-    former = [{**r, "schema_version": 1} for r in grid()]
-    path = folder(tmp_path / "r", former)
-    write_reports(path)
-    html = (path / "report.html").read_text()
-    assert "older version of this tool" in html
-    assert "TTFT, 16 in, 32 out" in html  # from the values per request, which the former version has too
-
-
 def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
     dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})

@@ -370,8 +370,8 @@ def test_loads_of_different_kinds_are_not_the_same_point(tmp_path):
     assert comparison.missing == ("4 users, 256 in, 32 out",)
 
 
-def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(tmp_path):
-    results = [{**result(1, 16, failed=2), "schema_version": 1}, result(8, 16)]
+def test_failures_and_points_that_were_left_out_are_said_first(tmp_path):
+    results = [result(1, 16, failed=2), result(8, 16)]
     left_out = [{"key": "closed-c64-i16-o32-n0", "reason": "the server is saturated at a lower load"}]
     path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
     write_reports(path)
@@ -381,7 +381,6 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: 1 user, 16 in, 32 out)",
     ]
     assert "1 point was not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
-    assert "older version of this tool" in notices[3]
 
 
 def test_the_table_has_the_time_to_first_token_with_its_lateness_and_the_servers_own():

@@ -19,7 +19,6 @@ from loadtest.traffic.makers import PromptWording, SyntheticSource, image_parts
 from loadtest.traffic.points import PRESETS
 from loadtest.traffic.prompts import POOL, Calibration, Recipe
 from loadtest.traffic.rows import RowReader, spans
-from loadtest.traffic.spec import Traffic
 
 CALIBRATION = Calibration(source="tokenize", words=POOL, overhead_tokens=4, tokens_per_word=1.0)
 SCAN = {
@@ -186,11 +185,6 @@ def test_lengths_of_a_distribution_are_clamped_to_max_model_len():
     assert max(given + output for given, output in lengths) == 256
     assert min(given for given, _ in lengths) >= 1
     assert [made.lengths_of(index) for index in range(5)] == lengths[:5]
-
-
-def test_unused_properties_do_not_keep_an_earlier_sweep_from_being_continued():
-    assert {"audio_s", "adapters"}.isdisjoint(Traffic().as_json())
-    assert Traffic(audio_s=1.0, adapters=("a",)).as_json().items() >= {"audio_s": 1.0, "adapters": ["a"]}.items()
 
 
 def test_presets_have_the_lengths_of_their_names():

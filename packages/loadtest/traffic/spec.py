@@ -73,8 +73,6 @@ class Traffic:
 
     def as_json(self) -> dict[str, Any]:
         """Return the entries of run.json. A continued sweep must have the same."""
-        # Properties that came later are left out if unused, so that a sweep of an earlier release can be continued.
-        later = {"audio_s": self.audio_s, "adapters": list(self.adapters)}
         return {
             "input_lengths": self.input_lengths.text if self.input_lengths else None,
             "output_lengths": self.output_lengths.text if self.output_lengths else None,
@@ -85,8 +83,8 @@ class Traffic:
             "dataset": str(self.dataset) if self.dataset else None,
             "turns": self.turns,
             "think_time_s": self.think_time_s,
-            "ramp": None,
-            **{name: value for name, value in later.items() if value},
+            "audio_s": self.audio_s,
+            "adapters": list(self.adapters),
         }
 
 

@@ -64,7 +64,7 @@ def test_the_same_declarations_in_another_order_are_no_difference():
 
 
 def test_messages_and_the_providers_bookkeeping_are_no_difference():
-    other = edited(BASE, "capacity", nextSteps=["Another sentence."], __defaults=["api"], agentAbilities=None)
+    other = edited(BASE, "capacity", nextSteps=["Another sentence."], __defaults=["api"])
     assert differing(BASE, other) == ([], 32)
     assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=60)) == ([("update", "capacity")], 31)
     assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=None)) == ([("update", "capacity")], 31)

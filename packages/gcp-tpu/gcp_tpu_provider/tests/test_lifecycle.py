@@ -241,9 +241,8 @@ class TestZones:
         assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
         assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
 
-    def test_texts_of_the_previous_version_are_recognized(self):
-        assert kind("the total wait of 1h ended before this zone was asked.") == NOT_TRIED
-        assert kind("WAITING_FOR_RESOURCES for 30m: the wait for this zone is over.") == NO_CAPACITY
+    def test_a_wait_that_timed_out_is_recognized(self):
+        assert kind("the total wait of 1h expired before this zone was requested.") == NOT_TRIED
         assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == NO_CAPACITY
 
     def test_the_programs_advice_ends_the_error_and_a_change_of_it_is_no_change(

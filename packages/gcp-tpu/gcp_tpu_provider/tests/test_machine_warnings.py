@@ -4,19 +4,17 @@ from typing import Any
 
 import pytest
 
-from gcp_tpu_provider.machine_warnings import reboot_command
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FakeEngine, wanted
 
 DOCUMENT, OTHER = "d" * 64, "e" * 64
-ABILITIES = ["the first thing is not done", "the second thing is not done"]
 GONE = "Run `pulumi up --refresh` to request capacity again."
 
 
 def given(**changes: Any) -> dict[str, Any]:
     ready = {"guestAttributeNamespace": "gemma-serving", "timeoutS": 5}
     metadata = {"enable-guest-attributes": "TRUE"}
-    return wanted(ready=ready, metadata=metadata, agentAbilities=ABILITIES, **changes)
+    return wanted(ready=ready, metadata=metadata, **changes)
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def cloud() -> FakeTpu:
 
 def published(phase: str, **values: str) -> dict[str, str]:
     named = {key.replace("_", "-"): value for key, value in values.items()}
-    return {"phase": phase, "document-hash": DOCUMENT, "agent-version": "2", "serving-hash": DOCUMENT, **named}
+    return {"phase": phase, "document-hash": DOCUMENT, "serving-hash": DOCUMENT, **named}
 
 
 @pytest.fixture
@@ -84,31 +82,3 @@ def test_a_document_that_failed_after_the_last_update_is_named_with_what_serves(
     )
     put(cloud, published("failed", serving_hash="", detail=detail))
     assert "Nothing serves." in said(engine)[0]
-
-
-def test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot(engine: FakeEngine, cloud: FakeTpu):
-    (node,) = cloud.nodes
-    report = published("ready")
-    del report["agent-version"]
-    put(cloud, report)
-    (warning,) = said(engine)
-    assert (
-        "The machine runs an agent of version 1, but this program has version 2. Until a reboot the second thing is not done."
-        in warning
-    )
-    assert reboot_command(node) in warning
-    del report["serving-hash"]
-    put(cloud, report)
-    (warning,) = said(engine)
-    assert "an agent of unknown version" in warning
-    assert "the first thing is not done; and the second thing is not done" in warning
-
-
-def test_the_command_keeps_the_capacity_on_both_apis():
-    assert reboot_command("projects/p/zones/us-east5-a/instances/x") == (
-        "gcloud compute instances reset x --project=p --zone=us-east5-a"
-    )
-    assert reboot_command("projects/p/locations/us-east5-a/nodes/x") == (
-        "gcloud alpha compute tpus tpu-vm ssh x --project=p --zone=us-east5-a --tunnel-through-iap "
-        '--command="sudo reboot"'
-    )

@@ -1,4 +1,4 @@
-"""A project's enabled APIs and its service accounts."""
+"""A project's service agents and its service accounts."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,9 +7,9 @@ from typing import Final
 
 from localcloud.plugins.diffing import Detail, Details, DiffKind
 from localcloud.plugins.lifecycle import Created, OperationContext, TypeOverlay, UpdateRequest, settled
-from localcloud.plugins.resource import RestResource, Wait, follow, known_project
-from localcloud.plugins.rest import OperationError, PluginError, RestError, raise_operation_error
-from localcloud.plugins.schema import Object, last_segment
+from localcloud.plugins.resource import RestResource, known_project
+from localcloud.plugins.rest import RestError, raise_operation_error
+from localcloud.plugins.schema import Object
 from localcloud.plugins.values import Properties, Value, text_of
 
 _API: Final = "serviceusage/v1"
@@ -17,67 +17,6 @@ _VISIBLE_LIMIT_S: Final = 10.0
 """Maximum real seconds for which a new service account may be invisible. The real provider reads for five minutes, at Google's speed."""
 _INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)"
 """IAM's answer for an account that is not visible yet, in place of a 404."""
-_ENABLED_QUERY: Final[Mapping[str, str]] = {
-    "fields": "services/name,nextPageToken",
-    "filter": "state:ENABLED",
-    "pageSize": "200",
-}
-
-
-class EnabledService(RestResource):
-    """An API of a project: enabled, listed, and disabled on deletion only if the program sets it."""
-
-    async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Enable the API if it is not enabled."""
-        service, project = text_of(inputs, "service"), known_project(context, inputs).project
-        async with context.locks.of(f"{_API}/projects/{project}"):
-            if service not in await _enabled(context, project):
-                await self._change(context, project, service, "enable", {})
-        return await self.must_read(context, f"{project}/{service}", inputs)
-
-    async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Find the API among the enabled ones."""
-        named = self.named(resource_id)
-        project, service = text_of(named, "project"), text_of(named, "service")
-        # The real provider lists, reads the project, and lists again.
-        if service not in await _enabled(context, project):
-            return None
-        await context.rest.find(f"cloudresourcemanager/v1/projects/{project}")
-        if service not in await _enabled(context, project):
-            return None
-        return Created(id=resource_id, state={**self.state(context, {}, given or named), **named})
-
-    async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Keep the new inputs because only properties of the provider itself can change."""
-        return Created(id=wanted.id, state={**self.state(context, {}, wanted.inputs), **self.named(wanted.id)})
-
-    async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Disable the API if `disableOnDestroy` is set."""
-        if state.get("disableOnDestroy") is not True:
-            return
-        body: Object = {"disableDependentServices": state.get("disableDependentServices") is True}
-        if state.get("checkIfServiceHasUsageOnDestroy") is True:
-            body["checkIfServiceHasUsage"] = "CHECK"
-        named = self.named(resource_id)
-        try:
-            await self._change(context, text_of(named, "project"), text_of(named, "service"), "disable", body)
-        except RestError as error:
-            if not error.is_missing:
-                raise
-
-    async def _change(self, context: OperationContext, project: str, service: str, verb: str, body: Object) -> None:
-        path = f"{_API}/projects/{project}/services/{service}:{verb}"
-        answer = await context.rest.call("POST", path, body=body)
-        try:
-            await follow(context, self.wait, answer, path, operations=self.api)
-        except OperationError as error:
-            raise PluginError(f"Error waiting to {verb} {service} in project {project}: {error}") from error
-
-
-async def _enabled(context: OperationContext, project: str) -> set[str]:
-    path = f"{_API}/projects/{project}/services"
-    listed = [each async for each in context.rest.pages(path, "services", _ENABLED_QUERY)]
-    return {last_segment(str(each.get("name", ""))) for each in listed}
 
 
 class ServiceIdentity(RestResource):
@@ -184,15 +123,6 @@ def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[s
 
 
 PROJECTS: Final[Mapping[str, TypeOverlay]] = {
-    "gcp:projects/service:Service": TypeOverlay(
-        lifecycle=partial(
-            EnabledService,
-            noun="Project Service",
-            id_template="{project}/{service}",
-            wait=Wait.OPERATION,
-            api=_API,
-        )
-    ),
     "gcp:projects/serviceIdentity:ServiceIdentity": TypeOverlay(
         lifecycle=partial(
             ServiceIdentity, noun="ServiceIdentity", id_template="projects/{project}/services/{service}", api=_API

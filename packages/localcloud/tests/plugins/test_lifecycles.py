@@ -468,23 +468,6 @@ def test_a_secret_version_ends_as_its_policy_says(state, action):
     assert [each.path for each in recorder.sent] == expected
 
 
-def test_an_api_is_disabled_only_where_the_program_asks_for_it():
-    recorder = Recorder(lambda _: {"done": True})
-
-    async def scenario():
-        async with engine(recorder, project="p1") as attached:
-            for flag in (False, True):
-                state = {"service": "run.googleapis.com", "disableOnDestroy": flag, "project": "p1"}
-                await attached.delete(
-                    Resource("gcp:projects/service:Service", "api", "p1/run.googleapis.com", {}, state)
-                )
-
-    run(scenario())
-    assert [each.key for each in recorder.sent] == [
-        ("POST", "/serviceusage/v1/projects/p1/services/run.googleapis.com:disable")
-    ]
-
-
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_say(name):
     recorder = Recorder(lambda _: (500, {}))
@@ -582,7 +565,7 @@ def test_default_labels_and_the_attribution_label_follow_the_configuration():
 def test_without_a_project_the_error_says_where_to_set_one():
     async def scenario():
         async with engine(Recorder(lambda _: {})) as attached:
-            await attached.up("gcp:projects/service:Service", "api", {"service": "run.googleapis.com"})
+            await attached.up("gcp:serviceaccount/account:Account", "sa", {"accountId": "gemma-server"})
 
     with pytest.raises(grpc.aio.AioRpcError, match=r"no project set\. Set it on the resource, as gcp:project"):
         run(scenario())

@@ -155,8 +155,8 @@ def alike(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def test_there_are_61_rows():
-    assert len(ROWS) == 61
+def test_there_are_60_rows():
+    assert len(ROWS) == 60
 
 
 def test_a_change_leads_to_the_recorded_operation_properties_and_order_of_replacement(subtests):

@@ -86,7 +86,7 @@ def test_every_recorded_request_is_accepted_in_order(replayed):
         (where, answer.status_code, answer.text[:400]) for where, _, answer in answers if answer.status_code >= 300
     ]
     assert refused == []
-    assert len(answers) == 69 + 32 + 47
+    assert len(answers) == 64 + 32 + 47
 
 
 def test_what_was_sent_can_be_read_back(replayed):
@@ -94,7 +94,7 @@ def test_what_was_sent_can_be_read_back(replayed):
     service = next(
         answer.json()
         for where, exchange, answer in answers
-        if exchange["request"]["path"].endswith("/services/gemma") and where == "create.jsonl:57"
+        if exchange["request"]["path"].endswith("/services/gemma") and where == "create.jsonl:52"
     )
     sent = next(
         exchange["request"]["body"]

@@ -16,32 +16,30 @@ provider = gcp.Provider("gcp", project=project, region="us-east4")
 opts = pulumi.ResourceOptions(provider=provider)
 labels = {"managed-by": "test", **({"changed": "yes"} if changed else {})}
 
-api = gcp.projects.Service("api", service="run.googleapis.com", disable_on_destroy=False, opts=opts)
-after = pulumi.ResourceOptions(provider=provider, depends_on=[api])
-gcp.projects.ServiceIdentity("agent", project=project, service="artifactregistry.googleapis.com", opts=after)
+gcp.projects.ServiceIdentity("agent", project=project, service="artifactregistry.googleapis.com", opts=opts)
 sa = gcp.serviceaccount.Account(
-    "sa", account_id="gemma-server", display_name="Changed" if changed else "Gemma server", opts=after
+    "sa", account_id="gemma-server", display_name="Changed" if changed else "Gemma server", opts=opts
 )
-gcp.projects.IAMMember("member", project=project, role="roles/logging.logWriter", member=sa.member, opts=after)
-gcp.projects.IAMMember("member2", project=project, role="roles/monitoring.metricWriter", member=sa.member, opts=after)
+gcp.projects.IAMMember("member", project=project, role="roles/logging.logWriter", member=sa.member, opts=opts)
+gcp.projects.IAMMember("member2", project=project, role="roles/monitoring.metricWriter", member=sa.member, opts=opts)
 gcp.serviceaccount.IAMMember(
-    "user", service_account_id=sa.name, role="roles/iam.serviceAccountUser", member=sa.member, opts=after
+    "user", service_account_id=sa.name, role="roles/iam.serviceAccountUser", member=sa.member, opts=opts
 )
 secret = gcp.secretmanager.Secret(
     "secret",
     secret_id="hf-token",
     replication=gcp.secretmanager.SecretReplicationArgs(auto=gcp.secretmanager.SecretReplicationAutoArgs()),
     labels=labels,
-    opts=after,
+    opts=opts,
 )
 version = gcp.secretmanager.SecretVersion(
     "version",
     secret=secret.id,
     secret_data=pulumi.Output.secret("hf_canary_2" if changed else "hf_canary_1"),
-    opts=after,
+    opts=opts,
 )
 gcp.secretmanager.SecretIamMember(
-    "secretiam", secret_id=secret.secret_id, role="roles/secretmanager.secretAccessor", member=sa.member, opts=after
+    "secretiam", secret_id=secret.secret_id, role="roles/secretmanager.secretAccessor", member=sa.member, opts=opts
 )
 bucket = gcp.storage.Bucket(
     "bucket",
@@ -57,10 +55,10 @@ bucket = gcp.storage.Bucket(
     ],
     labels=labels,
     force_destroy=True,
-    opts=after,
+    opts=opts,
 )
 gcp.storage.BucketIAMMember(
-    "bucketiam", bucket=bucket.name, role="roles/storage.objectViewer", member=sa.member, opts=after
+    "bucketiam", bucket=bucket.name, role="roles/storage.objectViewer", member=sa.member, opts=opts
 )
 repo = gcp.artifactregistry.Repository(
     "repo",
@@ -76,25 +74,25 @@ repo = gcp.artifactregistry.Repository(
         ),
     ),
     labels=labels,
-    opts=after,
+    opts=opts,
 )
-built = gcp.artifactregistry.Repository("standard", repository_id="built", format="DOCKER", labels=labels, opts=after)
+built = gcp.artifactregistry.Repository("standard", repository_id="built", format="DOCKER", labels=labels, opts=opts)
 gcp.artifactregistry.RepositoryIamMember(
     "repoiam",
     location="us-east4",
     repository=repo.name,
     role="roles/artifactregistry.reader",
     member=sa.member,
-    opts=after,
+    opts=opts,
 )
-net = gcp.compute.Network("net", auto_create_subnetworks=False, routing_mode="GLOBAL" if changed else None, opts=after)
+net = gcp.compute.Network("net", auto_create_subnetworks=False, routing_mode="GLOBAL" if changed else None, opts=opts)
 subnet = gcp.compute.Subnetwork(
     "subnet",
     region="us-east4",
     network=net.id,
     ip_cidr_range="10.10.0.0/23" if changed else "10.10.0.0/24",
     private_ip_google_access=not changed,
-    opts=after,
+    opts=opts,
 )
 gcp.compute.Firewall(
     "fw",
@@ -103,10 +101,10 @@ gcp.compute.Firewall(
     allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=["22", "8000"])],
     source_ranges=["10.0.0.0/8"] if changed else ["35.235.240.0/20"],
     target_tags=["gemma"],
-    opts=after,
+    opts=opts,
 )
 router = gcp.compute.Router(
-    "router", network=net.id, region="us-east4", description="changed" if changed else None, opts=after
+    "router", network=net.id, region="us-east4", description="changed" if changed else None, opts=opts
 )
 gcp.compute.RouterNat(
     "nat",
@@ -115,7 +113,7 @@ gcp.compute.RouterNat(
     nat_ip_allocate_option="AUTO_ONLY",
     source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
     min_ports_per_vm=128 if changed else None,
-    opts=after,
+    opts=opts,
 )
 http_get = gcp.cloudrunv2.ServiceTemplateContainerStartupProbeHttpGetArgs(path="/health", port=8000)
 svc = gcp.cloudrunv2.Service(
@@ -190,17 +188,17 @@ svc = gcp.cloudrunv2.Service(
         ),
     ),
     traffics=[gcp.cloudrunv2.ServiceTrafficArgs(percent=100, type="TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST")],
-    opts=after,
+    opts=opts,
 )
 gcp.cloudrunv2.ServiceIamMember(
-    "svciam", location="us-east4", name=svc.name, role="roles/run.invoker", member="user:a@example.com", opts=after
+    "svciam", location="us-east4", name=svc.name, role="roles/run.invoker", member="user:a@example.com", opts=opts
 )
 channel = gcp.monitoring.NotificationChannel(
     "channel",
     display_name="changed" if changed else "ops",
     type="email",
     labels={"email_address": "a@example.com"},
-    opts=after,
+    opts=opts,
 )
 gcp.monitoring.AlertPolicy(
     "alert",
@@ -219,13 +217,15 @@ gcp.monitoring.AlertPolicy(
         )
     ],
     user_labels=labels,
-    opts=after,
+    opts=opts,
 )
 dashboard = {"displayName": "changed" if changed else "gemma", "gridLayout": {"widgets": [{"text": {"content": "hi"}}]}}
-gcp.monitoring.Dashboard("dash", dashboard_json=json.dumps(dashboard), opts=after)
+gcp.monitoring.Dashboard("dash", dashboard_json=json.dumps(dashboard), opts=opts)
 # The default provider has its own region (gcp:region), and the environment sets the project.
 elsewhere = gcp.artifactregistry.Repository(
-    "elsewhere", repository_id="elsewhere", format="DOCKER", opts=pulumi.ResourceOptions(depends_on=[api])
+    "elsewhere",
+    repository_id="elsewhere",
+    format="DOCKER",
 )
 image = docker.Image(
     "image",
