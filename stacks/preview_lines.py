@@ -35,7 +35,7 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[PreviewL
         if finding.id == _BILL:
             yield PreviewLine(text=f"Costs {finding_text(finding, wording).removeprefix(f'{_BILL}: ')}")
     for finding in plan.findings:
-        if finding.severity == "warn" and finding.id not in accepted:
+        if finding.severity != "block" and finding not in notes and finding.id not in {_BILL, *accepted}:
             yield PreviewLine(text=finding_text(finding, wording), severity=finding.severity)
     if notes:
         yield PreviewLine(

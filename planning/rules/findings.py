@@ -109,9 +109,15 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
 
 
 def notes_of(plan: Plan) -> tuple[Finding, ...]:
-    """Return the findings that text output only counts: information, except the bill."""
-    bill = id_of(rules_platform.whole_bill)
-    return tuple(one for one in plan.findings if one.severity == "info" and one.id != bill)
+    """Return the findings that text output only counts: information that nearly every stack has."""
+    checks = (
+        rules_watching.no_recipient,
+        rules_advisories.vulnerable,
+        rules_platform.assumed_prices,
+        rules_platform.old_prices,
+    )
+    counted = {id_of(check) for check in checks}
+    return tuple(one for one in plan.findings if one.severity == "info" and one.id in counted)
 
 
 def detected(subject: Subject) -> Mapping[str, Severity]:
