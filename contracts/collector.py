@@ -14,9 +14,8 @@ from contracts.serving_document import API_KEY_VARIABLE, SECRET_VERSION
 COLLECTOR_REPOSITORY: Final = (
     "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
 )
-COLLECTOR_VERSION: Final = "0.135.0"
 COLLECTOR_DIGEST: Final = "sha256:90c2bab052e6c9da37efb6e7181b0cbb99562b9b39096dce895c7afe957b3b02"
-"""Digest of that version in Google's signed attestation (GoogleCloudPlatform/opentelemetry-operations-collector d4e7e50,
+"""Digest of version 0.135.0 in Google's signed attestation (GoogleCloudPlatform/opentelemetry-operations-collector d4e7e50,
 google-built-opentelemetry-collector/VSA/0.135.0). No registry was read (ledger `image-of-the-collector`)."""
 COLLECTOR_IMAGE: Final = f"{COLLECTOR_REPOSITORY}@{COLLECTOR_DIGEST}"
 

@@ -148,9 +148,7 @@ def _step(step: Mapping[str, object]) -> PlannedStep:
     )
 
 
-def shown_changes(
-    step: Mapping[str, object], secrets: Sequence[str], most: int = _MOST_CHANGES
-) -> tuple[Sequence[ShownChange], int]:
+def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
     """Return the first properties that an engine step changes, and the number of further ones.
 
     A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
@@ -163,7 +161,7 @@ def shown_changes(
         pairs = _differing(path, *_values(path, step))
         found += [_shown(where, was, is_now, secrets, replaces=replaces) for where, was, is_now in pairs]
     found.sort(key=lambda change: not change.replaces)
-    return found[:most], max(0, len(found) - most)
+    return found[:_MOST_CHANGES], max(0, len(found) - _MOST_CHANGES)
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:

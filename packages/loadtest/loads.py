@@ -140,19 +140,9 @@ def _is_usable(result: _Result, most: float) -> bool:
     return bool(result["valid"] and result["completed"]) and not has_too_many_failures(result, most)
 
 
-def good_share(results: Sequence[_Result], objective: Objective) -> float:
+def good_share(results: Sequence[_Result]) -> float:
     """Return the share of the requests of a load that met every limit, as the mean of the repeats. Failed requests met none."""
-    return statistics.fmean(_good_share(result, objective) for result in results)
-
-
-def _good_share(result: _Result, objective: Objective) -> float:
-    stored = result.get("good_share")
-    if stored is not None:
-        return float(stored)
-    # A result without it has the latencies alone.
-    rows, sent = _rows(result), result["completed"] + result["failed"]
-    good = sum(all(row[name] <= limit for name, limit in limits_of(objective).items()) for row in rows)
-    return good / len(rows) * result["completed"] / sent if rows else 0.0
+    return statistics.fmean(float(result["good_share"] or 0.0) for result in results)
 
 
 def limits_of(objective: Objective) -> Mapping[str, float]:
@@ -210,7 +200,7 @@ def good_output_tok_per_s(load: Load, objective: Objective | None) -> float:
     # Failed requests have no tokens, so they are not in the output rate.
     done = sum(result["completed"] for result in load.results)
     sent = done + sum(result["failed"] for result in load.results)
-    return load.output_tok_per_s * min(1.0, good_share(load.results, objective) * sent / max(1, done))
+    return load.output_tok_per_s * min(1.0, good_share(load.results) * sent / max(1, done))
 
 
 def usd_per_million_good_tokens(run: _Result, load: Load, objective: Objective | None) -> float | None:
@@ -238,5 +228,5 @@ def best_load(loads: Sequence[Load], objective: Objective | None, share: float) 
     if objective is None:
         return max(usable, key=lambda load: load.output_tok_per_s)
     longest = usable[-1].shape
-    kept = [load for load in usable if load.shape == longest and good_share(load.results, objective) >= share]
+    kept = [load for load in usable if load.shape == longest and good_share(load.results) >= share]
     return max(kept, key=lambda load: load.level, default=None)

@@ -106,7 +106,7 @@ def _best_json(case: Case) -> BestLoad | None:
         lengths=load.shape.text,
         level=load.level,
         unit=load.unit,
-        good_share=round(good_share(load.results, case.objective), 6) if case.objective else None,
+        good_share=round(good_share(load.results), 6) if case.objective else None,
         output_tok_per_s=round(load.output_tok_per_s, 4),
         good_tok_per_s=round(good_output_tok_per_s(load, case.objective), 4),
         usd_per_million_good_tokens=None if price is None else round(price, 8),
@@ -122,7 +122,7 @@ def _missed_json(case: Case) -> MissedLoad | None:
         key=load.key,
         load=load.name,
         level=load.level,
-        good_share=round(good_share(load.results, objective), 6),
+        good_share=round(good_share(load.results), 6),
         metric=metric,
         above=round(above, 4),
     )

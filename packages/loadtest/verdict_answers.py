@@ -125,7 +125,7 @@ def _meets(case: Case) -> Answer:
     if case.best is not None:
         return _answered(
             3,
-            f"Yes: {wanted}, with {good_share(case.best.results, case.objective):.2%} good at {case.best.name}.",
+            f"Yes: {wanted}, with {good_share(case.best.results):.2%} good at {case.best.name}.",
         )
     if case.missed is not None:
         return _answered(3, f"No: {wanted} at no measured load.")
@@ -207,7 +207,7 @@ def _share_interval(case: Case, load: Load) -> str:
         return ""
     found = tail_of(load)
     count = found.requests if found else sum(result["completed"] for result in load.results)
-    share = good_share(load.results, case.objective)
+    share = good_share(load.results)
     low, high = share_interval(share * count, count)
     return f"{share:.1%} good ({low:.1%} to {high:.1%}, {count:,} requests)"
 

@@ -91,7 +91,7 @@ def _first_missed(
     if objective is None:
         return None
     above = [load for load in valid if load.shape == shape and (best is None or load.level > best.level)]
-    return next((load for load in above if good_share(load.results, objective) < share), None)
+    return next((load for load in above if good_share(load.results) < share), None)
 
 
 def _output_match(load: Load | None) -> PlanMatch | None:
@@ -151,7 +151,7 @@ def miss_text(case: Case) -> str:
         return ""
     name, above = worst_latency(load, objective, case.share)
     if not name:
-        return f"at {load.text}, failed requests miss them ({good_share(load.results, objective):.1%} are good)"
+        return f"at {load.text}, failed requests miss them ({good_share(load.results):.1%} are good)"
     return (
         f"{load.text} {'miss' if load.unit == 'users' and load.level != 1 else 'misses'} {NAMES[name]} by {above:.0%}"
     )

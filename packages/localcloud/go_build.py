@@ -5,7 +5,6 @@ The evaluator of the tests of alerts, the Pulumi engine and the tools for its la
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -55,14 +54,6 @@ def cache_folder(name: str) -> Path:
     """Return the user's cache folder for one kind of program, such as `engine`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / name
-
-
-def content_key(sources: Path) -> str:
-    """Return a short digest of a module's files: a changed line or module is another program."""
-    digest = hashlib.sha256()
-    for path in sorted(sources.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from planning.machine.hardware import (
     MACHINE_TYPES,
     V5E_ZONES,
     Accelerator,
-    AcceleratorKind,
     gpu_regions,
     host_of,
 )
@@ -59,7 +58,7 @@ def alternatives_for(subject: Subject) -> Iterator[Remedy]:
     yield from smaller_models(subject)
 
 
-def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None) -> Iterator[Remedy]:
+def other_accelerators(subject: Subject) -> Iterator[Remedy]:
     """Yield the same model on each other accelerator, cheapest first.
 
     On TPUs, a quantized model that no image of this project loads becomes its bf16 original.
@@ -67,7 +66,7 @@ def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None)
     deployment = subject.resolved.deployment
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
-        if accelerator.name == subject.resolved.accelerator.name or kind not in {None, accelerator.kind}:
+        if accelerator.name == subject.resolved.accelerator.name:
             continue
         moved = _moved(subject, accelerator)
         if moved is None:

@@ -28,7 +28,6 @@ __all__ = [
     "ACCEPTABLE_IDS",
     "QUOTA_IDS",
     "RULES",
-    "RULE_IDS",
     "check_accepted",
     "findings_of",
     "notes_of",
@@ -65,7 +64,6 @@ def _place(rule: Rule) -> int:
 
 
 RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(REGISTRY.values(), key=_place)}
-RULE_IDS = tuple(RULES)
 ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
 
 QUOTA_IDS = tuple(map(id_of, (rules_platform.quota, rules_quota.compute_quota, rules_quota.compute_quota_at_an_update)))

@@ -14,13 +14,13 @@ PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0}
 _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 
 
-def roofline_of(model: str, accelerator: str, quantization: str | None = None) -> Roofline | None:
+def roofline_of(model: str, accelerator: str) -> Roofline | None:
     """Return the roofline from the planner's catalog; None if the model or the accelerator is not in it."""
     device, model_id = find_accelerator(accelerator), find_id(model)
     if device is None or model_id is None:
         return None
-    spec = spec_of(model_id, quantization)
-    precision = quantization or spec.native_quantization or "bf16"
+    spec = spec_of(model_id, None)
+    precision = spec.native_quantization or "bf16"
     active = {"matrices": 0.0, "head": 0.0}
     step_bytes = 0.0
     for tensor in tensors(spec):

@@ -30,7 +30,7 @@ class GitHubRepository:
         """
         comments = f"issues/{pull_request}/comments"
         for item in self._all(comments):
-            if _begins(item, marker):
+            if str(item.get("body") or "").startswith(marker):
                 self._send("PATCH", f"issues/comments/{item['id']}", {"body": body})
                 return "updated"
         self._send("POST", comments, {"body": body})
@@ -51,7 +51,16 @@ class GitHubRepository:
         self, method: str, path: str, body: Mapping[str, str] | None = None, *, query: Mapping[str, str] | None = None
     ) -> object:
         headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/vnd.github+json"}
-        return _github(method, f"{self.api}/repos/{self.name}/{path}", headers, params=query, json_body=body)
+        url = f"{self.api}/repos/{self.name}/{path}"
+        try:
+            answer = requests.request(method, url, headers=headers, params=query, json=body, timeout=_CALL_LIMIT_S)
+        except requests.RequestException as error:
+            raise ScriptError(
+                f"Cannot reach GitHub at {url} ({type(error).__name__}). Run the command again."
+            ) from None
+        if not answer.ok:
+            raise ScriptError(f"GitHub rejected {method} {url} with {answer.status_code}: {answer.text[:200]}")
+        return cast("object", answer.json())
 
 
 def repository_from_environment(name: str) -> GitHubRepository:
@@ -61,30 +70,5 @@ def repository_from_environment(name: str) -> GitHubRepository:
         raise CommandRefusedError(
             "Cannot post to GitHub: GITHUB_TOKEN is not set. Set it to a token with write access."
         )
-    return GitHubRepository(api=api_url(), name=name, token=token)
-
-
-def _begins(item: Mapping[str, object], marker: str) -> bool:
-    return str(item.get("body") or "").startswith(marker)
-
-
-def _github(
-    method: str,
-    url: str,
-    headers: dict[str, str],
-    *,
-    params: Mapping[str, str] | None = None,
-    json_body: Mapping[str, str] | None = None,
-) -> object:
-    try:
-        answer = requests.request(method, url, headers=headers, params=params, json=json_body, timeout=_CALL_LIMIT_S)
-    except requests.RequestException as error:
-        raise ScriptError(f"Cannot reach GitHub at {url} ({type(error).__name__}). Run the command again.") from None
-    if not answer.ok:
-        raise ScriptError(f"GitHub rejected {method} {url} with {answer.status_code}: {answer.text[:200]}")
-    return cast("object", answer.json())
-
-
-def api_url() -> str:
-    """Return the root URL of GitHub's API."""
-    return os.environ.get("GITHUB_API_URL", "https://api.github.com").rstrip("/")
+    api = os.environ.get("GITHUB_API_URL", "https://api.github.com").rstrip("/")
+    return GitHubRepository(api=api, name=name, token=token)

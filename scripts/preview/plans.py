@@ -55,9 +55,6 @@ class DescribedFinding(_Data):
 class DescribedPlan(_Data):
     """The figures of a plan that a reviewer needs."""
 
-    verdict: str
-    model: str
-    accelerator: str
     weights_gib: float
     usable_gib: float
     kv_tokens: int
@@ -250,9 +247,6 @@ def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
 def _described(planned: Plan) -> DescribedPlan:
     memory, startup, throughput, cost = planned.memory, planned.startup, planned.throughput, planned.cost
     return DescribedPlan(
-        verdict=planned.verdict,
-        model=planned.model,
-        accelerator=planned.accelerator,
         weights_gib=memory.weights_gib,
         usable_gib=memory.usable_gib,
         kv_tokens=memory.kv_tokens * planned.replicas,

@@ -70,12 +70,10 @@ def refusal_text(refused: RefusedRevision, stack: str, now: datetime) -> str:
     )
 
 
-def view_of(service: Service, stack: str, now: datetime, *, fixed: bool = False) -> RolloutView:
-    """Return the progress of a service's rollout. `fixed`: the settings set the traffic, so nothing waits for a rollout."""
+def view_of(service: Service, stack: str, now: datetime) -> RolloutView:
+    """Return the progress of a service's rollout."""
     shares, record = known_shares(service), read_record(service)
     phase, sentence = _phase(service, stack, now, shares, record)
-    if fixed and phase in {"waits", "refused"}:
-        phase, sentence = "none", ""
     return RolloutView(phase=phase, sentence=sentence, shares=shares, record=record)
 
 

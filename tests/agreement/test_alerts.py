@@ -11,7 +11,6 @@ from contracts.collector import (
     AGENT_METRICS_PORT,
     COLLECTOR_IMAGE,
     COLLECTOR_REPOSITORY,
-    COLLECTOR_VERSION,
     collector_config,
 )
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
@@ -64,7 +63,7 @@ def test_the_collector_writes_to_the_stacks_project_under_the_name_that_alerts_s
 def test_the_collectors_image_is_the_one_that_the_local_cloud_knows():
     digest = COLLECTOR_IMAGE.partition("@")[2]
     assert is_collector(COLLECTOR_IMAGE)
-    assert f"{COLLECTOR_REPOSITORY}:{COLLECTOR_VERSION}@{digest}" in Images().existing
+    assert f"{COLLECTOR_REPOSITORY}:0.135.0@{digest}" in Images().existing
 
 
 @pytest.fixture(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from planning import Plan, plan
-from planning.rules.findings import RULE_IDS, RULES
+from planning.rules.findings import RULES
 from stacks.loading import from_file
 from stacks.planned import finding_text, to_deployment
 from stacks.wording import StackWording
@@ -205,7 +205,7 @@ def planned(path: Path) -> tuple[Plan, StackWording]:
 
 
 def test_every_rule_is_reached_from_a_settings_file():
-    assert set(INCIDENTS) == set(RULE_IDS)
+    assert set(INCIDENTS) == set(RULES)
 
 
 def test_the_incident_is_named_with_its_figure_and_its_remedy(subtests: pytest.Subtests, tmp_path: Path):

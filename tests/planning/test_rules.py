@@ -12,7 +12,7 @@ from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
 from planning.question.fields import changed
 from planning.question.types import WatchOptions
-from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
+from planning.rules.findings import ACCEPTABLE_IDS, RULES, check_accepted
 from planning.rules.registry import rule
 from planning.solve.reference import rules_page
 from planning.solve.wording import FIELDS, remedy_of, worded
@@ -332,7 +332,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
 
 def test_every_rule_is_replayed_both_ways():
     shown_always = {"CST01"}
-    assert set(RULE_IDS) == REPLAY.keys() | shown_always
+    assert set(RULES) == REPLAY.keys() | shown_always
 
 
 def test_the_page_of_the_rules_is_up_to_date():
@@ -378,7 +378,7 @@ def test_an_accepted_finding_is_shown_and_stops_nothing(identifier: str):
     assert identifier not in {f.id for f in p.stopping}
 
 
-@pytest.mark.parametrize("accepted", [("FIT01",), RULE_IDS])
+@pytest.mark.parametrize("accepted", [("FIT01",), tuple(RULES)])
 def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tuple[str, ...]):
     p = plan(replace(MEASURED["qat-31b-l4"], accept_findings=accepted))
     assert (p.fits, p.verdict) == (False, "out-of-memory")
@@ -386,7 +386,7 @@ def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tup
 
 
 def test_a_secret_stops_every_plan_even_when_accepted():
-    p = plan(replace(REPLAY["SEC01"][0], accept_findings=RULE_IDS))
+    p = plan(replace(REPLAY["SEC01"][0], accept_findings=tuple(RULES)))
     assert (p.fits, p.verdict) == (False, "blocked")
     assert [f.id for f in p.stopping] == ["SEC01"]
 

@@ -101,11 +101,6 @@ def test_a_service_says_where_its_roll_out_is(given, phase, parts):
     assert next_step(given, "x", NOW) == view.sentence
 
 
-def test_settings_that_divide_the_requests_wait_for_no_roll_out():
-    assert view_of(service(SPLIT), "x", NOW, fixed=True).phase == "none"
-    assert view_of(service(SPLIT, KILLED), "x", NOW, fixed=True).phase == "interrupted"
-
-
 def test_a_holder_on_another_machine_is_gone_when_it_has_missed_its_renewals():
     assert RENEWAL_S * 4 < LEASE_S
     assert holder_is_gone(ELSEWHERE, NOW + timedelta(seconds=LEASE_S - 1)) == ""

@@ -17,11 +17,11 @@ from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import write_reports
 from loadtest.store import read_run
 from loadtest.tests.model_pool import ModelPool, ModelServer
-from loadtest.tests.test_reports import folder, result
+from loadtest.tests.test_reports import folder, result, scored
 from loadtest.tests.test_sweep_runs import bench
 from loadtest.traffic.points import PRESETS, Sweep, plan_points
 from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
-from loadtest.verdict import sweep_verdict
+from loadtest.verdict import sweep_verdict as verdict_of
 from loadtest.verdict_answers import QUESTIONS
 
 LEVELS = (1, 8, 64, 128)
@@ -54,6 +54,10 @@ def late(level):
     """A load at which the client was late."""
     reason = "the client's event loop was late by 900 ms at the 99th percentile, more than 50 ms; use more --workers"
     return result(level, 256, requests=320) | {"valid": False, "invalid_reasons": [reason]}
+
+
+def sweep_verdict(run, results):
+    return verdict_of(run, scored(run, results))
 
 
 def answers(run, results):
@@ -215,7 +219,7 @@ def test_the_first_screen_has_the_verdict_the_header_and_all_answers(tmp_path):
 
 def test_tiles_are_judged_by_the_limits():
     def tiles(run):
-        return {tile.value: tile.name for tile in sweep_facts(run, planted()).tiles[2:]}
+        return {tile.value: tile.name for tile in sweep_facts(run, scored(run, planted())).tiles[2:]}
 
     assert tiles(RUN | {"slo": None}).keys() == {"12,800 tok/s", "63.3 ms", "0.0781 USD"}
     within = tiles(RUN)
@@ -230,18 +234,18 @@ def test_limits_are_judged_in_the_steady_window():
         "ttfts": [0.5] * 4 + [0.05] * 4,
         "start_times": [0.0] * 4 + [2.0] * 4,
         "request_goodput": 4.0,
-        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0, "first_wave": {}},
+        "good_share": 0.5,
+        "steady": {"start_s": 1.0, "end_s": 3.0, "output_throughput": 10.0, "first_wave": {}, "good_share": 1.0},
     }
     objective = objective_of(run)
     for share, results in (
         (1.0, [cold]),
         (0.5, [cold | {"steady": None}]),
-        (0.5, [cold | {"failed": 8}]),
         (0.75, [cold, cold | {"steady": None, "point": cold["point"] | {"repeat": 1}}]),
-        (0.9, [cold | {"steady": cold["steady"] | {"good_share": 0.9}}]),
+        (0.0, [cold | {"steady": cold["steady"] | {"good_share": None}}]),
     ):
         (load,) = loads_of(run, results)
-        assert good_share(load.results, objective) == share
+        assert good_share(load.results) == share
     assert best_load(loads_of(run, [cold]), objective, 0.99).level == 8
     assert best_load(loads_of(run, [cold | {"steady": None}]), objective, 0.99) is None
 

@@ -53,7 +53,6 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
         figures=PlannedFigures(
             kv_blocks=plan.memory.kv_blocks,
             kv_tokens=plan.memory.kv_tokens,
-            startup_s=plan.startup.total_s,
             serving_start_s=plan.startup.load_s + plan.startup.compile_s,
             usd_per_hour=plan.cost.usd_per_hour,
             decode_tok_per_s=planned.decode_tok_per_s,

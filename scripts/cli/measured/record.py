@@ -1,11 +1,10 @@
 """Convert a run of the smoke checks or the benchmark to entries of a stack's results file."""
 
 import datetime as dt
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from contracts.outputs import StackOutputs
 from loadtest.steady import judged, steady_output
@@ -23,9 +22,6 @@ from scripts.cli.measured.schema import (
     SmokeMeasurement,
 )
 from scripts.cli.measured.store import change_measured
-
-_WORD: Final = re.compile(r"[a-z0-9_]{1,16}")
-"""vLLM's spelling of a dtype. Any other text is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +141,11 @@ def _booted(values: Mapping[str, object], plan: DeployedPlan, start_s: float | N
     blocks, block_size = as_number(values.get("num_gpu_blocks")), as_number(values.get("block_size"))
     if blocks is None and start_s is None:
         return None
-    figures, dtype = plan.figures, values.get("cache_dtype")
+    figures = plan.figures
     return BootedFigures(
         num_gpu_blocks=None if blocks is None else int(blocks),
         block_size=None if block_size is None else int(block_size),
         gpu_memory_utilization=as_number(values.get("gpu_memory_utilization")),
-        cache_dtype=dtype if isinstance(dtype, str) and _WORD.fullmatch(dtype) else None,
         kv_tokens=round(figures.kv_tokens * blocks / figures.kv_blocks) if blocks and figures.kv_blocks else None,
         start_s=start_s,
     )

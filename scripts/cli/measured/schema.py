@@ -30,10 +30,8 @@ class PlannedFigures:
 
     kv_blocks: int
     kv_tokens: int
-    startup_s: float
-    """From the container's start to the first healthy response, including the image pull."""
     serving_start_s: float
-    """The same without the pull: weights and compilation."""
+    """From the container's start to the first healthy response, without the image pull: weights and compilation."""
     usd_per_hour: float
     decode_tok_per_s: Band
     ttft_s: Band | None = None
@@ -48,7 +46,6 @@ class BootedFigures:
     num_gpu_blocks: int | None = None
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
-    cache_dtype: str | None = None
     kv_tokens: int | None = None
     """Planned tokens times booted blocks divided by planned blocks, because vLLM exports blocks but only logs tokens."""
     start_s: float | None = None

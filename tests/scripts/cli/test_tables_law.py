@@ -68,7 +68,6 @@ def measured(folder):
         planned=PlannedFigures(
             kv_blocks=10_441,
             kv_tokens=2_113_280,
-            startup_s=769,
             serving_start_s=724,
             usd_per_hour=1.33,
             decode_tok_per_s=rate,

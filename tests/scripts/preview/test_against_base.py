@@ -17,7 +17,6 @@ from scripts.preview import against_base as comparison
 from scripts.preview import run
 from scripts.preview.against_base import Base, base_of, between
 from scripts.preview.plans import describe_checkout
-from scripts.preview.report import StackPreview
 from scripts.preview.run import preview_stacks
 from tests.scripts.preview.cases import DATE, ROOT, recorded
 
@@ -231,12 +230,6 @@ def test_a_backend_that_cannot_be_listed_skips_nothing(engine, checkouts, tmp_pa
     found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset(BOTH)))
     assert len(engine()) == 4
     assert not any(preview.skipped for preview in found.values())
-
-
-def test_previews_of_the_former_release_are_read():
-    text = '{"stack": "x", "changes": [], "unchanged": 3, "simulated": true, "new_stack": true, "elapsed_s": 1.0}'
-    found = StackPreview.model_validate_json(text)
-    assert (found.skipped, found.against_base, found.base_error) == (False, False, None)
 
 
 def test_a_new_stack_of_git_is_not_in_the_base(checkouts):
