@@ -146,8 +146,8 @@ def test_the_doctor_knows_the_machine_type_and_its_quota(workspace, deployed):
         line["check"]: line
         for line in workspace.script("doctor", "--stack", STACK, "--json", expect=None).json["checks"]
     }
-    assert lines["ct6e-standard-1t in us-east5-a"]["state"] == "ok"
-    assert lines["quota of chips in us-east5"]["state"] == "ok"
+    assert lines["ct6e-standard-1t in us-east5-a"]["status"] == "ok"
+    assert lines["quota of chips in us-east5"]["status"] == "ok"
 
 
 def test_an_instance_that_google_took_is_made_again(workspace, deployed):

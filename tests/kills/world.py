@@ -34,8 +34,10 @@ _PASSING: Final = (
 )
 """Kinds that are no resources of anybody: logs, operations, counters, enabled APIs. Their beginnings."""
 _OPERATIONS: Final = ".operations"
-_VARYING: Final = frozenset({"etag", "generation", "metageneration", "updateTime", "updated", "at_s", "from_s"})
-"""Keys that may change without anybody's touch."""
+_VARYING: Final = frozenset(
+    {"etag", "generation", "metageneration", "updateTime", "updated", "at_s", "from_s", "lastTransitionTime", "_url"}
+)
+"""Keys that may change without anybody's touch. A local cloud that starts again starts every revision again, at another address."""
 _GONE_STATES: Final = frozenset({"DELETING"})
 _START_S: Final = 60
 
