@@ -183,15 +183,11 @@ def _limit(key: str, row: JsonObject) -> Callable[[JsonObject], bool]:
             raise ValueError(f"The rule of {row['of']} and {key!r} has no limit.")
 
 
-PAGE_SIZE = "Requested page size cannot exceed 200."
 REQUEST_ID = "The request ID must be a valid UUID with the exception that zero UUID is not supported (00000000-0000-0000-0000-000000000000)."
-_MAX_PAGE = 200
 
 
 def broken_parameter(method: str, name: str, value: object) -> str:
     """Return the sentence that a method's parameter breaks, or an empty text."""
-    if (method, name) == ("serviceusage.services.list", "pageSize") and isinstance(value, int) and value > _MAX_PAGE:
-        return PAGE_SIZE
     if method.startswith("compute.") and name == "requestId" and not _usable_uuid(str(value)):
         return REQUEST_ID
     return ""

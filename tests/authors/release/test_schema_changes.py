@@ -132,7 +132,7 @@ def test_no_difference_of_the_providers_schema_is_missed():
     """Each value of the real schema in turn is another one, or gone: something is reported."""
     schema = json.loads(SCHEMA.read_text())
     paths = list(leaves(schema))
-    assert len(paths) > 300
+    assert len(paths) > 290
     for path in random.Random(0).sample(paths, 150):  # noqa: S311 - a fixed choice
         for edit in (lambda owner, key: owner.__setitem__(key, "planted"), lambda owner, key: owner.__delitem__(key)):
             new = copy.deepcopy(schema)

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from localcloud.rest import stated_rules
-from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, rules
+from localcloud.rest.stated_rules import REQUEST_ID, rules
 
 P = "/projects/local-project"
 SERVICES = f"/run/v2{P}/locations/us-east4/services"
@@ -361,11 +361,6 @@ def test_a_repository_of_the_same_name_is_refused(client):
 def test_every_stated_rule_has_a_case():
     covered = {sentence for *_, place in CASES for sentence in of_place(place)}
     assert {rule.sentence for of_schema in rules().values() for rule in of_schema} - covered == set()
-
-
-def test_a_page_beyond_the_stated_size_is_refused(client):
-    assert PAGE_SIZE in client.error("GET", f"/serviceusage/v1{P}/services", pageSize="201")[1]
-    client.ok("GET", f"/serviceusage/v1{P}/services", pageSize="200")
 
 
 @pytest.mark.parametrize("given", ["abc", "00000000-0000-0000-0000-000000000000"])
