@@ -29,6 +29,8 @@ ROOMS = (
     "components",
     "contracts",
     "engine",
+    "evals",
+    "examples",
     "images",
     "packages",
     "planning",

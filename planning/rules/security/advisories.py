@@ -49,8 +49,12 @@ def _version(subject: Subject) -> str:
 
 def _text(subject: Subject, found: Sequence[Advisory]) -> str:
     fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or _UNKNOWN)
-    has = f"vLLM {_version(subject)} has {len(found)} published vulnerabilities that apply to this deployment"
-    return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
+    count, more = len(found), len(found) > 1
+    apply = (
+        f"{count} published {'vulnerabilities that apply' if more else 'vulnerability that applies'} to this deployment"
+    )
+    worst = f"With the worst, a caller can {found[0].what} ({found[0].id})."
+    return f"vLLM {_version(subject)} has {apply}; vLLM {fixed} has none of them. {worst}"
 
 
 @rule("SEC11", "block", source=_SOURCE, what="a published vulnerability of a feature that the settings turn on")
