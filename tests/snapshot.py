@@ -84,12 +84,12 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder = Path(sys.argv[1])
-    count = 0
-    for count, (name, text) in enumerate(files(), 1):  # noqa: B007 - the count of files
+    written = dict(files())
+    for name, text in written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    print(json.dumps({"files": count, "folder": str(folder)}))
+    print(json.dumps({"files": len(written), "folder": str(folder)}))
     return 0
 
 

@@ -80,10 +80,10 @@ _WORKLOAD_IDS = frozenset(map(id_of, (rules_workload.length, rules_workload.item
 def check_accepted(ids: Iterable[str]) -> str | None:
     """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
-        if identifier not in RULES and (instead := answer(FINDINGS, identifier)):
-            return f'finding "{identifier}" does not exist since 0.4.0. {instead.removesuffix(".")}'
         if identifier not in RULES:
-            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(ACCEPTABLE_IDS)}'
+            instead = answer(FINDINGS, identifier).removesuffix(".")
+            known = f" since 0.4.0. {instead}" if instead else f"; acceptable findings are {', '.join(ACCEPTABLE_IDS)}"
+            return f'finding "{identifier}" does not exist{known}'
         if identifier not in ACCEPTABLE_IDS:
             return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
     return None

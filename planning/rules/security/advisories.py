@@ -35,12 +35,17 @@ ADVISORIES: Final[Mapping[str, Advisory]] = Table(
 
 
 def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
-    """Return the vulnerabilities of the release. A development version of the fixed release counts, because its commit is unknown."""
-    version = version_key(_version(subject)) or _UNKNOWN
-    rows = [
-        one for one in ADVISORIES.values() if needs.get(one.needs) and version < (version_key(one.fixed) or _UNKNOWN)
+    """Return the vulnerabilities of the release, none of an unknown one. A development version of the fixed release counts: its commit is unknown."""
+    version = version_key(_version(subject))
+    return [
+        one
+        for one in ADVISORIES.values()
+        if needs.get(one.needs) and version is not None and _key(one.first) <= version < _key(one.fixed)
     ]
-    return [one for one in rows if version >= (version_key(one.first) or _UNKNOWN)]
+
+
+def _key(release: str) -> tuple[int, ...]:
+    return version_key(release) or _UNKNOWN
 
 
 def _version(subject: Subject) -> str:
@@ -48,13 +53,10 @@ def _version(subject: Subject) -> str:
 
 
 def _text(subject: Subject, found: Sequence[Advisory]) -> str:
-    fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or _UNKNOWN)
-    count, more = len(found), len(found) > 1
-    apply = (
-        f"{count} published {'vulnerabilities that apply' if more else 'vulnerability that applies'} to this deployment"
-    )
-    worst = f"With the worst, a caller can {found[0].what} ({found[0].id})."
-    return f"vLLM {_version(subject)} has {apply}; vLLM {fixed} has none of them. {worst}"
+    fixed = max((one.fixed for one in found), key=_key)
+    apply = "vulnerabilities that apply" if len(found) > 1 else "vulnerability that applies"
+    has = f"vLLM {_version(subject)} has {len(found)} published {apply} to this deployment"
+    return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
 
 
 @rule("SEC11", "block", source=_SOURCE, what="a published vulnerability of a feature that the settings turn on")
@@ -63,7 +65,7 @@ def vulnerable_feature(subject: Subject) -> RuleResult | None:
     vllm = subject.resolved.deployment.vllm
     limits = vllm.limit_mm_per_prompt or {}
     found = _found(subject, {"trustRemoteCode": bool(vllm.trust_remote_code), "video": bool(limits.get("video"))})
-    if not found or version_key(_version(subject)) is None:
+    if not found:
         return None
     off = {"vllm.trust_remote_code": None, "vllm.limit_mm_per_prompt": {**limits, "video": 0} if limits else None}
     return RuleResult(message=_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)

@@ -21,7 +21,7 @@ LOST = "replace urn:pulumi:a::p::t::capacity"
 
 
 class World:
-    """What the second preview finds, and what `up` prints."""
+    """The result of the second preview, and the output of `up`."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.now, self.ups, self.code = folder, {}, [], 0

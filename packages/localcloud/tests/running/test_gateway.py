@@ -286,7 +286,7 @@ def test_a_service_takes_tokens_for_its_deterministic_url(world: World, subtests
     """The service's front checks the token and removes its signature. The API key passes."""
     url = world.gateway("echo", ECHO, vpcAccess={})
     host = f"https://echo-{world.started.cloud.project_number(PROJECT)}.{REGION}.run.app"
-    with subtests.test("an account that is no invoker"):
+    with subtests.test("an account without the role of an invoker"):
         assert world.ask(url, **world.headers(host, ACCOUNT)).status_code == 403
     binding = {"role": "roles/run.invoker", "members": [f"serviceAccount:{ACCOUNT}"]}
     world.client.ok("POST", f"{RUN}/services/echo:setIamPolicy", {"policy": {"bindings": [binding]}})
