@@ -37,16 +37,20 @@ _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ("0.0.0.0", "::")
 HELD: Final = """
 exec 3<&0 4>&2 </dev/null 2>/dev/null
+trap 'ended=1; kill $child' TERM
 echo "$ENVOY_PLANNED"
 "$@" 2>&4 3<&- 4>&- & child=$!
-trap 'kill $child' TERM
 (read -r _ <&3; kill -KILL $child) 4>&- & watcher=$!
-wait $child; code=$?
-while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
+while
+    test -z "$ended" || { sleep 0.1; kill $child; }
+    wait $child; code=$?
+    kill -0 $child
+do :; done
 kill $watcher
 exit $code
 """
-"""Runs the program until it ends, or until the local cloud does: then standard input is closed. SIGTERM is passed on."""
+"""Runs the program until it ends, or until the local cloud does: then standard input is closed. SIGTERM is passed on, and once more
+after a moment, because a fork that has not yet dropped the shell's trap loses it."""
 
 
 def is_envoy(words: Sequence[str]) -> bool:
