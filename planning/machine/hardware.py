@@ -98,8 +98,8 @@ class NamedTpu:
     """The type of one host."""
     zones: tuple[str, ...]
     """Zones on the page of regions and zones; there may be more."""
-    only_gke: bool
-    """True if neither the Cloud TPU API nor a standalone Compute Engine machine offers it."""
+    outside_tpu_api: bool
+    """True if the Cloud TPU API does not offer it."""
     source: str
     note: str = ""
 
@@ -115,8 +115,8 @@ def why_not_planned(name: str) -> str:
     for generation, tpu in NAMED_TPUS.items():
         if spelled.startswith(tpu.names):
             reason = (
-                "needs Google Kubernetes Engine, which this project does not use"
-                if tpu.only_gke
+                "needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither"
+                if tpu.outside_tpu_api
                 else "is not supported: no public vLLM log shows how much of its memory is usable"
             )
             return (

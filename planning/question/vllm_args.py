@@ -160,7 +160,7 @@ class VllmOptions:
         | None,
         Doc(
             "Precision of the KV cache. fp8 halves it on GPUs with FP8 units, int8_per_token_head on any GPU. "
-            "On v6e TPUs fp8 saves nothing for Gemma 4."
+            "On v6e TPUs fp8 saves nothing for E2B and holds 1.7 times the tokens for 12B and 26B-A4B on four chips (FIT07)."
         ),
     ] = None
     gpu_memory_utilization: Annotated[

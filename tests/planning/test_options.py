@@ -230,7 +230,7 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
         ({"accelerator": "v5p-8"}, "in us-central1-a, us-east5-a; one host (v5p-8) has 4 chips of 95 GiB"),
         (
             {"accelerator": "v7x-8"},
-            "TPU7x needs Google Kubernetes Engine, which this project does not use. Google offers it in us-central1-c",
+            "TPU7x needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither. Google offers it in us-central1-c",
         ),
         ({"accelerator": "tpu7x-standard-4t"}, "has 4 chips of 192 GiB (https://docs.cloud.google.com/tpu/docs/tpu7x)"),
         (

@@ -50,7 +50,7 @@ INSTANCE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 TPU7X = re.compile(r"(tpu-?)?v?7x|ironwood", re.IGNORECASE)
-"""Spellings of the generation that only Google Kubernetes Engine has (Cloud TPU documentation, TPU7x, read in 2026-11)."""
+"""Spellings of the generation that the Cloud TPU API does not offer (Cloud TPU documentation, TPU7x, read in 2026-11)."""
 LIMITS_S = ("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS")
 TYPE_WORDS = {
     "string": "a string",
@@ -220,7 +220,7 @@ def _generation(inputs: wire.Properties) -> Iterator[InputError]:
     if isinstance(given, str) and TPU7X.match(given):
         yield InputError(
             "acceleratorType",
-            f"`acceleratorType` is {_show(given)}, but TPU7x requires Google Kubernetes Engine "
+            f"`acceleratorType` is {_show(given)}, but TPU7x requires Compute Engine or Google Kubernetes Engine "
             "(https://docs.cloud.google.com/tpu/docs/tpu7x). Choose a type of v5litepod, v5p or v6e, such as v6e-4.",
         )
 

@@ -5,6 +5,7 @@ Every call has a timeout. The benchmark's load generator has a separate reader (
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -347,5 +348,7 @@ class _StreamReader:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and (code := error.os_error.errno or 0) > 0:
+        return f"cannot connect to {error.host}:{error.port} ({os.strerror(code)})"
     text = " ".join(str(error).split())
     return text or type(error).__name__

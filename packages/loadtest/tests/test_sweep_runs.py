@@ -320,9 +320,8 @@ def test_a_load_generator_that_is_killed_ends_the_sweep_and_is_not_blamed_on_the
 
 
 def test_a_sweep_that_cannot_begin_says_why(calm, start_server, tmp_path):
-    with pytest.raises(
-        SweepError, match=r"Cannot measure .*: GET /v1/models failed.* Check that the server runs at this address\."
-    ):
+    refused = r"GET /v1/models failed: cannot connect to 127\.0\.0\.1:9 \(Connection refused\)\. Check that the server runs at this address\."
+    with pytest.raises(SweepError, match=rf"Cannot measure .*: {refused}"):
         bench("http://127.0.0.1:9", tmp_path)
     locked = r"returned 401 \(who are you\?\)\. Set OPENAI_API_KEY to a key that the server accepts\."
     with pytest.raises(SweepError, match=locked):

@@ -233,7 +233,7 @@ def test_a_resource_of_another_type_is_refused():
 def test_tpu7x_is_refused_with_where_it_is_offered(engine: FakeEngine, given: str):
     mistakes = engine.mistakes(wanted(acceleratorType=given))
     assert list(mistakes) == ["acceleratorType"]
-    assert "TPU7x requires Google Kubernetes Engine" in mistakes["acceleratorType"]
+    assert "TPU7x requires Compute Engine or Google Kubernetes Engine" in mistakes["acceleratorType"]
 
 
 @pytest.mark.parametrize("given", ["v5p-8", "v5p-16", "v5litepod-8", "v6e-1"])
