@@ -137,9 +137,9 @@ class ConnectProxy:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not request.raw_path.startswith("/"):
             return _error(HTTPStatus.BAD_REQUEST, "the request has a full URL; send only the path, such as /v1/models")
-        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
+        address = urlsplit(f"//{request.headers.get('Host', '')}")
         is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
-        if host not in _LOCAL_NAMES or is_page:
+        if address.hostname not in _LOCAL_NAMES or "@" in address.netloc or is_page:
             return _error(
                 HTTPStatus.FORBIDDEN,
                 f"this port accepts only local programs that use {HOST} or localhost, not web pages",

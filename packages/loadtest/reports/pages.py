@@ -1,8 +1,9 @@
 """Renderer of the sweep and comparison pages from the templates in this folder.
 
-An HTML page is one self-contained file without scripts or external files. Text from a server or a user is escaped in it.
+An HTML page is one self-contained file without scripts or external files. Text from a server or a user is escaped in it and in Markdown.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent
 MOST_NAMES: Final = 4
 """Points that a note lists immediately. More are shown on demand."""
+_TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys, such as escape sequences, except a tab and the end of a line."""
 
 
 @cache
@@ -32,9 +36,11 @@ def _environment() -> "Environment":
 
     @jinja2.pass_eval_context
     def as_in_drawings(context: "EvalContext", value: object) -> object:
-        """Escape with the entities of the SVG renderer. Objects with `__html__` are already escaped."""
-        if not context.autoescape or hasattr(value, "__html__"):
+        """Escape with the entities of the SVG renderer, in Markdown only tags. Objects with `__html__` are already escaped."""
+        if hasattr(value, "__html__"):
             return value
+        if not context.autoescape:
+            return _TAG.sub("&lt;", str(value))
         return Markup(escape(str(value)))  # noqa: S704 - escaped here
 
     found = jinja2.Environment(
@@ -59,7 +65,7 @@ def _environment() -> "Environment":
 
 def page(template: str, **data: object) -> str:
     """Return a page. Raises UndefinedError if its template uses a name that `data` lacks."""
-    return _environment().get_template(template).render(data)
+    return _CONTROL.sub("", _environment().get_template(template).render(data))
 
 
 def sweep_report(

@@ -100,13 +100,14 @@ def test_repeats_are_one_load_and_an_unknown_figure_stays_unknown(tmp_path):
 
 
 def test_a_simulated_server_is_named_and_text_of_a_server_is_no_markup(tmp_path):
-    one = sweep(tmp_path / "a", run={"model": "<b>|x"}, simulated="vllm")
+    one = sweep(tmp_path / "a", run={"model": "<b>|x\x1b]52;c;QQ==\x07"}, simulated="vllm")
     overview = overview_of([one, sweep(tmp_path / "b")])
     assert f"Simulated server: {one}. Results do not" in overview_markdown(overview)
-    assert "<b>\\|x" in overview_markdown(overview)
+    assert "&lt;b>\\|x" in overview_markdown(overview)
     html = overview_page(overview)
     assert "&lt;b&gt;|x" in html
     assert "<b>|x" not in html
+    assert not {"\x1b", "\x07"} & {*html, *overview_markdown(overview)}
     assert json.loads(json.dumps(overview_json(overview)))["tables"][0]["rows"][0]["machine"] == "v6e-1"
 
 

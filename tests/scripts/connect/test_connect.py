@@ -189,6 +189,7 @@ def test_a_refusal_that_no_new_token_changes_is_passed_on(private):
     "headers",
     [
         {"Host": "rebound.example"},
+        {"Host": "rebound.example@127.0.0.1"},
         {"Origin": "https://page.example"},
         {"Origin": "null"},
         {"Origin": "http://localhost:3000"},
