@@ -22,7 +22,7 @@ from localcloud.trials.options import TryRefusedError, add_parser
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
-from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description
+from localcloud.world.state import PRIVATE_UMASK, StateError, StateLock, describe, description, join_command, running
 
 PROGRAM = "localcloud" if Path(sys.argv[0]).name == "localcloud" else "python -m localcloud"
 """Command that started this process: the installed one, or the module."""
@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         help="start a cloud, run a command in its environment, stop the cloud",
         usage=f"{PROGRAM} run [options] -- CMD...",
     )
-    shell = commands.add_parser("shell", help="start a cloud and your own shell in its environment")
+    shell = commands.add_parser(
+        "shell", help="start a cloud, or join the one that runs, and start your own shell in its environment"
+    )
     serve = commands.add_parser("serve", help="start a cloud and keep it running until Ctrl-C")
     kept = Path(".localcloud")
     for command, state in ((run, None), (shell, kept), (serve, kept)):
@@ -195,12 +197,27 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
 
 async def _shell(options: argparse.Namespace) -> int:
     state = options.state.resolve()
+    known = running(state)
+    if known is not None:
+        umask = os.umask(PRIVATE_UMASK)
+        print(
+            f"localcloud: this shell uses the local cloud that runs on {state}, with the options of its start. Exit the "
+            "shell to leave it; the cloud keeps running.",
+            file=sys.stderr,
+            flush=True,
+        )
+        return await _own_shell(state, environment.in_shell(known["environment"], known["commands"]), umask)
     async with _opened(state, options) as opened:
         print(_notice(opened), file=sys.stderr)
         print(f"State: {state}. Exit the shell to stop the cloud; the state stays.", file=sys.stderr, flush=True)
-        inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
-        start = start_of(os.environ.get("SHELL", "/bin/sh"), state, opened.variables)
-        return await run_child(start.command, {**inherited, **opened.variables, **start.variables}, umask=opened.umask)
+        return await _own_shell(state, opened.variables, opened.umask)
+
+
+async def _own_shell(state: Path, variables: dict[str, str], umask: int) -> int:
+    """Run the user's shell with the variables of a cloud, and return its exit code."""
+    inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+    start = start_of(os.environ.get("SHELL", "/bin/sh"), state, variables)
+    return await run_child(start.command, {**inherited, **variables, **start.variables}, umask=umask)
 
 
 async def _serve(options: argparse.Namespace) -> int:
@@ -211,10 +228,7 @@ async def _serve(options: argparse.Namespace) -> int:
     state = options.state.resolve()
     async with _opened(state, options) as opened:
         print(_notice(opened), file=sys.stderr)
-        print(
-            f'To use it in another terminal:  eval "$({Path(sys.executable).name} -m localcloud env --state {state})"',
-            file=sys.stderr,
-        )
+        print(f"To use it in another terminal:  {join_command(state)}", file=sys.stderr)
         print(f"Admin API: {opened.cloud.base_url}/admin/   State: {state}   Stop: Ctrl-C", file=sys.stderr, flush=True)
         await stop.wait()
     return 0

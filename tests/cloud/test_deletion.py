@@ -44,12 +44,13 @@ def test_what_a_network_consists_of_goes_before_it():
     assert {order_of(kind.kind) for kind in KINDS} | {order_of("IAM grant")} == set(range(10))
 
 
-def test_what_carries_other_labels_by_now_stays():
+@pytest.mark.parametrize("labels", [{"managed-by": "hand"}, dict(owner("y").labels)], ids=["nobody", "another stack"])
+def test_what_carries_other_labels_by_now_stays(labels):
     with open_world() as world:
         world.secret("gemma-x-hf-token", LABELS)
         found = found_in(world)
         path = f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token?updateMask=labels"
-        world.call("PATCH", "secretmanager", path, {"labels": {"managed-by": "hand"}})
+        world.call("PATCH", "secretmanager", path, {"labels": labels})
         (deletion,) = delete(world.api, found)
         assert deletion.outcome == "not owned"
         assert world.exists("secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
@@ -99,8 +100,8 @@ class Slow:
 
     name = f"projects/{PROJECT}/locations/us-east5-a/queuedResources/gemma-x"
 
-    def __init__(self, looks, error=None):
-        self.looks, self.error, self.deleted = looks, error, False
+    def __init__(self, looks, error=None, at_end=404):
+        self.looks, self.error, self.at_end, self.deleted = looks, error, at_end, False
 
     def get(self, api, path):
         if "/operations/" in path:
@@ -110,7 +111,7 @@ class Slow:
             )
         self.looks -= self.deleted
         if self.looks < 0:
-            raise GoogleListError(404, "gone", "")
+            raise GoogleListError(self.at_end, "gone", "")
         body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
         return google_answer("GET", f"{api}/{path}", body)
 
@@ -136,6 +137,10 @@ def test_a_deletion_is_waited_for_until_the_resource_is_gone():
 def test_an_operation_that_fails_is_a_failed_deletion_with_googles_words():
     (deletion,) = delete(Slow(10**6, {"code": 9, "message": "not supported when state is ACTIVE"}), [queued()])
     assert (deletion.outcome, deletion.detail) == ("failed", "not supported when state is ACTIVE")
+
+
+def test_a_denied_look_at_what_is_being_deleted_is_no_proof_that_it_is_gone():
+    assert [item.outcome for item in delete(Slow(5, at_end=403), [queued()])] == ["failed"]
 
 
 def test_a_deletion_that_never_ends_is_given_up():

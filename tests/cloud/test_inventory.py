@@ -397,6 +397,16 @@ def test_a_removal_takes_our_members_out_and_leaves_everything_else():
         assert after["etag"] == "BwX="
 
 
+def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under_another_condition():
+    """An account of the same name can belong to another stack when the policy is read again."""
+    member = f"serviceAccount:{ACCOUNT}"
+    now_and_then = [binding("roles/viewer", member, title=title, expression="true") for title in ("now", "then")]
+    before = policy(*now_and_then)
+    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
+    assert without(before, grants, Accounts(owners={ACCOUNT: owner("y")})) == (before, 0)
+    assert without(before, grants[:1], OURS) == ({**before, "bindings": now_and_then[1:]}, 1)
+
+
 @pytest.mark.parametrize(
     ("expression", "flag"),
     [

@@ -5,7 +5,6 @@ time, its operation fails and the instance is deleted. RUNNING means that the ma
 """
 
 import asyncio
-import ipaddress
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -102,7 +101,7 @@ class Instances(ApiService):
             **{key: value for key, value in body.items() if key not in {"params", "selfLink"}},
             "id": random_id(),
             "creationTimestamp": stamp,
-            "networkInterfaces": [self._interface(project, zone, body, list(wanted.networks))],
+            **self._interface(project, zone, body, list(wanted.networks)),
             "status": "PENDING" if wanted.wait_s else "PROVISIONING",
             "_request": asdict(wanted),
             "_networks": list(wanted.networks),
@@ -434,41 +433,24 @@ class Instances(ApiService):
         return f"Quota '{instance_requests.quota_name(wanted.model)}' exceeded.  Limit: {limit:.1f} in region {region}."
 
     def _interface(self, project: str, zone: str, body: JsonObject, used: list[str]) -> JsonObject:
-        """Return the network interface with an address of its subnetwork."""
+        """Return the fields of an instance that have its network interface and the interface's address."""
         region, given = zone.rpartition("-")[0], parts(body, "networkInterfaces")[0]
-        found = [
-            (name, subnetwork)
-            for name, subnetwork in self._store.under(
-                networks.SUBNETWORKS, f"projects/{project}/regions/{region}/subnetworks/"
-            )
-            if name in used or subnetwork["network"] in used
-        ]
-        if not found:
+        name = networks.subnetwork_of(self._cloud, project, region, used)
+        if name is None:
             raise networks.invalid_value(
                 "networkInterfaces[0].subnetwork", given.get("subnetwork", ""), f"The network has none in {region}."
             )
-        name, subnetwork = next((pair for pair in found if pair[0] in used), found[0])
-        taken = {
-            interface["networkIP"]
-            for _, other in self._store.under(INSTANCES)
-            for interface in parts(other, "networkInterfaces")
-        } | {
-            point["ipAddress"]
-            for _, node in self._store.under("tpu.nodes")
-            for point in parts(node, "networkEndpoints")
-        }
-        hosts = ipaddress.ip_network(subnetwork["ipCidrRange"]).hosts()
-        address = next(str(host) for index, host in enumerate(hosts) if index > 0 and str(host) not in taken)
+        held = networks.machine_address(self._cloud, name)
         root = "https://www.googleapis.com/compute/v1/"
         shown: JsonObject = {
             "name": "nic0",
-            "network": root + subnetwork["network"],
+            "network": root + (self._store.get(networks.SUBNETWORKS, name) or {})["network"],
             "subnetwork": root + name,
-            "networkIP": address,
+            "networkIP": held["_addresses"][0],
         }
         if parts(given, "accessConfigs"):
             shown["accessConfigs"] = [self._external(parts(given, "accessConfigs")[0])]
-        return shown
+        return {"networkInterfaces": [shown], **held}
 
     def _external(self, given: JsonObject) -> JsonObject:
         address = f"203.0.113.{self._store.count_up('tpu.external') % 254 + 1}"

@@ -3,7 +3,7 @@
 import ipaddress
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from localcloud.json_values import JsonObject, part, parts, strings
@@ -18,11 +18,15 @@ NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
 )
 ADDRESSES = "run.addresses"
 """The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
+_HOLD_ADDRESSES = (ADDRESSES, "tpu.nodes", "compute.instances")
 HELD_S = 2 * 3600.0
 """Simulated seconds for which a subnetwork stays in use after its last service: "wait for 1-2 hours" (docs.cloud.google.com/run/docs/configuring/
 vpc-direct-vpc, "Delete a subnet", 2026-11). This is the longest."""
 _AUTO_RANGE = "10.128.0.0/9"
 """The range from which auto mode networks take /20 ranges (Virtual Private Cloud's documentation)."""
+_NO_SUBNETWORK_RANGE = "10.128.0.0/20"
+_SERVICE_ADDRESSES = 16
+"""Number of addresses that Cloud Run reserves at a time (configuring/vpc-direct-vpc, "IP address allocation", 2026-11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,12 +311,11 @@ def users_of(cloud: Cloud, name: str) -> list[str]:
             for user, document in cloud.store.under(kind)
             if document.get("network") == name and not document.get("_auto")
         )
-    for kind in (ADDRESSES, "tpu.nodes", "compute.instances"):
+    for kind in _HOLD_ADDRESSES:
         users.extend(
             user
             for user, document in cloud.store.under(kind)
-            if name in strings(document, "_networks")
-            and document.get("_freeAtS", math.inf) > cloud.timeline.simulated_s()
+            if name in strings(document, "_networks") and not _is_free(cloud, document)
         )
     return users
 
@@ -322,18 +325,60 @@ def reserve_addresses(cloud: Cloud, service: str, used: list[str]) -> None:
     release_addresses(cloud, service, keep=used)
     held = [document for _, document in cloud.store.under(ADDRESSES) if document["_service"] == service]
     if used and not any(document["_networks"] == used and "_freeAtS" not in document for document in held):
-        name = f"{service.partition('/services/')[0].replace('/locations/', '/regions/')}/addresses/serverless-ipv4-{random_id()}"
-        cloud.store.put(ADDRESSES, name, {"_service": service, "_networks": used})
+        _, project, _, region, *_ = service.split("/")
+        subnetwork = subnetwork_of(cloud, project, region, used) or ""
+        addresses = _free_addresses(cloud, subnetwork, _SERVICE_ADDRESSES)
+        document = {"_service": service, "_networks": used, "_subnetwork": subnetwork, "_addresses": addresses}
+        name = f"projects/{project}/regions/{region}/addresses/serverless-ipv4-{random_id()}"
+        cloud.store.put(ADDRESSES, name, document)
 
 
 def release_addresses(cloud: Cloud, service: str, *, keep: list[str] | None = None) -> None:
     """Release a service's addresses, except those in `keep`. They stay in use for two simulated hours."""
     now_s = cloud.timeline.simulated_s()
     for name, document in cloud.store.under(ADDRESSES):
-        if document.get("_freeAtS", math.inf) <= now_s:
+        if _is_free(cloud, document):
             cloud.store.delete(ADDRESSES, name)
         elif document["_service"] == service and "_freeAtS" not in document and document["_networks"] != keep:
             cloud.store.put(ADDRESSES, name, {**document, "_freeAtS": now_s + HELD_S})
+
+
+def subnetwork_of(cloud: Cloud, project: str, region: str, used: Sequence[str]) -> str | None:
+    """Return the subnetwork of a machine: the one that it names, otherwise its network's in the region, otherwise None."""
+    regional = cloud.store.under(SUBNETWORKS, f"projects/{project}/regions/{region}/")
+    inside = (name for name, document in regional if document["network"] in used)
+    return next((name for name in (*used, *inside) if "/subnetworks/" in name), None)
+
+
+def machine_address(cloud: Cloud, subnetwork: str) -> JsonObject:
+    """Return the fields of a new machine's document that hold its address until it is deleted. Raise 400 if the subnetwork has none left."""
+    addresses = _free_addresses(cloud, subnetwork, 1)
+    if not addresses:
+        raise CloudError.invalid(f"IP space of '{subnetwork}' is exhausted.")
+    return {"_subnetwork": subnetwork, "_addresses": addresses}
+
+
+def _free_addresses(cloud: Cloud, subnetwork: str, count: int) -> list[str]:
+    """Return the first free addresses of a subnetwork, aligned to their number. Return none if so many are not free.
+
+    Google keeps the first two and the last two of a range (Virtual Private Cloud, "Subnets", unusable addresses).
+    """
+    block = _block((cloud.store.get(SUBNETWORKS, subnetwork) or {}).get("ipCidrRange", _NO_SUBNETWORK_RANGE))
+    taken = {str(block[index]) for index in (0, 1, -2, -1)}
+    for kind in _HOLD_ADDRESSES:
+        for _, document in cloud.store.under(kind):
+            if document.get("_subnetwork") == subnetwork and not _is_free(cloud, document):
+                taken.update(strings(document, "_addresses"))
+    for start in range(0, block.num_addresses - count + 1, count):
+        wanted = [str(block[start + index]) for index in range(count)]
+        if taken.isdisjoint(wanted):
+            return wanted
+    return []
+
+
+def _is_free(cloud: Cloud, document: JsonObject) -> bool:
+    """Return whether the addresses of a deleted service are no longer in use."""
+    return bool(document.get("_freeAtS", math.inf) <= cloud.timeline.simulated_s())
 
 
 def resolve_pair(cloud: Cloud, project: str, region: str, network: str | None, subnetwork: str | None) -> list[str]:

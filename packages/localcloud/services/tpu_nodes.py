@@ -1,10 +1,9 @@
 """Cloud TPU v2alpha1: nodes (the virtual machines with TPUs), their updates and guest attributes."""
 
-import ipaddress
 from collections.abc import Callable
 from datetime import timedelta
 
-from localcloud.json_values import JsonObject, part, parts
+from localcloud.json_values import JsonObject, part
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services import networks, tpu_requests
@@ -38,6 +37,7 @@ class Nodes:
         project, zone = name.split("/")[1], name.split("/")[3]
         accelerator = tpu_requests.accelerator_of(node)
         used = tpu_requests.networks_of(self._cloud, project, zone, node)
+        subnetwork = networks.subnetwork_of(self._cloud, project, zone.rpartition("-")[0], used)
         flex_or_spot = tpu_requests.preemptible(queued)
         document: JsonObject = {
             **node,
@@ -56,8 +56,9 @@ class Nodes:
                 **({"preemptible": True} if flex_or_spot else {}),
             },
             "_networks": used,
+            **networks.machine_address(self._cloud, subnetwork or ""),
         }
-        document["networkEndpoints"] = [self._endpoint(project, zone, used, document)]
+        document["networkEndpoints"] = [self._endpoint(document)]
         self._store.put(NODES, name, document)
 
     def mark_ready(self, name: str, *, run_duration_s: float | None) -> None:
@@ -84,22 +85,9 @@ class Nodes:
         if document is not None and document["queuedResource"] == owner:
             self._store.delete(NODES, name)
 
-    def _endpoint(self, project: str, zone: str, used: list[str], document: JsonObject) -> JsonObject:
-        """Return an endpoint with an address of the node's subnetwork, or of the network's subnetwork in the region."""
-        region = zone.rpartition("-")[0]
-        subnetworks = [
-            (name, found)
-            for name, found in self._store.under(networks.SUBNETWORKS, f"projects/{project}/regions/{region}/")
-            if name in used or found["network"] in used
-        ]
-        block = ipaddress.ip_network(subnetworks[0][1]["ipCidrRange"] if subnetworks else "10.128.0.0/20")
-        taken = {
-            endpoint["ipAddress"]
-            for _, node in self._store.under(NODES)
-            for endpoint in parts(node, "networkEndpoints")
-        }
-        address = next(str(host) for index, host in enumerate(block.hosts()) if index > 0 and str(host) not in taken)
-        endpoint: JsonObject = {"ipAddress": address, "port": _PORT}
+    def _endpoint(self, document: JsonObject) -> JsonObject:
+        """Return an endpoint with the node's address."""
+        endpoint: JsonObject = {"ipAddress": document["_addresses"][0], "port": _PORT}
         if document["networkConfig"].get("enableExternalIps"):
             endpoint["accessConfig"] = {"externalIp": f"203.0.113.{self._store.count_up('tpu.external') % 254 + 1}"}
         return endpoint

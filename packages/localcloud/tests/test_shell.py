@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -66,23 +67,65 @@ def read_until(descriptor, text, seconds=60):
     return found
 
 
-def test_ctrl_c_ends_a_program_of_the_shell_and_not_the_cloud(home, tmp_path):
-    """The program itself prints before it waits: Ctrl-C reaches it in the foreground."""
+def own_shell(home, tmp_path, *, umask=0o22):
+    """Start `localcloud shell` in a terminal. Return its process and the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
+        os.umask(umask)
         os.execve(  # noqa: S606
             sys.executable,
             [sys.executable, "-m", "localcloud", "shell", "--state", str(tmp_path / "state")],
             {**os.environ, "HOME": str(home), "SHELL": "/bin/bash", "TERM": "dumb"},
         )
+    return pid, terminal
+
+
+def left(pid, terminal):
+    """Return the exit code of a shell."""
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status)
+
+
+CONNECT = "import os, socket, urllib.parse as p; u = p.urlsplit(os.environ['LOCALCLOUD_URL']); socket.create_connection((u.hostname, u.port))"
+
+
+def test_ctrl_c_ends_a_program_of_the_shell_and_not_the_cloud(home, tmp_path):
+    """The program itself prints before it waits: Ctrl-C reaches it in the foreground."""
+    pid, terminal = own_shell(home, tmp_path)
     read_until(terminal, f"{PROMPT}me> ")
     os.write(terminal, b"sh -c 'echo begun-$((1+1)); exec sleep 600'\n")
     read_until(terminal, "begun-2")
     os.write(terminal, b"\x03")
     read_until(terminal, f"{PROMPT}me> ")
-    connect = "import os, socket, urllib.parse as p; u = p.urlsplit(os.environ['LOCALCLOUD_URL']); socket.create_connection((u.hostname, u.port))"
-    os.write(terminal, f'python -c "{connect}" && echo alive-$((1+2)); exit 3\n'.encode())
+    os.write(terminal, f'python -c "{CONNECT}" && echo alive-$((1+2)); exit 3\n'.encode())
     assert "alive-3" in read_until(terminal, "alive-3")
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 3
+    assert left(pid, terminal) == 3
+
+
+def test_a_second_shell_and_the_printed_command_join_the_cloud_that_runs(home, tmp_path):
+    """Leaving the second one ends neither the cloud nor the first shell. Its files are the owner's alone, its own umask stays."""
+    state = tmp_path / "state"
+    first, terminal = own_shell(home, tmp_path)
+    read_until(terminal, f"{PROMPT}me> ")
+    shutil.rmtree(state / "shell")
+    second, other = own_shell(home, tmp_path)
+    joined = read_until(other, f"{PROMPT}me> ")
+    assert "this shell uses the local cloud that runs on" in joined
+    os.write(other, f'python -c "{CONNECT}" && echo alive-$((1+2))-$(umask); exit 4\n'.encode())
+    read_until(other, "alive-3-0022")
+    assert left(second, other) == 4
+    assert not [path for path in (state / "shell").iterdir() if path.stat().st_mode & 0o77]
+
+    command = [sys.executable, "-m", "localcloud", "run", "--state", str(state), "--", "true"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    printed = refused.stderr.split("`")[1]
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # noqa: PTH120 - a link of a virtual environment stays one
+    words = f'{printed}; python -c "{CONNECT}" && echo joined'
+    shown = subprocess.run(
+        ["sh", "-c", words], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+    assert shown.stdout == "joined\n", shown.stderr
+    os.write(terminal, b"exit 3\n")
+    assert left(first, terminal) == 3

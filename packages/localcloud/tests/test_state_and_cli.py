@@ -347,6 +347,8 @@ class TestRun:
             (["run", "--scenario", "none.yaml", "--", "true"], 2, "Cannot read none.yaml: "),
             (["run", "--speed", "0", "--", "true"], 2, "0 is not greater than 0"),
             (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),
+            (["env", "--state", __file__], 2, "No local cloud runs on the state folder"),
+            (["shell", "--state", __file__], 2, "cannot be used: File exists"),
             (["run", "--state", "/proc/nothing", "--", "true"], 2, "The state folder /proc/nothing cannot be used"),
         )
         said = [localcloud(*arguments) for arguments, _, _ in refusals]

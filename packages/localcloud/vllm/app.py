@@ -30,6 +30,8 @@ from localcloud.vllm.protocol import Request, RequestError, check_length, parse,
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
+_NOT_SIMULATED: Final = ("/v1/responses", "/v1/messages")
+"""Paths that vLLM serves for the same models (entrypoints/openai/responses and entrypoints/anthropic)."""
 _SIMULATOR: Final = "/_sim/"
 """Prefix of the simulator's own paths, which no vLLM option affects."""
 _ORIGINS: Final = "allowed-origins"
@@ -77,6 +79,7 @@ def make_app(parts: Parts) -> web.Application:
             web.post("/invocations", server.invocations),
             web.post("/tokenize", server.tokenize),
             web.post("/detokenize", server.detokenize),
+            *(web.post(path, server.not_simulated) for path in _NOT_SIMULATED),
             web.get("/_sim/faults", server.get_faults),
             web.post("/_sim/faults", server.set_faults),
         ]
@@ -212,6 +215,11 @@ class _Server:
     async def invocations(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         return await self._complete(request, body, is_chat="messages" in as_object(body))
+
+    async def not_simulated(self, request: web.Request) -> web.Response:
+        raise RequestError(
+            f"The simulated server does not support {request.path}, which a deployed server serves. Use /v1/chat/completions."
+        )
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = as_object(await _body(request))

@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import shlex
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +53,8 @@ class StateLock:
             holder = stream.read().strip() or "unknown"
             stream.close()
             raise StateError(
-                f"Another local cloud (process {holder}) is using the state folder {state}. Stop it or pass another --state."
+                f"Another local cloud (process {holder}) is using the state folder {state}. Run `{join_command(state)}` to "
+                "use it in this terminal, stop it, or pass another --state."
             ) from None
         clear_description(state)
         stream.truncate(0)
@@ -138,6 +141,11 @@ def describe(state: Path, content: JsonObject) -> Description:
     return Description(path, stream)
 
 
+def join_command(state: Path) -> str:
+    """Return the command that sets the environment of the cloud on a folder in the calling shell."""
+    return f'eval "$({Path(sys.executable).name} -m localcloud env --state {shlex.quote(str(state))})"'
+
+
 def clear_description(state: Path) -> None:
     """Remove the description of a stopped cloud."""
     (state / _DESCRIPTION).unlink(missing_ok=True)
@@ -145,19 +153,27 @@ def clear_description(state: Path) -> None:
 
 def description(state: Path) -> JsonObject:
     """Return the description of the cloud that runs on the folder. Raise StateError if none runs, or if it is still starting."""
+    found = running(state)
+    if found is None:
+        raise StateError(
+            f"No local cloud runs on the state folder {state}. Run `python -m localcloud serve --state {state}` to start one."
+        )
+    return found
+
+
+def running(state: Path) -> JsonObject | None:
+    """Return the description of the cloud that runs on the folder, or None. Raise StateError if it is still starting."""
     try:
         with (state / _DESCRIPTION).open("r", encoding="utf-8") as stream:
             if _is_locked(stream):
                 return cast("JsonObject", json.load(stream))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except PermissionError:
         raise StateError(f"The state folder {state} belongs to another user. Pass another --state.") from None
     if _held(state):
         raise StateError(f"The local cloud on the state folder {state} is still starting. Retry in a few seconds.")
-    raise StateError(
-        f"No local cloud runs on the state folder {state}. Run `python -m localcloud serve --state {state}` to start one."
-    )
+    return None
 
 
 def _held(state: Path) -> bool:
@@ -165,7 +181,7 @@ def _held(state: Path) -> bool:
     try:
         with (state / "lock").open("r", encoding="utf-8") as stream:
             return _is_locked(stream)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

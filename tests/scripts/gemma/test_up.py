@@ -21,6 +21,7 @@ from scripts.preview.upcoming import upcoming
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
+from tests.scripts.terminals import still_terminal
 
 STACK = "tpu-v6e1"
 RUN = "l4-qat"
@@ -116,6 +117,21 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
     ]
     assert err.endswith(f"Deploy stack {STACK}? Type yes: up: Nothing was changed.\n")
     assert engine.updates == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the line of the preview stands still until the engine has answered (scripts/gemma/up.py)"
+)
+def test_a_terminal_sees_something_move_while_the_preview_is_slow(engine, monkeypatch):
+    with still_terminal(monkeypatch) as terminal:
+
+        def slow(_stack, *_options):
+            terminal.wait_for_a_change()
+            return preview_of(same=37)
+
+        monkeypatch.setattr(up, "previewed", slow)
+        assert typed() == ExitCode.DONE
+    assert terminal.moved
 
 
 def test_yes_deploys_and_names_what_to_type_next(engine, capsys):

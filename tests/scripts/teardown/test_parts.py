@@ -11,6 +11,7 @@ from engine.state import of_deployment
 from engine.state_edit import unprotected, without_pending
 from localcloud.tests.google_bodies import google_answer
 from scripts.teardown import pending
+from tests.cloud.populated import owner
 from tests.cloud.test_deletion import Patience
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -103,14 +104,15 @@ def test_a_state_without_protection_is_not_written_again():
 class Google:
     """A subnetwork that is being made: an operation runs for some looks, and then it is there. Bodies follow Google's documents."""
 
-    def __init__(self, looks, runs=True):
-        self.looks, self.runs = looks, runs
+    def __init__(self, looks, runs=True, stack="x"):
+        self.looks, self.runs, self.stack = looks, runs, stack
 
     def get(self, api, path):
         self.looks -= 1
         if self.looks > 0:
             raise GoogleListError(404, "not found", "")
-        return google_answer("GET", f"{api}/{path}", {"name": "gemma-x"})
+        body = {"name": "gemma-x", "description": owner(self.stack).description}
+        return google_answer("GET", f"{api}/{path}", body)
 
     def pages(self, api, path):
         link = "https://www.googleapis.com/compute/v1/projects/p/regions/us-east5/subnetworks/gemma-x"
@@ -142,3 +144,10 @@ def test_without_an_operation_the_wait_ends_two_minutes_after_the_state_was_writ
 
 def test_what_is_there_is_not_waited_for():
     assert waited_s(Google(0), NOW) == 0
+
+
+def test_a_creation_that_was_begun_is_ours_only_if_its_labels_name_the_stack():
+    """Another stack can have made a resource of that name in the meantime."""
+    begun = state(("gcp:compute/subnetwork:Subnetwork", SUBNETWORK))
+    assert [item.owner for item in pending.started(Google(0), begun)] == [owner("x")]
+    assert [*pending.started(Google(0, stack="y"), begun)] == []

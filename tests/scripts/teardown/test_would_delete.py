@@ -45,8 +45,8 @@ def fresh(stack="tpu-v6e1"):
     return sorted(each, key=lambda item: (order_of(item.kind), item.kind))
 
 
-def said(leaked, unknown=(), stack="tpu-v6e1"):
-    receipt = Receipt(
+def receipt_of(leaked, unknown=(), stack="tpu-v6e1"):
+    return Receipt(
         stack=stack,
         projects=["local-project"],
         destroyed=0,
@@ -61,7 +61,10 @@ def said(leaked, unknown=(), stack="tpu-v6e1"):
         elapsed_s=1,
         dry_run=True,
     )
-    return text_of(receipt, Path(".work/teardown/tpu-v6e1-20261122T120000000000Z.json"))
+
+
+def said(leaked, unknown=(), stack="tpu-v6e1"):
+    return text_of(receipt_of(leaked, unknown, stack), Path(".work/teardown/tpu-v6e1-20261122T120000000000Z.json"))
 
 
 def test_a_fresh_stack_is_a_screen_of_80_columns():
@@ -80,6 +83,11 @@ def test_a_fresh_stack_is_a_screen_of_80_columns():
         assert line in text
     assert "  1 TPU node             us-east5-a\n" in text, "its request has its price"
     assert "VMs and services at list prices: $1.35 per hour; at most $2.70 so far." in text
+
+
+def test_a_check_that_failed_proves_nothing():
+    assert receipt_of(()).clean
+    assert not receipt_of((), ["Could not check the secrets: denied."]).clean
 
 
 def test_it_reads_as_no_failed_teardown():

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from openai import BadRequestError, OpenAI
 
 from localcloud.tests.running.running_server import Answer, ask, server
 
@@ -276,6 +277,14 @@ def test_a_wrong_request_is_refused_in_one_sentence(url: str, body: Any, status:
     answer = ask(f"{url}/v1/chat/completions", body)
     assert answer.status == status
     assert says in answer.json["error"]["message"]
+
+
+def test_the_first_example_of_openais_client_is_refused_with_the_path_that_works(url: str):
+    client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    with pytest.raises(BadRequestError, match=r"does not support /v1/responses.* Use /v1/chat/completions"):
+        client.responses.create(model="gemma", input="Say hello.")
+    answer = ask(f"{url}/v1/messages", {"model": "gemma", "messages": [], "max_tokens": 1})
+    assert (answer.status, answer.json["error"]["type"]) == (400, "BadRequestError")
 
 
 def test_metrics_parse_and_count_what_was_served(url: str):
