@@ -153,6 +153,20 @@ _PLAN: Final = "python -m scripts.plan --stack $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
 _RUNNING: Final = "vllm:num_requests_running{$server}"
 _BY_REASON: Final = "vllm:num_requests_waiting_by_reason"
+_REPORTS: Final = "max by (namespace) (up{$server})"
+_LAST_REPORT: Final = f"max_over_time((0 * {_REPORTS} + time())[1d:5m])"
+_LOST: Final = (
+    "max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
+    f"max by (namespace) (last_over_time(gemma_serving_deadline_timestamp_seconds{{$server}}[1d])) - {_LAST_REPORT} < 600"
+)
+"""A machine that has reported within a day, except one that reported until its planned end."""
+_EXISTS: Final = (
+    'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{monitored_resource="tpu_worker",'
+    'node_id=~"$name(-b)?-node"}[10m])), "namespace", "$name", "", "")'
+)
+"""A machine by Google's own metric, for one that has never reported."""
+_SERVES: Final = 'gemma_serving_phase{$server,phase="ready"} or gemma_serving_phase{$server} and on (namespace) up{$server,job="vllm"} == 1'
+"""A ready server. After a failed change the phase is `failed`, and the former document serves."""
 _ENGINE_FATAL: Final = (
     "OutOfMemoryError|CUDA error|CUDA out of memory|EngineDeadError|EngineCore failed|EngineCore encountered|RESOURCE_EXHAUSTED|"
     "XlaRuntimeError|Ran out of memory in memory space hbm"
@@ -163,8 +177,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         title="Not ready",
         meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
         # Not absent(): a stack that waits for capacity has no machine.
-        expression="max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
-        'gemma_serving_phase{$server,phase="ready"}',
+        expression=f"({_REPORTS} or {_LOST} or {_EXISTS}) unless on (namespace) ({_SERVES})",
         hold="$ready",
         severity="page",
     ),
@@ -292,6 +305,7 @@ LOG_ALERTS: Final[Sequence[LogAlert]] = (
 PLATFORM_METRICS: Final = (
     "run_googleapis_com:container_billable_instance_time",
     "run_googleapis_com:request_count",
+    "tpu_googleapis_com:cpu_utilization",
 )
 """Metrics that Google's platform writes, by their PromQL names, such as run.googleapis.com/container/billable_instance_time."""
 AGENT_METRICS: Final = (

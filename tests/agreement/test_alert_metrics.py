@@ -39,7 +39,7 @@ VALUES = AlertValues(
 )
 FUNCTIONS = {
     "and", "by", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
-    "engine",
+    "engine", "label_replace",
     "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
 }  # fmt: skip
 SYNTHETIC = {"up"}
@@ -113,7 +113,8 @@ def test_no_placeholder_is_left_and_every_series_is_the_servers_own():
             text = VALUES.replace_in(condition.expression)
             assert "$" not in text + VALUES.replace_in(condition.hold), alert.title
             for braces in re.findall(r"\{([^}]*)\}", text):
-                assert 'namespace="gemma-x"' in braces or 'service_name="gemma-x"' in braces, alert.title
+                own = ('namespace="gemma-x"', 'service_name="gemma-x"', 'node_id=~"gemma-x(-b)?-node"')
+                assert any(label in braces for label in own), alert.title
     for alert in (*ALERTS, *LOG_ALERTS):
         assert "$" not in VALUES.replace_in(alert.command)
 

@@ -19,7 +19,7 @@ class Part:
     samples: dict[str, tuple[float, float]] = field(default_factory=dict)
     up: bool | None = True
     """None: not a scrape; only the clock goes on."""
-    instance: str = "i1"
+    job: str = "vllm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,18 @@ _COUNTED = 'run_googleapis_com:request_count{{monitored_resource="cloud_run_revi
 _ANSWERED, _UNAVAILABLE = _COUNTED.format("200", "2xx"), _COUNTED.format("503", "5xx")
 _RESTARTS = "gemma_serving_restarts_total"
 _READY, _STARTING = 'gemma_serving_phase{phase="ready"}', 'gemma_serving_phase{phase="starting"}'
+_FAILED, _DEADLINE = 'gemma_serving_phase{phase="failed"}', "gemma_serving_deadline_timestamp_seconds"
+_CPU = 'tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",node_id="{0}"}}'
+"""Percent, by Google's agent on the machine."""
 
 NOT_READY = (
-    f"max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) "
-    'gemma_serving_phase{namespace="g",phase="ready"}'
+    f"(max by (namespace) (up{S}) or max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) "
+    f"max by (namespace) (last_over_time({_DEADLINE}{S}[1d])) - "
+    f"max_over_time((0 * max by (namespace) (up{S}) + time())[1d:5m]) < 600 or "
+    f'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",'
+    'node_id=~"g(-b)?-node"}[10m])), "namespace", "g", "", "")) unless on (namespace) '
+    f'(gemma_serving_phase{{namespace="g",phase="ready"}} or gemma_serving_phase{S} and on (namespace) '
+    'up{namespace="g",job="vllm"} == 1)'
 )
 NO_TOKENS = (
     f"max by (namespace, engine) (min_over_time(vllm:num_requests_waiting{S}[5m]) > 0 or "
@@ -105,18 +113,50 @@ CASES = [
         name="Not ready, the first start",
         expression=NOT_READY,
         for_s=3600,
-        fires=[Part(minutes=(0, 61), samples={_STARTING: (1, 0)})],
+        fires=[Part(minutes=(0, 61), samples={_STARTING: (1, 0)}, job="agent")],
         silent=[
-            Part(minutes=(0, 50), samples={_STARTING: (1, 0)}),
-            Part(minutes=(50.5, 61), samples={_READY: (1, 0)}),
+            Part(minutes=(0, 50), samples={_STARTING: (1, 0)}, job="agent"),
+            Part(minutes=(50.5, 61), samples={_READY: (1, 0)}, job="agent"),
+        ],
+    ),
+    Case(
+        name="Not ready, a failed change",
+        expression=NOT_READY,
+        for_s=3600,
+        fires=[
+            Part(minutes=(0, 61), samples={_FAILED: (1, 0)}, job="agent"),
+            Part(minutes=(0, 61), up=False),
+        ],
+        silent=[  # the former document serves
+            Part(minutes=(0, 61), samples={_FAILED: (1, 0)}, job="agent"),
+            Part(minutes=(0, 61)),
         ],
     ),
     Case(
         name="Not ready, nothing reported",
         expression=NOT_READY,
         for_s=3600,
-        fires=[Part(minutes=(0, 1), samples={_READY: (1, 0)}), Part(minutes=(66.5, 66.5), up=None)],
-        silent=[Part(minutes=(0, 7), samples={_READY: (1, 0)}), Part(minutes=(66.5, 66.5), up=None)],
+        fires=[
+            Part(minutes=(0, 1), samples={_READY: (1, 0)}, job="agent"),
+            Part(minutes=(66.5, 66.5), up=None),
+        ],
+        silent=[
+            Part(minutes=(0, 7), samples={_READY: (1, 0)}, job="agent"),
+            Part(minutes=(66.5, 66.5), up=None),
+        ],
+    ),
+    Case(
+        name="Not ready, the end of the run",
+        expression=NOT_READY,
+        for_s=3600,
+        fires=[  # lost a quarter of an hour before
+            Part(minutes=(0, 5), samples={_READY: (1, 0), _DEADLINE: (START_S + 1500, 0)}, job="agent"),
+            Part(minutes=(75, 75), up=None),
+        ],
+        silent=[
+            Part(minutes=(0, 5), samples={_READY: (1, 0), _DEADLINE: (START_S + 600, 0)}, job="agent"),
+            Part(minutes=(75, 75), up=None),
+        ],
     ),
     Case(
         name="Not ready, no machine yet",
@@ -124,6 +164,13 @@ CASES = [
         for_s=3600,
         fires=[Part(minutes=(0, 0), up=False), Part(minutes=(66.5, 66.5), up=None)],
         silent=[Part(minutes=(0, 0), up=None), Part(minutes=(66.5, 66.5), up=None)],
+    ),
+    Case(
+        name="Not ready, a machine that never reported",
+        expression=NOT_READY,
+        for_s=3600,
+        fires=[Part(minutes=(0, 61), samples={_CPU.format("g-b-node"): (2.5, 0)}, up=None)],
+        silent=[Part(minutes=(0, 61), samples={_CPU.format("g2-node"): (2.5, 0)}, up=None)],
     ),
     Case(
         name="No tokens while requests wait",
