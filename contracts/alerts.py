@@ -55,6 +55,7 @@ class AlertValues:
             budget=f"{1 - self.ttft_goal:.6g}",
             ready=f"{self.ready_s}s",
             idle=f"{self.idle_s}s" if self.idle_s % 60 else f"{self.idle_s // 60}m",
+            idle_seconds=self.idle_s,
             price=f"{self.usd_per_hour:.6g}",
             daily=f"{self.daily_usd:.6g}",
         )
@@ -247,9 +248,9 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         meaning="The server costs money and has served no request for the time in `alerts.idle`.",
         expression=(
             "sum by (namespace) (increase(vllm:request_success_total{$server}[$idle])) == 0 and on (namespace) "
-            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) "
-            # A server without metrics in the hour before is new, not idle. An hour, so that a restart at that time closes no incident.
-            "max by (namespace) (max_over_time(up{$server}[1h] offset $idle))"
+            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) {_REPORTS} and on (namespace) "
+            # A server that answered for less of the time is new, not idle. A restart in the meantime closes no incident.
+            'count_over_time((max by (namespace) (up{$server,job="vllm"}) == 1)[$idle:1m]) * 60 > 0.75 * $idle_seconds'
         ),
         severity="ticket",
         command="python -m scripts.teardown --stack $stack --dry-run",

@@ -39,7 +39,7 @@ class AlertSettings(AlertRecipients):
     """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
     ttft_goal: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.99
     """Fraction of requests that should meet `ttft` in a month. An alert fires if the rest is used up too fast."""
-    idle_s: DurationS = Field(default="30m", alias="idle", validate_default=True)
+    idle_s: DurationS = Field(default="1h", alias="idle", validate_default=True)
     """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud

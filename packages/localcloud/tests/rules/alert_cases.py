@@ -91,7 +91,8 @@ KV_CACHE = f"max by (namespace) (vllm:kv_cache_usage_perc{S}) > 0.85"
 IDLE = (
     f"sum by (namespace) (increase(vllm:request_success_total{S}[30m])) == 0 and on (namespace) "
     f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0 and on (namespace) "
-    f"max by (namespace) (max_over_time(up{S}[1h] offset 30m))"
+    f"max by (namespace) (up{S}) and on (namespace) "
+    'count_over_time((max by (namespace) (up{namespace="g",job="vllm"}) == 1)[30m:1m]) * 60 > 0.75 * 1800'
 )
 _CLASS, _CODE = ',response_code_class="5xx"', ',response_code="503"'
 SERVER_ERRORS = f"{_requests(_CLASS)} / {_requests()} > 0.05 and {_requests()} >= 20"
@@ -277,8 +278,21 @@ CASES = [
         name="Idle, a new server",
         expression=IDLE,
         for_s=0,
-        fires=[Part(minutes=(0, 30), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
-        silent=[Part(minutes=(0, 29), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+        fires=[Part(minutes=(0, 22), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+        silent=[Part(minutes=(0, 21), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+    ),
+    Case(
+        name="Idle, the machine is gone",
+        expression=IDLE,
+        for_s=0,
+        fires=[
+            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(36.5, 36.5), up=None),
+        ],
+        silent=[
+            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(37, 37), up=None),
+        ],
     ),
     Case(
         name="Idle, down for a while",
