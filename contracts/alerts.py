@@ -16,6 +16,7 @@ Severity = Literal["page", "ticket"]
 """`page`: users are affected now. `ticket`: look at it during the day."""
 
 RUNBOOK: Final = "docs/observability.md"
+NOT_READY: Final = "Not ready"
 EVALUATION_S: Final = SHORTEST_INTERVAL_S
 """Interval of evaluation. Google accepts positive multiples of 30 s (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
 LOG_RATE_LIMIT_S: Final = 300
@@ -175,7 +176,7 @@ _ENGINE_FATAL: Final = (
 
 ALERTS: Final[Sequence[MetricAlert]] = (
     MetricAlert(
-        title="Not ready",
+        title=NOT_READY,
         meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
         # Not absent(): a stack that waits for capacity has no machine.
         expression=f"({_REPORTS} or {_LOST} or {_EXISTS}) unless on (namespace) ({_SERVES})",
