@@ -78,7 +78,7 @@ class MetricAlert:
     """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
 
     title: str
-    """Identifier. Unique for each target."""
+    """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
     meaning: str
     """One sentence for the notification."""
     expression: str = ""
@@ -273,14 +273,14 @@ ALERTS: Final[Sequence[MetricAlert]] = (
     ),
     MetricAlert(
         title="Daily cost",
-        meaning="The instances that ran in the last 24 hours cost more than `alerts.dailyCost` at the planner's prices.",
+        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression='sum(increase(run_googleapis_com:container_billable_instance_time{service_name="$name"}[1d])) / 3600 * $price > $daily',
         severity="ticket",
         targets=("cloud-run",),
     ),
     MetricAlert(
         title="Daily cost",
-        meaning="The time that the machine ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
+        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
         severity="ticket",
         needs_budget=True,
