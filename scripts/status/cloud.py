@@ -11,6 +11,7 @@ from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.idle import reported
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
+from cloud.simulated import is_simulated
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Present, Unknown
@@ -121,7 +122,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
     document = _read(api, INSTANCE, found.names)
     declared = _declared(found)
     if document is None:
-        return _after_run(api, CloudFacts(state=MISSING, declared=declared), found, stack, now)
+        return _after_run(api, CloudFacts(state=MISSING, declared=declared), found, stack)
     instance = Instance(document)
     stored = instance.serving_document
     facts = CloudFacts(
@@ -163,18 +164,21 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) ->
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
         facts = _with_node(api, facts, Node(node), node_name, now)
-    return _with_cost(api, _after_run(api, facts, found, stack, now), owned, now)
+    return _with_cost(api, _after_run(api, facts, found, stack), owned, now)
 
 
-def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
-    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption."""
+def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: str) -> CloudFacts:
+    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption.
+
+    In the local cloud time can be advanced, which its machines do not notice.
+    """
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     is_gone = facts.machine is None or facts.phase == _PREEMPTED
     if facts.state not in DEAD | {MISSING} or not planned or not is_gone:
         return facts
-    ends, how = datetime.fromisoformat(planned), "early"
-    if ends <= now and facts.phase != _PREEMPTED:
-        match answer_of("logging", lambda: _has_seen_end(api, found.project, stack, ends)):
+    ends, how, kind = datetime.fromisoformat(planned), "early", by_name(found.kind)
+    if facts.phase != _PREEMPTED and ends <= api.time(kind.api, kind.address(found.names[0])):
+        match answer_of("logging", lambda: is_simulated() or _has_seen_end(api, found.project, stack, ends)):
             case Present(value=has_seen):
                 how = "planned" if has_seen else "early"
             case _:

@@ -14,7 +14,6 @@ from contracts.machine_log import AGENT_SOURCE, MACHINE_RESOURCE, SOURCE_LABEL, 
 from contracts.plain_text import for_terminal
 from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
@@ -91,29 +90,37 @@ def log_phase(world, phase):
     world.call("POST", "logging", "v2/entries:write", body)
 
 
+def after_run(world, phase, planned_min):
+    """The facts about a machine that logged a phase and is gone; its planned end is some minutes from Google's time."""
+    machine(world)
+    world.cloud.cloud.timeline.advance(4 * 3600)
+    log_phase(world, phase)
+    ends = datetime.now(UTC) + timedelta(hours=4, minutes=planned_min)
+    found = facts(world, state(stack_resource(), queued(deadline=ends.isoformat())))
+    assert (found.state, found.planned_end, found.deadline) == ("SUSPENDED", ends.isoformat(), None)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("phase", "minutes", "how"),
-    [(ENDING, 5, "planned"), (READY, 5, "early"), (READY, -5, "early")],
+    ("phase", "planned_min", "how"),
+    [(ENDING, -5, "planned"), (READY, -5, "early"), (READY, 5, "early")],
     ids=["planned", "preempted, and the planned end is past", "preempted"],
 )
-def test_a_run_that_ended_as_planned_is_not_one_that_was_preempted(world, phase, minutes, how):
-    node = machine(world)
-    known = datetime.now(UTC).isoformat()
-    log_phase(world, phase)
-    if how == "planned":
-        world.cloud.cloud.timeline.advance(4 * 3600)
-    else:
-        Client(world.cloud.base_url, world.cloud.token).ok("POST", "/admin/preempt", {"node": node})
-    ends = datetime.fromisoformat(known)
-    gone = serving(state(stack_resource(), queued(deadline=known)))
-    found = cloud_facts(world.api, gone, stack="x", now=ends + timedelta(minutes=minutes))
-    assert (found.state, found.run_end, found.planned_end, found.deadline) == ("SUSPENDED", how, known, None)
+def test_a_run_that_ended_as_planned_is_not_one_that_was_preempted(world, phase, planned_min, how):
+    found = after_run(world, phase, planned_min)
+    assert found.run_end == how
     ended = {
         "planned": "The run ended as planned at 13:03.",
         "early": "The machine was preempted or deleted before the planned end of its run at 13:03.",
     }
-    assert run_end(found, lambda at_s: "13:03" if at_s == ends.timestamp() else "") == ended[how]
+    end_s = datetime.fromisoformat(found.planned_end).timestamp()
+    assert run_end(found, lambda at_s: "13:03" if at_s == end_s else "") == ended[how]
     assert (drift_of(found, "tpu") == ()) == (how == "planned")
+
+
+def test_time_that_is_advanced_ends_a_run_as_planned_although_its_machine_did_not_notice(world, monkeypatch):
+    monkeypatch.setenv("LOCALCLOUD_URL", world.cloud.base_url)
+    assert after_run(world, READY, -5).run_end == "planned"
 
 
 def test_how_a_run_ended_is_unknown_if_the_state_does_not_know_its_end(world):
