@@ -55,7 +55,7 @@ _COUNTED = 'run_googleapis_com:request_count{{monitored_resource="cloud_run_revi
 _ANSWERED, _UNAVAILABLE = _COUNTED.format("200", "2xx"), _COUNTED.format("503", "5xx")
 _RESTARTS = "gemma_serving_restarts_total"
 _READY, _STARTING = 'gemma_serving_phase{phase="ready"}', 'gemma_serving_phase{phase="starting"}'
-_FAILED, _DEADLINE = 'gemma_serving_phase{phase="failed"}', "gemma_serving_deadline_timestamp_seconds"
+_DEADLINE = "gemma_serving_deadline_timestamp_seconds"
 _CPU = 'tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",node_id="{0}"}}'
 """Percent, by Google's agent on the machine."""
 
@@ -121,19 +121,6 @@ CASES = [
         ],
     ),
     Case(
-        name="Not ready, a failed change",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[
-            Part(minutes=(0, 61), samples={_FAILED: (1, 0)}, job="agent"),
-            Part(minutes=(0, 61), up=False),
-        ],
-        silent=[  # the former document serves
-            Part(minutes=(0, 61), samples={_FAILED: (1, 0)}, job="agent"),
-            Part(minutes=(0, 61)),
-        ],
-    ),
-    Case(
         name="Not ready, nothing reported",
         expression=NOT_READY,
         for_s=3600,
@@ -144,19 +131,6 @@ CASES = [
         silent=[
             Part(minutes=(0, 7), samples={_READY: (1, 0)}, job="agent"),
             Part(minutes=(66.5, 66.5), up=None),
-        ],
-    ),
-    Case(
-        name="Not ready, the end of the run",
-        expression=NOT_READY,
-        for_s=3600,
-        fires=[  # lost a quarter of an hour before
-            Part(minutes=(0, 5), samples={_READY: (1, 0), _DEADLINE: (START_S + 1500, 0)}, job="agent"),
-            Part(minutes=(75, 75), up=None),
-        ],
-        silent=[
-            Part(minutes=(0, 5), samples={_READY: (1, 0), _DEADLINE: (START_S + 600, 0)}, job="agent"),
-            Part(minutes=(75, 75), up=None),
         ],
     ),
     Case(
