@@ -53,6 +53,8 @@ class World:
     machine: bool = False
     collector: bool = False
     agent: bool = False
+    google: bool = False
+    """Google writes its own metric of the machine, as assumed."""
     phase: str = STARTING
     former: bool = False
     """The former document serves although the phase is another one."""
@@ -170,7 +172,7 @@ def heard(rules, life, until):
             for scrape in scrapes:
                 await evaluator.scrape((START_S + second) * 1000, scrape)
             then = past.get(second - REPORTED_LATE_S, World())
-            if then.machine and second % 60 == 0:
+            if then.machine and then.google and second % 60 == 0:
                 labels = 'monitored_resource="tpu_worker",node_id="gemma-x-node",zone="us-east5-b"'
                 google = Scrape(text=f"tpu_googleapis_com:cpu_utilization{{{labels}}} 2.5\n")
                 await evaluator.scrape((START_S + second - REPORTED_LATE_S) * 1000, google)
@@ -189,6 +191,7 @@ def silent_life(stack):
     startup = served(stack).subject.startup
     first, change, restart = (seconds / 60 for seconds in (startup.total_s, startup.recompile_s, startup.restart_s))
     return [
+        (0, {"google": True}),
         *boot(0, first),
         *stopped(60, change),
         *stopped(80, restart),
@@ -232,7 +235,7 @@ LOUD = {
     "the engine hangs while requests wait": case(40, (40, {"hangs": True})),
     "the agent is gone, and the server serves": case(40, (40, {"agent": False, "former": True})),
     "the collector is gone": case(40, (40, {"collector": False})),
-    "the machine never reports": case(0, prefix=[(0, {"machine": True})]),
+    "the machine never reports": case(0, prefix=[(0, {"machine": True, "google": True})]),
     "the hub is away for hours": case(0, (5, {"phase": WAITING_FOR_THE_HUB}), prefix=boot(0, 999)),
     "preempted": case(60, (60, {"machine": False})),
     "preempted in the last hour of the run": case(
@@ -242,7 +245,7 @@ LOUD = {
         90, (60, {"machine": False}), *boot(90, 999)
     ),
     "the next machine after a planned end never reports": case(
-        300, *planned_end(RUN_MIN), (300, {"machine": True, "collector": False, "agent": False})
+        300, *planned_end(RUN_MIN), (300, {"machine": True, "google": True, "collector": False, "agent": False})
     ),
     "the machine outlives its run": case(RUN_MIN, (RUN_MIN - 1.5, {"phase": ENDING})),
     "idle": case(40, (40, {"requests": 0})),
