@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
-from contracts.alerts import RUNBOOK, LogAlert, MetricAlert, Severity, first_command, row_of
+from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, MetricAlert, Severity, first_command, row_of
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
@@ -134,11 +134,14 @@ def _unknowns(
     needing = [policy for policy in policies if _needs_collector(policy)]
     if not needing:
         return unread, ()
-    match _has_data(api, project, stack):
+    # A machine reports as long as it exists, and Not ready fires if it does not. A service without an instance does not.
+    deaf = [policy for policy in needing if _title(policy) != NOT_READY]
+    window, words = ("1d", "24 hours") if len(deaf) == len(needing) else ("10m", "10 minutes")
+    match _has_data(api, project, stack, window):
         case Present(value=True):
             return unread, ()
         case Present() | Absent():
-            return unread, (_no_data(stack, len(needing)),)
+            return unread, (_no_data(stack, len(deaf), words),)
         case Unknown() as why:
             return (*unread, _unread("metrics", project, why)), ()
 
@@ -186,7 +189,6 @@ def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert |
         severity=row.severity if row else _SEVERITIES.get(str(policy.get("severity"))),
         opened=str(incident.get("openTime") or ""),
         closed=closed or None,
-        # The daily cost has a meaning for each target, and the policy has the right one.
         meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
         command=first_command(row, stack) if row else f"python -m scripts.logs --stack {stack}",
         runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
@@ -236,9 +238,9 @@ def _notes(policies: Sequence[Item]) -> Iterator[str]:
         yield "The local cloud does not evaluate alerts: those that fire were set with POST /admin/alerts."
 
 
-def _has_data(api: GoogleApi, project: str, stack: str) -> Answer[bool]:
-    """Return whether the collector has written within the last day."""
-    query = f'count(last_over_time(up{{namespace="{Names(project=project, stack=stack).base}"}}[1d]))'
+def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[bool]:
+    """Return whether the collector has written within the last `window`, a duration of PromQL."""
+    query = f'count(last_over_time(up{{namespace="{Names(project=project, stack=stack).base}"}}[{window}]))'
     path = f"v1/projects/{project}/location/global/prometheus/api/v1/query"
 
     def read() -> bool:
@@ -248,9 +250,9 @@ def _has_data(api: GoogleApi, project: str, stack: str) -> Answer[bool]:
     return answer_of(MONITORING, read)
 
 
-def _no_data(stack: str, policies: int) -> str:
+def _no_data(stack: str, policies: int, window: str) -> str:
     return (
-        f"No metrics of the server arrived in the last 24 hours, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
+        f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
         f"collector does not work: run `python -m scripts.logs --stack {stack}`."
     )
 

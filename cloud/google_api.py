@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TypeVar, cast
 
@@ -108,6 +110,15 @@ class GoogleApi:
     def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
         """Delete a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("DELETE", endpoint(api) + path, parameters)
+
+    def time(self, api: str, path: str) -> datetime:
+        """Return Google's time, which the response to a read method has, whatever it is. Without one, return this machine's."""
+        try:
+            answer = self.session.get(endpoint(api) + path, timeout=CALL_LIMIT_S, auth=self._counted(path))
+        except (requests.ConnectionError, requests.Timeout):
+            return datetime.now(UTC)
+        date = answer.headers.get("Date")
+        return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
 
     def _ask(
         self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None

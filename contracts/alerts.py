@@ -16,6 +16,7 @@ Severity = Literal["page", "ticket"]
 """`page`: users are affected now. `ticket`: look at it during the day."""
 
 RUNBOOK: Final = "docs/observability.md"
+NOT_READY: Final = "Not ready"
 EVALUATION_S: Final = SHORTEST_INTERVAL_S
 """Interval of evaluation. Google accepts positive multiples of 30 s (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
 LOG_RATE_LIMIT_S: Final = 300
@@ -55,6 +56,7 @@ class AlertValues:
             budget=f"{1 - self.ttft_goal:.6g}",
             ready=f"{self.ready_s}s",
             idle=f"{self.idle_s}s" if self.idle_s % 60 else f"{self.idle_s // 60}m",
+            idle_seconds=self.idle_s,
             price=f"{self.usd_per_hour:.6g}",
             daily=f"{self.daily_usd:.6g}",
         )
@@ -76,7 +78,7 @@ class MetricAlert:
     """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
 
     title: str
-    """Identifier. Unique for each target."""
+    """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
     meaning: str
     """One sentence for the notification."""
     expression: str = ""
@@ -153,6 +155,20 @@ _PLAN: Final = "python -m scripts.plan --stack $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
 _RUNNING: Final = "vllm:num_requests_running{$server}"
 _BY_REASON: Final = "vllm:num_requests_waiting_by_reason"
+_REPORTS: Final = "max by (namespace) (up{$server})"
+_LAST_REPORT: Final = f"max_over_time((0 * {_REPORTS} + time())[1d:5m])"
+_LOST: Final = (
+    "max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
+    f"max by (namespace) (last_over_time(gemma_serving_deadline_timestamp_seconds{{$server}}[1d])) - {_LAST_REPORT} < 600"
+)
+"""A machine that has reported within a day, except one that reported until its planned end."""
+_EXISTS: Final = (
+    'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{monitored_resource="tpu_worker",'
+    'node_id=~"$name(-b)?-node"}[10m])), "namespace", "$name", "", "")'
+)
+"""A machine by Google's own metric, for one that has never reported."""
+_SERVES: Final = 'gemma_serving_phase{$server,phase="ready"} or gemma_serving_phase{$server} and on (namespace) up{$server,job="vllm"} == 1'
+"""A ready server. After a failed change the phase is `failed`, and the former document serves."""
 _ENGINE_FATAL: Final = (
     "OutOfMemoryError|CUDA error|CUDA out of memory|EngineDeadError|EngineCore failed|EngineCore encountered|RESOURCE_EXHAUSTED|"
     "XlaRuntimeError|Ran out of memory in memory space hbm"
@@ -160,11 +176,10 @@ _ENGINE_FATAL: Final = (
 
 ALERTS: Final[Sequence[MetricAlert]] = (
     MetricAlert(
-        title="Not ready",
+        title=NOT_READY,
         meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
         # Not absent(): a stack that waits for capacity has no machine.
-        expression="max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
-        'gemma_serving_phase{$server,phase="ready"}',
+        expression=f"({_REPORTS} or {_LOST} or {_EXISTS}) unless on (namespace) ({_SERVES})",
         hold="$ready",
         severity="page",
     ),
@@ -234,9 +249,9 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         meaning="The server costs money and has served no request for the time in `alerts.idle`.",
         expression=(
             "sum by (namespace) (increase(vllm:request_success_total{$server}[$idle])) == 0 and on (namespace) "
-            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) "
-            # A server without metrics in the hour before is new, not idle. An hour, so that a restart at that time closes no incident.
-            "max by (namespace) (max_over_time(up{$server}[1h] offset $idle))"
+            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) {_REPORTS} and on (namespace) "
+            # A server that answered for less of the time is new, not idle. A restart in the meantime closes no incident.
+            'count_over_time((max by (namespace) (up{$server,job="vllm"}) == 1)[$idle:1m]) * 60 > 0.75 * $idle_seconds'
         ),
         severity="ticket",
         command="python -m scripts.teardown --stack $stack --dry-run",
@@ -258,14 +273,14 @@ ALERTS: Final[Sequence[MetricAlert]] = (
     ),
     MetricAlert(
         title="Daily cost",
-        meaning="The instances that ran in the last 24 hours cost more than `alerts.dailyCost` at the planner's prices.",
+        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression='sum(increase(run_googleapis_com:container_billable_instance_time{service_name="$name"}[1d])) / 3600 * $price > $daily',
         severity="ticket",
         targets=("cloud-run",),
     ),
     MetricAlert(
         title="Daily cost",
-        meaning="The time that the machine ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
+        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
         severity="ticket",
         needs_budget=True,
@@ -292,6 +307,7 @@ LOG_ALERTS: Final[Sequence[LogAlert]] = (
 PLATFORM_METRICS: Final = (
     "run_googleapis_com:container_billable_instance_time",
     "run_googleapis_com:request_count",
+    "tpu_googleapis_com:cpu_utilization",
 )
 """Metrics that Google's platform writes, by their PromQL names, such as run.googleapis.com/container/billable_instance_time."""
 AGENT_METRICS: Final = (

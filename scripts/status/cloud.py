@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
 from cloud.found import FoundResource
-from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.idle import reported
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
+from cloud.simulated import is_simulated
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Present, Unknown
+from contracts.capacity_states import DEAD
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence, to_json
 from contracts.guest_attributes import (
@@ -21,12 +23,15 @@ from contracts.guest_attributes import (
     CONTAINER_KEY,
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
+    ENDING,
     FORMER_HASH_KEY,
     PHASE_KEY,
     UPDATED_AT_KEY,
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
+from contracts.machine_log import AGENT_SOURCE, SOURCE_LABEL, machine_log_name
+from contracts.naming import Names
 from contracts.plain_text import for_terminal
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.rollout_record import RolloutRecord
@@ -40,6 +45,10 @@ from stacks.hooks.rollout_state import view_of
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 MISSING: Final = "MISSING"
+_PREEMPTED: Final = "node PREEMPTED"
+"""Phase of a machine that Google has preempted, until it deletes it."""
+_ENDING_WITHIN: Final = timedelta(hours=1)
+"""Longest time between the agent's stop of the server and the end of the run: its lead and the drain."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -113,7 +122,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
     document = _read(api, INSTANCE, found.names)
     declared = _declared(found)
     if document is None:
-        return CloudFacts(state=MISSING, declared=declared)
+        return _after_run(api, CloudFacts(state=MISSING, declared=declared), found, stack)
     instance = Instance(document)
     stored = instance.serving_document
     facts = CloudFacts(
@@ -155,7 +164,39 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) ->
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
         facts = _with_node(api, facts, Node(node), node_name, now)
-    return _with_cost(api, facts, owned, now)
+    return _with_cost(api, _after_run(api, facts, found, stack), owned, now)
+
+
+def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: str) -> CloudFacts:
+    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption.
+
+    In the local cloud time can be advanced, which its machines do not notice.
+    """
+    planned = facts.deadline or str(found.outputs.get("deadline") or "")
+    is_gone = facts.machine is None or facts.phase == _PREEMPTED
+    if facts.state not in DEAD | {MISSING} or not planned or not is_gone:
+        return facts
+    ends, how, kind = datetime.fromisoformat(planned), "early", by_name(found.kind)
+    if facts.phase != _PREEMPTED and ends <= api.time(kind.api, kind.address(found.names[0])):
+        match answer_of("logging", lambda: is_simulated() or _has_seen_end(api, found.project, stack, ends)):
+            case Present(value=has_seen):
+                how = "planned" if has_seen else "early"
+            case _:
+                how = None
+    return replace(facts, run_end=how, planned_end=planned, deadline=None)
+
+
+def _has_seen_end(api: GoogleApi, project: str, stack: str, ends: datetime) -> bool:
+    """Return whether the agent logged, in the hour before the end of the run, that it stopped the server for it."""
+    words = [
+        f'logName="{machine_log_name(project)}"',
+        f'resource.labels.namespace="{Names(project=project, stack=stack).account_id}"',
+        f'labels.{SOURCE_LABEL}="{AGENT_SOURCE}"',
+        f'textPayload=~": {ENDING}[.]"',
+        f'timestamp>="{(ends - _ENDING_WITHIN).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"',
+    ]
+    body = {"resourceNames": [f"projects/{project}"], "filter": " AND ".join(words), "pageSize": 1}
+    return bool(as_sequence(api.post("logging", "v2/entries:list", body).get("entries")))
 
 
 def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str, now: datetime) -> CloudFacts:

@@ -1,6 +1,6 @@
 """Interpretation of a stack's facts: drift, waits and the next command."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -32,6 +32,8 @@ def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     if cloud is None:
         return ()
     if cloud.state in DEAD_STATES:
+        if cloud.run_end == "planned":
+            return ()
         return (f"The deployed server is in the state, but Google reports it as {cloud.state}.",)
     kind = "document" if target == "tpu" else "revision"
     found: list[str] = []
@@ -94,6 +96,16 @@ def end_warning(status: StackStatus, now_s: float) -> str:
     if left_s is None or left_s > max(_END_S, _END_SHARE * (left_s + (age_s or 0.0))):
         return ""
     return f"in {duration(left_s)}. Afterwards, run: pulumi up --refresh --stack {status.stack}"
+
+
+def run_end(cloud: CloudFacts, stamp: Callable[[float], str]) -> str:
+    """Return how the run of a machine that is gone has ended, as a sentence; empty if it has not, or if that is unknown."""
+    if cloud.run_end is None or cloud.planned_end is None:
+        return ""
+    at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
+    if cloud.run_end == "planned":
+        return f"The run ended as planned at {at}."
+    return f"The machine was preempted or deleted before the planned end of its run at {at}."
 
 
 def _recorded(state: StackState) -> str:

@@ -14,7 +14,7 @@ from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
-from scripts.status.judge import container_of, document_that_serves, end_warning, short
+from scripts.status.judge import container_of, document_that_serves, end_warning, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 from stacks.hooks.rollout_state import shares_text
 
@@ -212,13 +212,19 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         yield "rollout", cloud.rollout
     if cloud.phase in {FAILED, RETRYING, RESTORING} or (cloud.phase_detail and cloud.state == "FAILED"):
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
-    if cloud.deadline:
-        yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp())
-        warning = end_warning(status, now_s)
-        if warning:
-            yield "warning", f"Google will delete the machine {warning}"
+    yield from _run_end(status, cloud, stamp, now_s)
     if cloud.archives:
         yield "archives", cloud.archives
+
+
+def _run_end(status: StackStatus, cloud: CloudFacts, stamp: Stamp, now_s: float) -> Iterator[tuple[str, str]]:
+    """Yield the end of the run, past or planned."""
+    if ended := run_end(cloud, stamp):
+        yield "ended", ended
+    if cloud.deadline:
+        yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp())
+        if warning := end_warning(status, now_s):
+            yield "warning", f"Google will delete the machine {warning}"
 
 
 def _enforced(status: StackStatus) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Literal
 
 from cloud.alerts import AlertReport
 from stacks.hooks.rollout_state import RolloutPhase
@@ -39,6 +39,10 @@ class CloudFacts:
     """RFC 3339: when the machine published it."""
     deadline: str | None = None
     """RFC 3339: when Google deletes the machine."""
+    run_end: Literal["planned", "early"] | None = None
+    """How the run of a machine that is gone has ended: as planned, or before, such as by a preemption; None if unknown."""
+    planned_end: str | None = None
+    """RFC 3339: planned end of a run that has ended; None if unknown."""
     declared: str | None = None
     """Hash of the document in the state, or the revision in the state."""
     stored: str | None = None

@@ -37,9 +37,10 @@ class AlertSettings(AlertRecipients):
 
     ttft: TtftBound = "2500ms"
     """Limit of the time to first token on a TPU. Only bounds of vLLM's histogram are possible."""
-    ttft_goal: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.99
-    """Fraction of requests that should meet `ttft` in a month. An alert fires if the rest is used up too fast."""
-    idle_s: DurationS = Field(default="30m", alias="idle", validate_default=True)
+    ttft_goal: Annotated[float, Field(ge=0.94, le=0.9999)] = 0.99
+    """Fraction of requests that should meet `ttft` in a month. An alert fires if 14.4 times the rest misses it, which a goal below 0.94 makes
+    impossible."""
+    idle_s: DurationS = Field(default="1h", alias="idle", validate_default=True)
     """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud

@@ -18,6 +18,7 @@ from contracts.alerts import (
     AlertValues,
     alerts_of,
     log_alerts_of,
+    row_of,
 )
 from contracts.collector import (
     COLLECTOR_IMAGE,
@@ -31,7 +32,7 @@ from contracts.collector import (
 )
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.speculation import Speculation
-from stacks.settings.watching import MetricsSettings
+from stacks.settings.watching import AlertSettings, MetricsSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = AlertValues(
@@ -39,7 +40,7 @@ VALUES = AlertValues(
 )
 FUNCTIONS = {
     "and", "by", "count_over_time", "histogram_quantile", "increase", "last_over_time", "le", "max",
-    "engine",
+    "engine", "label_replace",
     "max_over_time", "min", "min_over_time", "namespace", "instance", "offset", "on", "or", "rate", "sum", "time", "unless",
 }  # fmt: skip
 SYNTHETIC = {"up"}
@@ -107,13 +108,33 @@ def test_every_window_of_an_alert_holds_two_scrapes_at_the_longest_interval():
         MetricsSettings(interval="150s")
 
 
+def test_every_goal_of_the_first_token_can_be_missed():
+    lowest = 0.94
+    assert AlertSettings(ttftGoal=lowest).ttft_goal == lowest
+    with pytest.raises(ValidationError, match=r"greater than or equal to 0\.94"):
+        AlertSettings(ttftGoal=0.93)
+    factor = re.search(
+        r"> ([\d.]+ \* [\d.]+)", replace(VALUES, ttft_goal=lowest).replace_in(row_of("Slow first token").expression)
+    )
+    share, budget = map(float, factor[1].split(" * "))
+    assert share * budget < 1
+
+
+def test_rows_with_one_title_have_one_runbook():
+    for alert in ALERTS:
+        assert replace(row_of(alert.title), expression="", targets=(), needs_budget=False) == replace(
+            alert, expression="", targets=(), needs_budget=False
+        )
+
+
 def test_no_placeholder_is_left_and_every_series_is_the_servers_own():
     for alert in ALERTS:
         for condition in alert.conditions:
             text = VALUES.replace_in(condition.expression)
             assert "$" not in text + VALUES.replace_in(condition.hold), alert.title
             for braces in re.findall(r"\{([^}]*)\}", text):
-                assert 'namespace="gemma-x"' in braces or 'service_name="gemma-x"' in braces, alert.title
+                own = ('namespace="gemma-x"', 'service_name="gemma-x"', 'node_id=~"gemma-x(-b)?-node"')
+                assert any(label in braces for label in own), alert.title
     for alert in (*ALERTS, *LOG_ALERTS):
         assert "$" not in VALUES.replace_in(alert.command)
 

@@ -77,8 +77,8 @@ class World:
         path = f"/monitoring/v3/projects/{PROJECT}/alertPolicies"
         return self._client.ok("POST", path, policy(*words, **more))["name"]
 
-    def set(self, *alerts, data=1):
-        self._client.ok("POST", "/admin/alerts", {"alerts": alerts, "queries": {HAS_DATA: data}})
+    def set(self, *alerts, data=1, **queries):
+        self._client.ok("POST", "/admin/alerts", {"alerts": alerts, "queries": {HAS_DATA: data, **queries}})
 
 
 @pytest.fixture
@@ -118,6 +118,19 @@ def test_without_metrics_of_the_server_silence_is_unknown(world):
     )
     world.set()
     assert (world.read().verdict, world.read().unwatched) == ("silent", ())
+
+
+def test_a_machine_that_no_longer_reports_is_not_silent_although_it_did_an_hour_ago(world):
+    for title in ("Not ready", "Restart loop"):
+        world.add(title)
+    world.set(**{HAS_DATA.replace("[1d]", "[10m]"): None})
+    found = world.read()
+    assert found.verdict == "unknown"
+    assert found.unwatched[0].startswith(
+        "No metrics of the server arrived in the last 10 minutes, so alerts that read them (1)"
+    )
+    world.set(**{HAS_DATA.replace("[1d]", "[10m]"): 1})
+    assert world.read().verdict == "silent"
 
 
 def test_policies_that_are_disabled_or_deleted_cannot_fire(world):

@@ -40,7 +40,7 @@ def assert_shown(workspace, stack, policies):
     assert unknown["verdict"] == "unknown"
     assert "does not evaluate alert policies" in unknown["unwatched"][-1]
     title = policies[0]["displayName"].partition(": ")[2]
-    has_data = f'count(last_over_time(up{{namespace="gemma-{stack}"}}[1d]))'
+    has_data = f'count(last_over_time(up{{namespace="gemma-{stack}"}}[10m]))'
     workspace.post("admin/alerts", {"alerts": [{"policy": policies[0]["name"]}], "queries": {has_data: 1}})
     assert title in workspace.script("alerts", "--stack", stack, expect=1).out
     assert title in workspace.script("status", "--stack", stack).out

@@ -19,7 +19,7 @@ class Part:
     samples: dict[str, tuple[float, float]] = field(default_factory=dict)
     up: bool | None = True
     """None: not a scrape; only the clock goes on."""
-    instance: str = "i1"
+    job: str = "vllm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,18 @@ _COUNTED = 'run_googleapis_com:request_count{{monitored_resource="cloud_run_revi
 _ANSWERED, _UNAVAILABLE = _COUNTED.format("200", "2xx"), _COUNTED.format("503", "5xx")
 _RESTARTS = "gemma_serving_restarts_total"
 _READY, _STARTING = 'gemma_serving_phase{phase="ready"}', 'gemma_serving_phase{phase="starting"}'
+_DEADLINE = "gemma_serving_deadline_timestamp_seconds"
+_CPU = 'tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",node_id="{0}"}}'
+"""Percent, by Google's agent on the machine."""
 
 NOT_READY = (
-    f"max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) "
-    'gemma_serving_phase{namespace="g",phase="ready"}'
+    f"(max by (namespace) (up{S}) or max by (namespace) (last_over_time(up{S}[1d])) unless on (namespace) "
+    f"max by (namespace) (last_over_time({_DEADLINE}{S}[1d])) - "
+    f"max_over_time((0 * max by (namespace) (up{S}) + time())[1d:5m]) < 600 or "
+    f'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{{monitored_resource="tpu_worker",'
+    'node_id=~"g(-b)?-node"}[10m])), "namespace", "g", "", "")) unless on (namespace) '
+    f'(gemma_serving_phase{{namespace="g",phase="ready"}} or gemma_serving_phase{S} and on (namespace) '
+    'up{namespace="g",job="vllm"} == 1)'
 )
 NO_TOKENS = (
     f"max by (namespace, engine) (min_over_time(vllm:num_requests_waiting{S}[5m]) > 0 or "
@@ -83,7 +91,8 @@ KV_CACHE = f"max by (namespace) (vllm:kv_cache_usage_perc{S}) > 0.85"
 IDLE = (
     f"sum by (namespace) (increase(vllm:request_success_total{S}[30m])) == 0 and on (namespace) "
     f"max by (namespace) (max_over_time(vllm:num_requests_running{S}[30m])) == 0 and on (namespace) "
-    f"max by (namespace) (max_over_time(up{S}[1h] offset 30m))"
+    f"max by (namespace) (up{S}) and on (namespace) "
+    'count_over_time((max by (namespace) (up{namespace="g",job="vllm"}) == 1)[30m:1m]) * 60 > 0.75 * 1800'
 )
 _CLASS, _CODE = ',response_code_class="5xx"', ',response_code="503"'
 SERVER_ERRORS = f"{_requests(_CLASS)} / {_requests()} > 0.05 and {_requests()} >= 20"
@@ -105,18 +114,24 @@ CASES = [
         name="Not ready, the first start",
         expression=NOT_READY,
         for_s=3600,
-        fires=[Part(minutes=(0, 61), samples={_STARTING: (1, 0)})],
+        fires=[Part(minutes=(0, 61), samples={_STARTING: (1, 0)}, job="agent")],
         silent=[
-            Part(minutes=(0, 50), samples={_STARTING: (1, 0)}),
-            Part(minutes=(50.5, 61), samples={_READY: (1, 0)}),
+            Part(minutes=(0, 50), samples={_STARTING: (1, 0)}, job="agent"),
+            Part(minutes=(50.5, 61), samples={_READY: (1, 0)}, job="agent"),
         ],
     ),
     Case(
         name="Not ready, nothing reported",
         expression=NOT_READY,
         for_s=3600,
-        fires=[Part(minutes=(0, 1), samples={_READY: (1, 0)}), Part(minutes=(66.5, 66.5), up=None)],
-        silent=[Part(minutes=(0, 7), samples={_READY: (1, 0)}), Part(minutes=(66.5, 66.5), up=None)],
+        fires=[
+            Part(minutes=(0, 1), samples={_READY: (1, 0)}, job="agent"),
+            Part(minutes=(66.5, 66.5), up=None),
+        ],
+        silent=[
+            Part(minutes=(0, 7), samples={_READY: (1, 0)}, job="agent"),
+            Part(minutes=(66.5, 66.5), up=None),
+        ],
     ),
     Case(
         name="Not ready, no machine yet",
@@ -124,6 +139,13 @@ CASES = [
         for_s=3600,
         fires=[Part(minutes=(0, 0), up=False), Part(minutes=(66.5, 66.5), up=None)],
         silent=[Part(minutes=(0, 0), up=None), Part(minutes=(66.5, 66.5), up=None)],
+    ),
+    Case(
+        name="Not ready, a machine that never reported",
+        expression=NOT_READY,
+        for_s=3600,
+        fires=[Part(minutes=(0, 61), samples={_CPU.format("g-b-node"): (2.5, 0)}, up=None)],
+        silent=[Part(minutes=(0, 61), samples={_CPU.format("g2-node"): (2.5, 0)}, up=None)],
     ),
     Case(
         name="No tokens while requests wait",
@@ -230,8 +252,21 @@ CASES = [
         name="Idle, a new server",
         expression=IDLE,
         for_s=0,
-        fires=[Part(minutes=(0, 30), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
-        silent=[Part(minutes=(0, 29), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+        fires=[Part(minutes=(0, 22), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+        silent=[Part(minutes=(0, 21), samples={_STOPPED: (0, 0), _RUNNING: (0, 0)})],
+    ),
+    Case(
+        name="Idle, the machine is gone",
+        expression=IDLE,
+        for_s=0,
+        fires=[
+            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(36.5, 36.5), up=None),
+        ],
+        silent=[
+            Part(minutes=(0, 32), samples={_STOPPED: (40, 0), _RUNNING: (0, 0)}),
+            Part(minutes=(37, 37), up=None),
+        ],
     ),
     Case(
         name="Idle, down for a while",

@@ -16,7 +16,9 @@ def scrapes(parts: list[Part]) -> list[tuple[int, Scrape]]:
         first, last = (int(minute * 60) for minute in part.minutes)
         for count, second in enumerate(range(first, last + 1, _STEP_S)):
             text = "".join(f"{name} {start + count * growth}\n" for name, (start, growth) in part.samples.items())
-            found.append((second, Scrape(text=text, labels={"namespace": "g", "instance": part.instance}, up=part.up)))
+            found.append(
+                (second, Scrape(text=text, labels={"namespace": "g", "instance": "i1", "job": part.job}, up=part.up))
+            )
     return sorted(found, key=lambda each: each[0])
 
 
