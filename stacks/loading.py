@@ -243,7 +243,7 @@ def _no_settings(path: Path) -> str:
             f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
         )
     return (
-        f"{path.name} has no settings of this project. Run `python -m scripts.new {_stack_of(path.name)} --model 12B --force` to write them, "
+        f"{path.name} has no settings of this project. Run `gemma new {_stack_of(path.name)} --model 12B --force` to write them, "
         f"or set {PRODUCT}:target and {PRODUCT}:model."
     )
 

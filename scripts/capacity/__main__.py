@@ -1,9 +1,9 @@
 """Compare zones and regions for an accelerator.
 
-    python -m scripts.capacity
-    python -m scripts.capacity v6e-4 L4 --json
-    python -m scripts.capacity --stack tpu-v6e4
-    python -m scripts.capacity --write tpu-v6e4
+    gemma capacity
+    gemma capacity v6e-4 L4 --json
+    gemma capacity tpu-v6e4
+    gemma capacity --write tpu-v6e4
 
 Shows hardware, provisioning model, quota and requests of each location. Available capacity is known only after a request, so it is shown from this
 project's own requests, with its age. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid or
@@ -120,7 +120,7 @@ def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
         raise CommandRefusedError(
             f"tpu.api of stack {stack} is compute-engine, but this command reads only the Cloud TPU API. "
             f"For its quota, run `gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={settings.project}`. "
-            f"For its resources, run `python -m scripts.status --stack {stack}`."
+            f"For its resources, run `gemma status {stack}`."
         )
 
 

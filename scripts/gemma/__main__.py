@@ -22,7 +22,7 @@ from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean
-from scripts.cli.command import launched_as, run_command, say
+from scripts.cli.command import run_command, say
 from scripts.gemma.arguments import GemmaCall
 from scripts.gemma.catalog import ENTRIES, GROUPS, Entry, entry_of
 from scripts.gemma.completion import COMPLETE, candidates, script
@@ -96,8 +96,7 @@ def _start(entry: Entry, rest: Sequence[str]) -> int:
     lead, call = GemmaCall(name=entry.name, command=whole, words=rest).split(entry.subcommand)
     arguments = [*lead, *call.with_stack(default, require_known)]
     main_of = getattr(import_module(entry.imported_from), "main", None)
-    with launched_as("gemma "):
-        return main_of(arguments) if main_of else run_command(whole, arguments)
+    return main_of(arguments) if main_of else run_command(whole, arguments)
 
 
 def _drop_own_path() -> None:

@@ -162,6 +162,5 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
-    room="",
     after_interrupt="What exists is in the state. Run `gemma up STACK` again to continue, or `gemma teardown STACK` to delete it.",
 )

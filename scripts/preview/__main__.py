@@ -1,8 +1,8 @@
 """Preview stacks and show what a pull request changes as one comment.
 
-  python -m scripts.preview run --out DIR --base main
-  python -m scripts.preview comment --from DIR --pull-request N
-  python -m scripts.preview plans --out FILE
+  gemma preview run --out DIR --base main
+  gemma preview comment --from DIR --pull-request N
+  gemma preview plans --out FILE
 
 Planning needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.

@@ -107,7 +107,7 @@ PLAN = (
     typed(
         f"{E2B} L4 --set maxModelLength=1",
         '"maxModelLength"',
-        "Did you mean maxModelLen? `python -m scripts.plan --help`",
+        "Did you mean maxModelLen? `gemma plan --help`",
     ),
     typed(f"{E2B} L4 --set maxModelLen", "--set maxModelLen has no value", "Write --set maxModelLen=VALUE."),
     typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
@@ -123,7 +123,7 @@ PLAN = (
         "Pulumi.tpu-v6e2.yaml not found",
         "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
     ),
-    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `python -m scripts.new`."),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new`."),
     typed(
         "plan --stack gone",
         "Pulumi.gone.yaml not found, but it is committed",
@@ -169,13 +169,13 @@ ENGINE = (
     typed(
         "connect --stack tpu-v6e1",
         "Stack tpu-v6e1 does not exist",
-        "Run `pulumi stack init tpu-v6e1`, or pass another with --stack.",
+        "Run `gemma up tpu-v6e1` to deploy it.",
     ),
 )
 NO_LOGIN = typed(
     "connect --stack tpu-v6e1", "Pulumi is not logged in", "Run `pulumi login`, or `pulumi login gs://", code=1
 )
-NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `pulumi up --stack tpu-v6e1`.")
+NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
 PLAN_X = "plan --stack x"
 SETTINGS = tuple(
     (stack, path, value, typed(PLAN_X, wrong, step))
@@ -240,7 +240,7 @@ SETTINGS = tuple(
             "hfToken",
             "hf_canary",
             "gemma-serving:hfToken is stored in plain text",
-            "To set a new one, run `python",
+            "To set a new one, run `gemma save_token",
         ),
         (
             "l4-qat",
@@ -280,7 +280,7 @@ FILES = (
         typed(
             PLAN_X,
             "Pulumi.x.yaml has no settings",
-            "Run `python -m scripts.new x --model 12B --force` to write them, or set",
+            "Run `gemma new x --model 12B --force` to write them, or set",
         ),
     ),
     (

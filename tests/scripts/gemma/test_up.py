@@ -153,7 +153,7 @@ def test_settings_without_a_state_are_one_sentence_with_the_command(engine, caps
     ("output", "ends"),
     [
         ("error: update failed\nerror: no capacity.\n", f"fix the cause and run `gemma up {STACK}` again."),
-        ("error: 409: already exists\n", f"Run `python -m scripts.recover --stack {STACK}`."),
+        ("error: 409: already exists\n", f"Run `gemma recover {STACK}`."),
     ],
 )
 def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, ends):
