@@ -6,12 +6,14 @@
   gemma smoke                        the stack that is selected, or the only one deployed
   gemma up tpu-v6e4                  preview, confirm, deploy
   gemma completion bash              completion for bash, zsh or fish
+  gemma help up                      the help of a command; `gemma help` lists all
 
 `gemma NAME` is `python -m scripts.NAME`; `gemma NAME --help` lists its options.
 """
 
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +23,13 @@ from typing import Final
 from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import did_you_mean
+from contracts.spelling import meant, suggestion
 from scripts.cli.command import run_command, say
-from scripts.gemma.arguments import GemmaCall
-from scripts.gemma.catalog import ENTRIES, GROUPS, Entry, entry_of
+from scripts.gemma.arguments import GemmaCall, has_settings
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of
 from scripts.gemma.completion import COMPLETE, candidates, script
 
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _COLUMNS: Final = 80
 _HELP: Final = frozenset({"-h", "--help", "help"})
 
@@ -63,9 +66,14 @@ def overview() -> str:
 
 def _run(words: Sequence[str]) -> int:
     if not words or words[0] in _HELP:
+        if words[1:]:
+            return _run([*words[1:], "--help"])
         print(overview(), end="")
         return int(ExitCode.DONE)
     word, rest = words[0], words[1:]
+    if word == "--version":
+        print(f"gemma-serving {tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']['version']}")
+        return int(ExitCode.DONE)
     if word == "completion":
         print(script(rest), end="")
         return int(ExitCode.DONE)
@@ -77,10 +85,20 @@ def _run(words: Sequence[str]) -> int:
             raise CommandRefusedError(f"`gemma {old}` does not exist since 0.4.0. {instead}")
     entry = entry_of(word)
     if entry is None:
-        raise CommandRefusedError(
-            f"{word} is not a command.{did_you_mean(word, [*ENTRIES, 'completion'])} Run `gemma` to list the commands."
-        )
+        raise CommandRefusedError(_unknown(word, rest))
     return _start(entry, rest)
+
+
+def _unknown(word: str, rest: Sequence[str]) -> str:
+    """Return the sentence about a word that is not a command, with the command that was probably meant."""
+    if word.startswith("-"):
+        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
+    close = meant(word, [*ENTRIES, "completion", *SYNONYMS])
+    synonym = next((SYNONYMS[one] for one in close if one in SYNONYMS), "")
+    if synonym:
+        stack = rest[0] if rest and has_settings(rest[0]) else "STACK"
+        return f"{word} is not a command. {synonym.replace('STACK', stack)}"
+    return f"{word} is not a command.{suggestion(close)} Run `gemma help` to list the commands."
 
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:
@@ -101,7 +119,7 @@ def _start(entry: Entry, rest: Sequence[str]) -> int:
 
 def _drop_own_path() -> None:
     """Remove the launcher's entry from PYTHONPATH: programs that a command starts do not inherit it."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(_ROOT)
     paths = [path for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     if paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -79,6 +79,17 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
+SYNONYMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("destroy", "delete", "remove", "rm", "stop", "down"), "To delete a stack, run `gemma teardown STACK`."
+    ),
+    **dict.fromkeys(("ls", "ps", "list"), "To list the stacks, run `gemma status`."),
+    **dict.fromkeys(("price", "cost", "costs"), "To show what a stack costs, run `gemma plan STACK --costs`."),
+    "init": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    **dict.fromkeys(("serve", "run", "apply"), "To deploy a stack, run `gemma up STACK`."),
+}
+"""Words of other tools, with the command that does the same. They are answered, not executed."""
+
 NEVER_GUESSED: Final = frozenset(
     {"up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
 )
