@@ -1,6 +1,6 @@
 """Run any command of this project by one word.
 
-  gemma                              list the commands by task
+  gemma                              what is deployed and costs, and what to do next
   gemma plan tpu-v6e1                the stack is a word
   gemma chat tpu-v6e1 "Say hello."   short for `gemma connect chat`
   gemma smoke                        the stack that is selected, or the only one deployed
@@ -12,12 +12,12 @@
 """
 
 import os
+import shutil
 import sys
 import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from textwrap import wrap
 from typing import Final
 
 from contracts.dropped_words import COMMANDS, answer
@@ -26,11 +26,10 @@ from contracts.exit_codes import ExitCode
 from contracts.spelling import meant, suggestion
 from scripts.cli.command import run_command, say
 from scripts.gemma.arguments import GemmaCall, has_settings
-from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_COLUMNS: Final = 80
 _HELP: Final = frozenset({"-h", "--help", "help"})
 
 
@@ -53,10 +52,7 @@ def overview() -> str:
     width = max(map(len, ENTRIES)) + 4
     lines = ["usage: gemma COMMAND [STACK] [OPTIONS]", ""]
     for title, entries in GROUPS.items():
-        lines += [f"{title}:"]
-        for entry in entries:
-            lines += wrap(f"{f'  {entry.name}':<{width}}{entry.line()}", _COLUMNS, subsequent_indent=" " * width)
-        lines += [""]
+        lines += [f"{title}:", *rows(entries, width), ""]
     lines += [
         "`gemma COMMAND --help` lists the options.",
         "`gemma completion bash` prints the completion for bash, zsh or fish.",
@@ -65,10 +61,10 @@ def overview() -> str:
 
 
 def _run(words: Sequence[str]) -> int:
+    if words[1:] and words[0] in _HELP:
+        return _run([*words[1:], "--help"])
     if not words or words[0] in _HELP:
-        if words[1:]:
-            return _run([*words[1:], "--help"])
-        print(overview(), end="")
+        print(overview() if words else _first(), end="")
         return int(ExitCode.DONE)
     word, rest = words[0], words[1:]
     if word == "--version":
@@ -87,6 +83,16 @@ def _run(words: Sequence[str]) -> int:
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
     return _start(entry, rest)
+
+
+def _first() -> str:
+    """Return what `gemma` without words prints."""
+    from scripts.gemma.first import first_lines
+
+    lines = first_lines()
+    if shutil.which("gemma") is None:
+        lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{_ROOT}/.venv/bin:$PATH"`.']
+    return "\n".join(lines) + "\n"
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:

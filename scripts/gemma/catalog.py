@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from scripts.cli.command import Command
 
+_COLUMNS: Final = 80
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -97,6 +99,16 @@ NEVER_GUESSED: Final = frozenset(
 
 WITHOUT_STATE: Final = frozenset({"teardown", "recover"})
 """Commands that work if the settings file and the state of their stack are lost: the stack may be unknown."""
+
+
+def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
+    """Return lines of at most 80 columns with each word and what it does. `width`: least columns of the words."""
+    width = max(width, *(len(entry.name) + 4 for entry in entries))
+    return [
+        line
+        for entry in entries
+        for line in wrap(f"{f'  {entry.name}':<{width}}{entry.line()}", _COLUMNS, subsequent_indent=" " * width)
+    ]
 
 
 def entry_of(word: str) -> Entry | None:
