@@ -78,7 +78,7 @@ class CapacityOptions:
         str | None,
         Option("Write the open locations to this stack's file, after showing the change.", metavar="STACK"),
     ] = None
-    yes: Annotated[bool, Option("With --write: skip the confirmation.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation of --write.")] = False
     as_json: JsonSwitch = False
 
 
@@ -132,8 +132,6 @@ def _check(options: CapacityOptions) -> None:
         raise CommandRefusedError(
             "--write cannot be combined with ACCELERATOR or --provisioning, because it uses the stack's settings."
         )
-    if options.yes and not options.write:
-        raise CommandRefusedError("--yes requires --write.")
 
 
 def _question(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":

@@ -41,6 +41,7 @@ class RolloutOptions:
     ] = False
     dry_run: Annotated[bool, Option("Show the steps and their maximum cost without changing anything.")] = False
     plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
+    yes: Annotated[bool, Option("Accepted as everywhere; a rollout asks nothing.")] = False
     as_json: JsonSwitch = False
 
 

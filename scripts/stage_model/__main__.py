@@ -85,7 +85,7 @@ class StageOptions:
         str | None,
         Option("Delete this folder of the bucket unless it is served. Stages nothing.", metavar="FOLDER"),
     ] = None
-    yes: Annotated[bool, Option("With --remove: skip the confirmation.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation of --remove.")] = False
     as_json: JsonSwitch = False
 
 
@@ -222,8 +222,6 @@ def _require_compatible(options: StageOptions) -> None:
         raise CommandRefusedError("--list and --remove cannot be combined.")
     if (options.list_folders or options.remove is not None) and (options.origin or options.revision or options.plan):
         raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
-    if options.yes and options.remove is None:
-        raise CommandRefusedError("--yes requires --remove.")
     if options.plan is not None and not options.create:
         raise CommandRefusedError("--plan and --no-create cannot be combined.")
 

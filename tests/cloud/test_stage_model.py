@@ -593,7 +593,6 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     [
         (("--list", "--remove", "m"), "--list and --remove cannot be combined."),
         (("--list", "--from", "checkpoint"), "cannot be combined with --from"),
-        (("--yes",), "--yes requires --remove"),
         (("--plan", "plan-0123456789abcdef", "--no-create"), "--plan and --no-create cannot be combined"),
     ],
 )

@@ -64,7 +64,8 @@ class Engine:
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
         monkeypatch.setattr(
-            "sys.stdin", type("Tty", (), {"isatty": lambda _: True, "readline": lambda _: self.typed})()
+            "sys.stdin",
+            type("Tty", (), {"isatty": lambda _: True, "fileno": lambda _: -1, "readline": lambda _: self.typed})(),
         )
         self.typed = "yes\n"
 
