@@ -112,7 +112,7 @@ def _validated(
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
-            "`pulumi config set gcp:project PROJECT_ID`."
+            f"`pulumi config set gcp:project PROJECT_ID --stack {_stack_of(origin)}`."
         )
     for key in NOT_IN_FILE:
         if key in values:
