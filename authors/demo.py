@@ -421,8 +421,8 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: 
     paragraph(
         out,
         "To deploy on Google Cloud, run `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
-        "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
-        "`python -m scripts.teardown --stack tpu-v6e4`. See docs/get-started.md.",
+        "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `gemma smoke tpu-v6e4`, "
+        "`gemma teardown tpu-v6e4`. See docs/get-started.md.",
     )
 
 

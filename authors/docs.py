@@ -151,7 +151,7 @@ def _solve_day(model: str, *, hours: int) -> str:
     from scripts.plan.solve_options import Solving
 
     workload = "in=4000,out=500,users=32"
-    command = f"python -m scripts.plan --solve --workload {workload} --model {model} --hours-per-day {hours}"
+    command = f"gemma plan --solve --workload {workload} --model {model} --hours-per-day {hours}"
     out = Console(file=io.StringIO(), width=80, color_system=None, highlight=False)
     show(search(Question(model=model, workload=workload), Comparison(), Solving(solve=True, hours_per_day=hours)), out)
     lines = (line.rstrip() for line in cast("io.StringIO", out.file).getvalue().splitlines())

@@ -190,7 +190,7 @@ def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert |
         opened=str(incident.get("openTime") or ""),
         closed=closed or None,
         meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
-        command=first_command(row, stack) if row else f"python -m scripts.logs --stack {stack}",
+        command=first_command(row, stack) if row else f"gemma logs {stack}",
         runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
         incident=str(incident.get("name") or ""),
     )
@@ -253,7 +253,7 @@ def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[b
 def _no_data(stack: str, policies: int, window: str) -> str:
     return (
         f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
-        f"collector does not work: run `python -m scripts.logs --stack {stack}`."
+        f"collector does not work: run `gemma logs {stack}`."
     )
 
 

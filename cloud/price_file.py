@@ -1,4 +1,4 @@
-"""Price files: the one of a stack's settings, and `prices.json` in the project's folder, which `python -m scripts.plan prices` writes.
+"""Price files: the one of a stack's settings, and `prices.json` in the project's folder, which `gemma plan prices` writes.
 
 Both are JSON in the format of `planning.data.prices`. A price of the stack's file precedes a refreshed one, which precedes the list price.
 """
@@ -43,7 +43,7 @@ def refreshed_book(folder: Path = PROJECT) -> PriceBook | None:
     book = stored_book(folder)
     if book is not None and book.catalog is not None and book.catalog.url != CATALOG_URL and not is_simulated():
         raise PlanningError(
-            f"{REFRESHED} has simulated prices of a local cloud. Run `python -m scripts.plan prices` or delete the file."
+            f"{REFRESHED} has simulated prices of a local cloud. Run `gemma plan prices` or delete the file."
         )
     return book
 

@@ -103,7 +103,7 @@ class TpuMachine:
             case Absent():
                 raise CommandRefusedError(
                     f"Machine {self.name} of stack {owner.stack} does not exist: its run expired, Google reclaimed it, or another user deleted it. "
-                    f"Run `pulumi up --refresh --stack {owner.stack}`."
+                    f"Run `gemma up {owner.stack} --refresh`."
                 )
             case Unknown(why=why):
                 raise ScriptError(f"Cannot read machine {self.name}: {why}")

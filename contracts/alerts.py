@@ -88,7 +88,7 @@ class MetricAlert:
     targets: Sequence[Target] = ("tpu",)
     needs_budget: bool = False
     """True if only a stack with `alerts.dailyCost` has the alert."""
-    command: str = "python -m scripts.status --stack $stack"
+    command: str = "gemma status $stack"
     """First command of the runbook."""
 
     @property
@@ -117,7 +117,7 @@ class LogAlert:
     """RE2 pattern of the line."""
     targets: Sequence[Target]
     severity: Severity = "page"
-    command: str = "python -m scripts.logs --stack $stack"
+    command: str = "gemma logs $stack"
 
     @property
     def anchor(self) -> str:
@@ -150,8 +150,8 @@ def _requests(**labels: str) -> str:
 
 _ENGINE: Final = "(namespace, engine)"
 """With data parallelism, each replica is an engine with series of its own: the tokens of the others would hide one that hangs."""
-_LOGS: Final = "python -m scripts.logs --stack $stack"
-_PLAN: Final = "python -m scripts.plan --stack $stack"
+_LOGS: Final = "gemma logs $stack"
+_PLAN: Final = "gemma plan $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
 _RUNNING: Final = "vllm:num_requests_running{$server}"
 _BY_REASON: Final = "vllm:num_requests_waiting_by_reason"
@@ -254,7 +254,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             'count_over_time((max by (namespace) (up{$server,job="vllm"}) == 1)[$idle:1m]) * 60 > 0.75 * $idle_seconds'
         ),
         severity="ticket",
-        command="python -m scripts.teardown --stack $stack --dry-run",
+        command="gemma teardown $stack --dry-run",
     ),
     MetricAlert(
         title="Server errors",

@@ -19,7 +19,7 @@ def no_settings_file(stack: str, folder: Path) -> str:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
     known = stacks_in(folder)
     listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{listed} To create it, run `python -m scripts.new`."
+    return f"{name} not found.{listed} To create it, run `gemma new`."
 
 
 def committed_text(name: str, folder: Path) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-_CLOSE: Final = 0.6
+_CLOSE: Final = 0.75
 _MOST: Final = 2
 
 
@@ -16,15 +16,24 @@ class UnknownWordError(ValueError):
 
 
 def meant(word: str, known: Iterable[str]) -> Sequence[str]:
-    """Return the known words that are closest to a misspelled one, equally close ones together, at most two; none if none is close."""
+    """Return the known words that are closest to a misspelled one, equally close ones together, at most two; none if none is close.
+
+    A close word has the same first letter. Case and the dashes of an option do not count.
+    """
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a misspelling needs it
 
-    scores = {one: SequenceMatcher(None, word.lower(), one.lower()).ratio() for one in known}
+    given = word.lower().lstrip("-")
+    plain = {one: one.lower().lstrip("-") for one in known}
+    scores = {one: SequenceMatcher(None, given, text).ratio() for one, text in plain.items() if text[:1] == given[:1]}
     best = max(scores.values(), default=0.0)
     return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:_MOST]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a word, with a space in front; empty if none is close."""
-    found = meant(word, known)
-    return f" Did you mean {' or '.join(found)}?" if found else ""
+    return suggestion(meant(word, known))
+
+
+def suggestion(words: Sequence[str]) -> str:
+    """Return the question that suggests these words, with a space in front; empty without a word."""
+    return f" Did you mean {' or '.join(words)}?" if words else ""

@@ -233,8 +233,8 @@ def wrong_passphrase(stack: str) -> StateUnreadableError:
     """Return the error with the fix for a passphrase that is wrong, not set or lost, or a key without access."""
     return StateUnreadableError(
         f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
-        f"Cloud KMS key, run `python -m scripts.doctor --stack {stack}`. If the passphrase or key is lost, run "
-        f"`python -m scripts.teardown --stack {stack}` to delete the resources anyway.",
+        f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "
+        f"`gemma teardown {stack}` to delete the resources anyway.",
         cut_off=False,
     )
 
@@ -268,7 +268,7 @@ def _unreadable(stack: str, problem: str) -> StateUnreadableError:
         return wrong_passphrase(stack)
     return StateUnreadableError(
         f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
-        f"Run `python -m scripts.recover --stack {stack}`.",
+        f"Run `gemma recover {stack}`.",
         cut_off=True,
     )
 

@@ -65,7 +65,7 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
     """Return the project's stacks with a settings file, sorted. Raises CommandRefusedError if one of `names` has none, or no stack has one."""
     known = stacks_in(project_folder())
     if not known:
-        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `python -m scripts.new` to create a stack.")
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
@@ -142,7 +142,7 @@ def recover_hint(stack: str, output: str) -> str:
     """Return a sentence with the command for resources missing from the state, if the output mentions them."""
     if _LOST_TRACK.search(output) is None:
         return ""
-    return f" An interrupted run may have left resources that are not in the state. Run `python -m scripts.recover --stack {stack}`."
+    return f" An interrupted run may have left resources that are not in the state. Run `gemma recover {stack}`."
 
 
 def attended(
@@ -227,14 +227,12 @@ def _no_such_stack(stack: str) -> str:
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
-            f"Stack {stack} does not exist. Run `pulumi stack init {stack}`, or pass another with --stack. "
-            f"If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
+            f"Stack {stack} does not exist. Run `gemma up {stack}` to deploy it. "
+            f"If it was deployed and its state is lost, run `gemma recover {stack}`."
         )
     known = sorted({*with_settings, *_stacks_of_backend()})
     listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."
-    return (
-        f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `python -m scripts.new` to create one."
-    )
+    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `gemma new` to create one."
 
 
 def _stacks_of_backend() -> frozenset[str]:

@@ -27,7 +27,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
-        raise CommandRefusedError(f"Stack {stack} is not deployed. Run `pulumi up --stack {stack}`.")
+        raise CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
     if "next" in printed and not printed.get("endpoint"):
         raise CommandRefusedError(
             f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
@@ -36,7 +36,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
         return from_json(StackOutputs, raw)
     except ContractError as error:
         raise CommandRefusedError(
-            f"The outputs of stack {stack} are from another version of the project: {error} Run `pulumi up --stack {stack}`."
+            f"The outputs of stack {stack} are from another version of the project: {error} Run `gemma up {stack}`."
         ) from None
 
 

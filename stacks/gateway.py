@@ -221,7 +221,7 @@ def _explain_failed_start(gateway: _Gateway) -> None:
     async def explain(_args: pulumi.ErrorHookArgs) -> bool:
         await asyncio.sleep(0)
         pulumi.log.info(
-            "If the error above names the startup probe, no server answered the gateway. Check each server with `python -m scripts.smoke --stack NAME`, "
+            "If the error above names the startup probe, no server answered the gateway. Check each server with `gemma smoke NAME`, "
             f"and the firewall rules {rules} in network {gateway.names.base}. `pulumi up --refresh --stack NAME` of a server restores its rule."
         )
         return False
@@ -258,8 +258,8 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         api_key_secret=next(
             (key for one in question.backends if one.deployed and (key := one.deployed.api_key_secret)), None
         ),
-        check=f"python -m scripts.smoke --stack {stack}",
-        connect=f"python -m scripts.connect --stack {stack}",
+        check=f"gemma smoke {stack}",
+        connect=f"gemma connect {stack}",
         features=served_features(first.subject.resolved),
         backends=gateway.backends,
         gateway_network=foundation.outputs,

@@ -107,7 +107,7 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
     try:
         return PlannedBackend(stack=stack, settings=settings, subject=examine(deployment))
     except PlanningError as error:
-        return worded(str(error), StackWording(deployment))
+        return worded(str(error), StackWording(deployment, stack))
 
 
 def _backend(given: BackendSettings, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:

@@ -112,7 +112,7 @@ def _validated(
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
-            "`pulumi config set gcp:project PROJECT_ID`."
+            f"`pulumi config set gcp:project PROJECT_ID --stack {_stack_of(origin)}`."
         )
     for key in NOT_IN_FILE:
         if key in values:
@@ -243,7 +243,7 @@ def _no_settings(path: Path) -> str:
             f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
         )
     return (
-        f"{path.name} has no settings of this project. Run `python -m scripts.new {_stack_of(path.name)} --model 12B --force` to write them, "
+        f"{path.name} has no settings of this project. Run `gemma new {_stack_of(path.name)} --model 12B --force` to write them, "
         f"or set {PRODUCT}:target and {PRODUCT}:model."
     )
 

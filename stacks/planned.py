@@ -119,7 +119,7 @@ def headline(plan: Plan) -> str:
 
 def doctor_hint(stack: str) -> str:
     """Return the sentence that names the command which finds missing APIs and permissions."""
-    return f"Run `python -m scripts.doctor --stack {stack}` to see what is missing and how to fix it."
+    return f"Run `gemma doctor {stack}` to see what is missing and how to fix it."
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
@@ -130,7 +130,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     ids = ", ".join(finding.id for finding in plan.stopping)
     acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
-    hint = f"To see all figures, run `python -m scripts.plan --stack {stack}`.{accept}"
+    hint = f"To see all figures, run `gemma plan {stack}`.{accept}"
     raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 
 

@@ -38,10 +38,6 @@ def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[PreviewL
         if finding.severity != "block" and finding not in notes and finding.id not in {_BILL, *accepted}:
             yield PreviewLine(text=finding_text(finding, wording), severity=finding.severity)
     if notes:
-        yield PreviewLine(
-            text=f"Notes: {len(notes)}. To list them, run `python -m scripts.plan --stack {stack} --explain`."
-        )
+        yield PreviewLine(text=f"Notes: {len(notes)}. To list them, run `gemma plan {stack} --explain`.")
     if accepted:
-        yield PreviewLine(
-            text=f"Accepted findings: {', '.join(accepted)}. To see them, run `python -m scripts.plan --stack {stack}`."
-        )
+        yield PreviewLine(text=f"Accepted findings: {', '.join(accepted)}. To see them, run `gemma plan {stack}`.")

@@ -82,7 +82,7 @@ def _planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, Sta
         date: today, YYYY-MM-DD, against which the age of prices is checked.
     """
     deployment = to_deployment(settings, today=date)
-    wording = StackWording(deployment)
+    wording = StackWording(deployment, pulumi.get_stack())
     try:
         subject = examine(deployment)
         return subject, plan_of(subject), wording

@@ -10,6 +10,7 @@ from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
 from planning.question.vllm_args import KEY_OF
+from planning.solve.wording import NO_STACK
 from planning.units import format_duration
 from stacks.settings.keys import judged_fields
 from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
@@ -103,9 +104,10 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
 class StackWording:
     """Fields as keys of a stack's settings file."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        """Use the settings keys of the deployment's target."""
+    def __init__(self, deployment: Deployment, stack: str = NO_STACK) -> None:
+        """Use the settings keys of the deployment's target, and the name of the stack in commands."""
         self._deployment = deployment
+        self.stack = stack
 
     def key(self, path: str) -> str:
         """Return the settings key of a field."""

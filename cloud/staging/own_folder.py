@@ -109,7 +109,7 @@ def prepared_folder(
         )
     if f"{folder}/{MANIFEST}" in present and _staged_hash(target, folder) != digest:
         raise CommandRefusedError(
-            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `python -m scripts.stage_model --stack "
+            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model "
             f"{stack} --remove {folder}`, then run this again."
         )
     return folder, present

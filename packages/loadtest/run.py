@@ -37,12 +37,13 @@ class Program:
     """Program whose command line requested the sweep, for its messages."""
 
     name: str
-    words: tuple[str, ...]
-    """Command that starts it."""
+    words: Sequence[str]
+    """Command line that starts this sweep again."""
 
 
 OWN: Final = Program(
-    name="loadtest", words=("loadtest",) if Path(sys.argv[0]).name == "loadtest" else ("python", "-m", "loadtest")
+    name="loadtest",
+    words=(*(("loadtest",) if Path(sys.argv[0]).name == "loadtest" else ("python", "-m", "loadtest")), *sys.argv[1:]),
 )
 """This package's own command, by the name that the user called: the installed command, or the module."""
 
@@ -249,10 +250,9 @@ def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:
 
 
 def _continuation(settings: SweepSettings, program: Program) -> str:
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    if not words:
-        return f"--resume with --out {settings.out}"
-    return shlex.join([*program.words, *words, "--resume"])
+    words = [word for word in program.words if word != "--resume"]
+    has_folder = any(word.partition("=")[0] == "--out" for word in words)
+    return shlex.join([*words, *([] if has_folder else ["--out", str(settings.out)]), "--resume"])
 
 
 def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path]) -> dict[str, object]:

@@ -113,7 +113,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRead:
-    """What a refresh read of Google's price catalog (`python -m scripts.plan prices`)."""
+    """What a refresh read of Google's price catalog (`gemma plan prices`)."""
 
     url: str
     keys: frozenset[str]
@@ -349,7 +349,7 @@ def _catalog(given: object) -> CatalogRead | None:
         return CatalogRead(url=str(block["url"]), keys=frozenset(map(str, block["keys"])), unclear=frozenset(unclear))
     except (AttributeError, KeyError, TypeError):
         raise PlanningError(
-            'The price file has an invalid "catalog". Only `python -m scripts.plan prices` writes it. Remove the key or the file.'
+            'The price file has an invalid "catalog". Only `gemma plan prices` writes it. Remove the key or the file.'
         ) from None
 
 

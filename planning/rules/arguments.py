@@ -78,8 +78,8 @@ def secret_argument(subject: Subject) -> RuleResult | None:
         ),
         remedies=(change("vllm.extra_args", kept),),
         advice=(
-            "Revoke that secret. Store a Hugging Face token as hfToken and an API key as apiKey with "
-            "`python -m scripts.save_token`; the server reads them from Secret Manager."
+            "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
+            "`gemma save_token STACK apiKey`; the server reads them from Secret Manager."
         ),
     )
 

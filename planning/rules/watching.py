@@ -27,7 +27,7 @@ def no_recipient(subject: Subject) -> RuleResult | None:
     if not watch.alerts_enabled or watch.has_recipient:
         return None
     return RuleResult(
-        message="The alerts have 0 recipients, so only the console and `python -m scripts.alerts` show them.",
+        message="The alerts have 0 recipients, so only the console and `gemma alerts STACK` show them.",
         advice="Set `watch.email` to an address or `watch.webhook` to a URL. For no alerts, set `watch.alerts_enabled` to false.",
     )
 

@@ -89,7 +89,7 @@ _COMMITS_HEAD = """
 
 Public sources state these commits.
 `modelRevision` of the shipped stacks is one of them, and the finding about a repository without a commit suggests it.
-The hub was not queried: `python -m scripts.doctor` reports whether it has the commit, and the commit of its main branch.
+The hub was not queried: `gemma doctor` reports whether it has the commit, and the commit of its main branch.
 
 """
 _ABSENT_HEAD = """

@@ -5,16 +5,24 @@ Messages name fields of a `Deployment` by path in backticks, and remedies are ch
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from planning.question.types import Finding, Remedy
 
 _FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+NO_STACK: Final = "STACK"
+"""Word for the stack in the command of a finding."""
+_COMMAND: Final = re.compile(rf"(`gemma \w+ ){NO_STACK}\b")
 _VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}
 
 
 class Wording(Protocol):
     """A caller's names for fields and notation for changes."""
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack in commands."""
+        ...
 
     def key(self, path: str) -> str:
         """Return the caller's name for a field."""
@@ -27,6 +35,8 @@ class Wording(Protocol):
 
 class FieldWording:
     """The planner's own names: fields of `Deployment` by path."""
+
+    stack: str = NO_STACK
 
     def key(self, path: str) -> str:
         """Return the path itself."""
@@ -41,8 +51,9 @@ FIELDS = FieldWording()
 
 
 def worded(text: str, wording: Wording) -> str:
-    """Return a message or advice with fields replaced by the caller's keys."""
-    return _FIELD.sub(lambda match: wording.key(match[1]), text)
+    """Return a message or advice with fields replaced by the caller's keys, and the stack in commands by its name."""
+    named = _FIELD.sub(lambda match: wording.key(match[1]), text)
+    return _COMMAND.sub(lambda match: f"{match[1]}{wording.stack}", named)
 
 
 def remedy_of(finding: Finding, wording: Wording) -> str:

@@ -1,10 +1,10 @@
 """Serve the project's commands to an assistant over MCP.
 
-  python -m scripts.agent
-  python -m scripts.agent --allow up,smoke,rollout --max-usd-per-hour 6
-  python -m scripts.agent --toolsets plan,status,logs
-  python -m scripts.agent --http 8765 --token-file .work/agent-token
-  python -m scripts.agent code --stack l4-qat
+  gemma agent
+  gemma agent --allow up,smoke,rollout --max-usd-per-hour 6
+  gemma agent --toolsets plan,status,logs
+  gemma agent --http 8765 --token-file .work/agent-token
+  gemma agent code l4-qat
 
 Without --allow, all tools are read-only. A change only runs a plan that `preview`
 created and that is still valid. To delete a stack, the user must type its name

@@ -92,7 +92,7 @@ def can_prompt(client: ClientCapabilities | None) -> bool:
 
 def command(stack: str) -> str:
     """Return the command that shows the code to the user."""
-    return f"python -m scripts.agent code --stack {stack}"
+    return f"gemma agent code {stack}"
 
 
 def plan_store() -> CodeShelf:

@@ -48,14 +48,14 @@ def usd_per_hour_of(state: StackState) -> float | None:
     if state.status != "read":
         raise CommandRefusedError(
             f"No paid resource was started, because the cost of stack {state.stack} is unknown: {state.detail} "
-            f"If its state is broken, the user can run `python -m scripts.recover --stack {state.stack}`."
+            f"If its state is broken, the user can run `gemma recover {state.stack}`."
         )
     capacity = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
     rates = [_usd_per_hour(state, item) for item in capacity]
     if any(rate is None for rate in rates):
         raise CommandRefusedError(
             f"No paid resource was started, because the cost of stack {state.stack} is unknown; the price list does not have its hardware. "
-            f"The user can run `pulumi up --stack {state.stack}` with prices in its settings, or tear it down."
+            f"The user can run `gemma up {state.stack}` with prices in its settings, or tear it down."
         )
     return sum(rate for rate in rates if rate is not None) if rates else None
 

@@ -133,7 +133,7 @@ async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
     document: Mapping[str, object] = found.document or {}
     shown = str(document.get("plan") or "")
     if not found.ok or not shown:
-        raise CommandRefusedError(f"scripts.{command} has no plan for stack {stack}: {found.said.text}")
+        raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found.said.text}")
     prices = (
         _prices_of_recovery(stack, document) if command == "recover" else _prices_of_revisions(command, stack, document)
     )
@@ -162,7 +162,7 @@ def _prices_of_revisions(command: str, stack: str, document: Mapping[str, object
     if not isinstance(during, int | float) or not isinstance(after, int | float):
         raise CommandRefusedError(
             f"The combined cost of the revisions of stack {stack} is unknown, because Google does not report their instance limits. "
-            f"The user can run `python -m scripts.{command} --stack {stack}`."
+            f"The user can run `gemma {command} {stack}`."
         )
     return _Prices(during=float(during), after=float(after))
 

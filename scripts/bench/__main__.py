@@ -1,13 +1,13 @@
 r"""Measure a deployed server or any OpenAI-compatible one under load.
 
-  python -m scripts.bench --stack NAME
-  python -m scripts.bench --url URL --model ID --concurrency 1,8,64 --out DIR
-  python -m scripts.bench compare DIR DIR
-  python -m scripts.bench report DIR
-  python -m scripts.bench report DIR DIR DIR --out FILE.html
-  python -m scripts.bench --stack NAME --find slo --slo ttft=1,tpot=0.05 \
+  gemma bench NAME
+  gemma bench --url URL --model ID --concurrency 1,8,64 --out DIR
+  gemma bench compare DIR DIR
+  gemma bench report DIR
+  gemma bench report DIR DIR DIR --out FILE.html
+  gemma bench NAME --find slo --slo ttft=1,tpot=0.05 \
       --input-tokens 1024 --out DIR
-  python -m scripts.bench --stack NAME --images 1 --adapters all
+  gemma bench NAME --images 1 --adapters all
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
 over a grid of prompt and output lengths. `--adapters all` names the stack's

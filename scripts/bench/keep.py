@@ -32,5 +32,5 @@ def keep_sweep(stack: str, folder: Path, since: str) -> None:
         recorded = "1 point" if len(points) == 1 else f"{len(points)} points"
         say(
             "bench",
-            f"{recorded} recorded in {path}. Run `python -m scripts.plan --stack {stack} --measured` to compare.",
+            f"{recorded} recorded in {path}. Run `gemma plan {stack} --measured` to compare.",
         )

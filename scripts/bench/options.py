@@ -25,7 +25,7 @@ class BenchServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Options of `python -m scripts.bench`."""
+    """Options of `gemma bench`."""
 
     server: BenchServerOptions
     load: LoadOptions

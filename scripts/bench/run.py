@@ -25,7 +25,7 @@ from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast, le
 from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
-from scripts.cli.command import say
+from scripts.cli.command import called, say
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import now
 from scripts.cli.reach import endpoint_of
@@ -34,7 +34,7 @@ ALL: Final = "all"
 """Value of `--adapters` for those of the stack."""
 RESULTS: Final = "results"
 """Folder of the results, ignored by git."""
-PROGRAM: Final = Program(name="bench", words=("python", "-m", "scripts.bench"))
+NAME: Final = "bench"
 
 
 def run_benchmark(options: BenchOptions) -> ExitCode:
@@ -45,11 +45,11 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     since = now()
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
-            say(PROGRAM.name, f"writing the results to {settings.out}")
+            say(NAME, f"writing the results to {settings.out}")
         if ready.forecast is not None and left_out(sweep.traffic):
-            say(PROGRAM.name, left_out(sweep.traffic))
-        outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(PROGRAM.name), run=run_async)
-    files = conclude(settings, outcome, PROGRAM)
+            say(NAME, left_out(sweep.traffic))
+        outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(NAME), run=run_async)
+    files = conclude(settings, outcome, Program(name=NAME, words=called()))
     if settings.stack is not None and outcome.measured:
         keep_sweep(settings.stack, settings.out, since)
     if options.report.as_json:
@@ -110,7 +110,7 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
             if accelerator is not None and roofline is None:
                 raise SweepError(
                     f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog. "
-                    "Omit it, or see `python -m scripts.plan --help`."
+                    "Omit it, or see `gemma plan --help`."
                 )
             hosting = Hosting(accelerator=roofline.accelerator if roofline is not None else None)
             yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline, hosting=hosting)

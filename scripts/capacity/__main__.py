@@ -1,9 +1,9 @@
 """Compare zones and regions for an accelerator.
 
-    python -m scripts.capacity
-    python -m scripts.capacity v6e-4 L4 --json
-    python -m scripts.capacity --stack tpu-v6e4
-    python -m scripts.capacity --write tpu-v6e4
+    gemma capacity
+    gemma capacity v6e-4 L4 --json
+    gemma capacity tpu-v6e4
+    gemma capacity --write tpu-v6e4
 
 Shows hardware, provisioning model, quota and requests of each location. Available capacity is known only after a request, so it is shown from this
 project's own requests, with its age. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid or
@@ -78,7 +78,7 @@ class CapacityOptions:
         str | None,
         Option("Write the open locations to this stack's file, after showing the change.", metavar="STACK"),
     ] = None
-    yes: Annotated[bool, Option("With --write: skip the confirmation.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation of --write.")] = False
     as_json: JsonSwitch = False
 
 
@@ -120,7 +120,7 @@ def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
         raise CommandRefusedError(
             f"tpu.api of stack {stack} is compute-engine, but this command reads only the Cloud TPU API. "
             f"For its quota, run `gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={settings.project}`. "
-            f"For its resources, run `python -m scripts.status --stack {stack}`."
+            f"For its resources, run `gemma status {stack}`."
         )
 
 
@@ -132,8 +132,6 @@ def _check(options: CapacityOptions) -> None:
         raise CommandRefusedError(
             "--write cannot be combined with ACCELERATOR or --provisioning, because it uses the stack's settings."
         )
-    if options.yes and not options.write:
-        raise CommandRefusedError("--yes requires --write.")
 
 
 def _question(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":

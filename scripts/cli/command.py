@@ -7,8 +7,7 @@ immediately, and Ctrl-C stops a command with one sentence at any time.
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,7 +23,7 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 
 T = TypeVar("T")
 
-_LAUNCHER: ContextVar[str] = ContextVar("launcher", default="")
+_CALLED: ContextVar[Sequence[str]] = ContextVar("called", default=())
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
 
@@ -58,30 +57,25 @@ class Command(Generic[T]):
     after_interrupt: str = ""
     """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
-    room: str = "scripts"
-    """Package of the command: `python -m scripts.NAME`. Empty for one that is not a module: `gemma NAME`."""
+    room: str = ""
+    """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
 
     @property
     def program(self) -> str:
         """Command line without arguments."""
-        if not self.room:
-            return f"gemma {self.name}"
-        return f"{_LAUNCHER.get()}{self.name}" if _LAUNCHER.get() else f"python -m {self.room}.{self.name}"
+        return f"python -m {self.room}.{self.name}" if self.room else f"gemma {self.name}"
 
 
-@contextmanager
-def launched_as(prefix: str) -> Generator[None]:
-    """Show commands with this prefix instead of `python -m PACKAGE.`, such as `gemma `."""
-    token = _LAUNCHER.set(prefix)
-    try:
-        yield
-    finally:
-        _LAUNCHER.reset(token)
+def called() -> Sequence[str]:
+    """Return the words that start the running command again, with the stack as a word: `gemma NAME STACK ...`."""
+    return _CALLED.get()
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
     chosen = command
+    words = sys.argv[1:] if arguments is None else arguments
+    token = _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))
     try:
         with interruptible():
             chosen, options = _read(command, arguments)
@@ -93,6 +87,8 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
         say(command.name, f"interrupted. {chosen.after_interrupt}".strip())
+    finally:
+        _CALLED.reset(token)
     return int(code)
 
 

@@ -34,6 +34,10 @@ _UNEXPECTED: Final = re.compile(
 )
 """argparse's errors about a word that it does not expect."""
 _NO_VALUE: Final = re.compile(r"argument (--\S+): expected one argument$")
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "--tail": "--lines", "-n": "--lines", "-f": "--follow", "-y": "--yes", "--users": "--workload", "--cost": "--costs",
+}  # fmt: skip
+"""Options of other tools, with the one that does the same."""
 _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
 
 
@@ -89,7 +93,9 @@ class Parser(argparse.ArgumentParser):
         own = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
         names = (word.partition("=")[0] for word in own if _OPTION_WORD.match(word))
         wrong = next((name for name in names if name not in {*self.flags, "-h", "--help"}), None)
-        return f"{wrong} is not an option.{did_you_mean(wrong, self.flags)}" if wrong else ""
+        other = _SYNONYMS.get(wrong or "")
+        found = f" Did you mean {other}?" if other in self.flags else did_you_mean(wrong or "", self.flags)
+        return f"{wrong} is not an option.{found}" if wrong else ""
 
     def _unknown_word(self, message: str) -> str:
         """Return the sentence about a word that is not a subcommand, one too many, or one too few; empty for other errors."""

@@ -1,17 +1,32 @@
 """Prompt the user before a change."""
 
+import contextlib
 import sys
+import termios
+from typing import Final
 
 from contracts.errors import CommandRefusedError
 
+_YES: Final = frozenset({"y", "yes"})
+_NO: Final = frozenset({"n", "no"})
+_TIMES: Final = 2
+"""Times that a question is asked while the answer is neither yes nor no."""
+
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Prompt on stderr and return if the answer is yes.
+    """Prompt on stderr and return if the answer is yes or y. What was typed before the question is no answer to it.
 
     Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
     """
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
-    print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != "yes":
-        raise CommandRefusedError(declined)
+    for _ in range(_TIMES):
+        with contextlib.suppress(termios.error, OSError, ValueError):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if answer.strip().lower() in _YES:
+            return
+        if not answer or answer.strip().lower() in _NO:
+            break
+    raise CommandRefusedError(declined)

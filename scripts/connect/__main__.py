@@ -1,10 +1,10 @@
 """Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  python -m scripts.connect --stack NAME
-  python -m scripts.connect --stack NAME -- CMD ...
-  python -m scripts.connect chat --stack NAME
-  python -m scripts.connect chat --stack NAME "Say hello."
-  python -m scripts.connect chat --stack NAME --image photo.jpg "Describe it."
+  gemma connect NAME
+  gemma connect NAME -- CMD ...
+  gemma chat NAME
+  gemma chat NAME "Say hello."
+  gemma chat NAME --image photo.jpg "Describe it."
 
 The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
 conversation in the terminal, or sends one prompt.

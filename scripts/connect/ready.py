@@ -42,7 +42,7 @@ def wait_until_ready(base_url: str, key: str, limit_s: float, say: Callable[[str
         now_s = time.monotonic()
         if now_s - start_s >= limit_s:
             raise NotReadyError(
-                f"The server was not ready within {limit_s:.0f} s: {last} Set a longer --ready-timeout or run `python -m scripts.smoke`."
+                f"The server was not ready within {limit_s:.0f} s: {last} Set a longer --ready-timeout or run `gemma smoke`."
             )
         if now_s - said_s >= _SAID_EVERY_S:
             said_s = now_s

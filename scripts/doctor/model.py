@@ -75,7 +75,7 @@ def _part(checkup: Checkup, settings: Settings, part: Part) -> Diagnosis:
         Diagnosis,
         check="weights",
         state="missing",
-        fix=f"python -m scripts.stage_model --stack {checkup.stack}",
+        fix=f"gemma stage_model {checkup.stack}",
     )
     named = f"{part.kind} {part.source}"
     if part.folder is None:
@@ -105,7 +105,7 @@ def _model_weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         Diagnosis,
         check="weights",
         state="missing",
-        fix=f"python -m scripts.stage_model --stack {checkup.stack}",
+        fix=f"gemma stage_model {checkup.stack}",
     )
     try:
         stored = _stored(checkup, bucket, prefix)

@@ -1,33 +1,35 @@
 """Run any command of this project by one word.
 
-  gemma                              list the commands by task
+  gemma                              what is deployed and costs, and what to do next
   gemma plan tpu-v6e1                the stack is a word
   gemma chat tpu-v6e1 "Say hello."   short for `gemma connect chat`
   gemma smoke                        the stack that is selected, or the only one deployed
   gemma up tpu-v6e4                  preview, confirm, deploy
   gemma completion bash              completion for bash, zsh or fish
+  gemma help up                      the help of a command; `gemma help` lists all
 
 `gemma NAME` is `python -m scripts.NAME`; `gemma NAME --help` lists its options.
 """
 
 import os
+import shutil
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from textwrap import wrap
 from typing import Final
 
 from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import did_you_mean
-from scripts.cli.command import launched_as, run_command, say
-from scripts.gemma.arguments import GemmaCall
-from scripts.gemma.catalog import ENTRIES, GROUPS, Entry, entry_of
+from contracts.spelling import meant, suggestion
+from scripts.cli.command import run_command, say
+from scripts.gemma.arguments import GemmaCall, has_settings
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
-_COLUMNS: Final = 80
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _HELP: Final = frozenset({"-h", "--help", "help"})
 
 
@@ -50,10 +52,7 @@ def overview() -> str:
     width = max(map(len, ENTRIES)) + 4
     lines = ["usage: gemma COMMAND [STACK] [OPTIONS]", ""]
     for title, entries in GROUPS.items():
-        lines += [f"{title}:"]
-        for entry in entries:
-            lines += wrap(f"{f'  {entry.name}':<{width}}{entry.line()}", _COLUMNS, subsequent_indent=" " * width)
-        lines += [""]
+        lines += [f"{title}:", *rows(entries, width), ""]
     lines += [
         "`gemma COMMAND --help` lists the options.",
         "`gemma completion bash` prints the completion for bash, zsh or fish.",
@@ -62,10 +61,15 @@ def overview() -> str:
 
 
 def _run(words: Sequence[str]) -> int:
+    if words[1:] and words[0] in _HELP:
+        return _run([*words[1:], "--help"])
     if not words or words[0] in _HELP:
-        print(overview(), end="")
+        print(overview() if words else _first(), end="")
         return int(ExitCode.DONE)
     word, rest = words[0], words[1:]
+    if word == "--version":
+        print(f"gemma-serving {tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']['version']}")
+        return int(ExitCode.DONE)
     if word == "completion":
         print(script(rest), end="")
         return int(ExitCode.DONE)
@@ -77,10 +81,30 @@ def _run(words: Sequence[str]) -> int:
             raise CommandRefusedError(f"`gemma {old}` does not exist since 0.4.0. {instead}")
     entry = entry_of(word)
     if entry is None:
-        raise CommandRefusedError(
-            f"{word} is not a command.{did_you_mean(word, [*ENTRIES, 'completion'])} Run `gemma` to list the commands."
-        )
+        raise CommandRefusedError(_unknown(word, rest))
     return _start(entry, rest)
+
+
+def _first() -> str:
+    """Return what `gemma` without words prints."""
+    from scripts.gemma.first import first_lines
+
+    lines = first_lines()
+    if shutil.which("gemma") is None:
+        lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{_ROOT}/.venv/bin:$PATH"`.']
+    return "\n".join(lines) + "\n"
+
+
+def _unknown(word: str, rest: Sequence[str]) -> str:
+    """Return the sentence about a word that is not a command, with the command that was probably meant."""
+    if word.startswith("-"):
+        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
+    close = meant(word, [*ENTRIES, "completion", *SYNONYMS])
+    synonym = next((SYNONYMS[one] for one in close if one in SYNONYMS), "")
+    if synonym:
+        stack = rest[0] if rest and has_settings(rest[0]) else "STACK"
+        return f"{word} is not a command. {synonym.replace('STACK', stack)}"
+    return f"{word} is not a command.{suggestion(close)} Run `gemma help` to list the commands."
 
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:
@@ -96,13 +120,12 @@ def _start(entry: Entry, rest: Sequence[str]) -> int:
     lead, call = GemmaCall(name=entry.name, command=whole, words=rest).split(entry.subcommand)
     arguments = [*lead, *call.with_stack(default, require_known)]
     main_of = getattr(import_module(entry.imported_from), "main", None)
-    with launched_as("gemma "):
-        return main_of(arguments) if main_of else run_command(whole, arguments)
+    return main_of(arguments) if main_of else run_command(whole, arguments)
 
 
 def _drop_own_path() -> None:
     """Remove the launcher's entry from PYTHONPATH: programs that a command starts do not inherit it."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(_ROOT)
     paths = [path for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     if paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -26,6 +26,8 @@ class GemmaCall:
             return [subcommand], GemmaCall(name=self.name, command=found[subcommand], words=self.words)
         if self.words and self.words[0] in found:
             return self.words[:1], GemmaCall(name=self.name, command=found[self.words[0]], words=self.words[1:])
+        if self.command.run is None and "run" in found and self.words and has_settings(self.words[0]):
+            return ["run", "--create"], GemmaCall(name=self.name, command=found["run"], words=self.words)
         return (), self
 
     def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:
@@ -43,11 +45,13 @@ class GemmaCall:
         if stack is None or {"-h", "--help"} & set(own):
             return self.words
         leading = own[: next((at for at, word in enumerate(own) if word.startswith("-")), len(own))]
-        if leading and (
-            has_settings(leading[0]) or len(leading) > sum(one.option.positional for one in fields.values())
-        ):
+        takes = sum(one.option.positional for one in fields.values())
+        if leading and (has_settings(leading[0]) or len(leading) > takes):
             if self.name not in WITHOUT_STATE:
                 require_known(leading[0])
+            if not takes and leading[1:] and has_settings(leading[1]):
+                each = " and ".join(f"`gemma {self.name} {one}`" for one in leading)
+                raise CommandRefusedError(f"{self.name} takes one stack, not {len(leading)}. Run {each}.")
             return [stack.flag, *self.words]
         if any(word.partition("=")[0] in {stack.flag, "--url"} for word in own):
             return self.words

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from scripts.cli.command import Command
 
+_COLUMNS: Final = 80
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -79,6 +81,17 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
+SYNONYMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("destroy", "delete", "remove", "rm", "stop", "down"), "To delete a stack, run `gemma teardown STACK`."
+    ),
+    **dict.fromkeys(("ls", "ps", "list"), "To list the stacks, run `gemma status`."),
+    **dict.fromkeys(("price", "cost", "costs"), "To show what a stack costs, run `gemma plan STACK --costs`."),
+    "init": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    **dict.fromkeys(("serve", "run", "apply"), "To deploy a stack, run `gemma up STACK`."),
+}
+"""Words of other tools, with the command that does the same. They are answered, not executed."""
+
 NEVER_GUESSED: Final = frozenset(
     {"up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"}
 )
@@ -86,6 +99,16 @@ NEVER_GUESSED: Final = frozenset(
 
 WITHOUT_STATE: Final = frozenset({"teardown", "recover"})
 """Commands that work if the settings file and the state of their stack are lost: the stack may be unknown."""
+
+
+def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
+    """Return lines of at most 80 columns with each word and what it does. `width`: least columns of the words."""
+    width = max(width, *(len(entry.name) + 4 for entry in entries))
+    return [
+        line
+        for entry in entries
+        for line in wrap(f"{f'  {entry.name}':<{width}}{entry.line()}", _COLUMNS, subsequent_indent=" " * width)
+    ]
 
 
 def entry_of(word: str) -> Entry | None:

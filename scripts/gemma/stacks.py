@@ -18,11 +18,12 @@ class ListedStack:
     name: str
     is_selected: bool
     resources: int
+    """-1 if the backend has an update of the stack but no count."""
 
 
-def listed() -> Sequence[ListedStack]:
-    """Return the stacks of the project that the backend knows. Raises ScriptError if the engine cannot list them."""
-    stacks = cast("list[Any]", json.loads(runner.query(["stack", "ls", "--json"])))
+def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
+    """Return the stacks of the project that the backend knows. Raises ScriptError if the engine cannot list them within `limit_s` seconds."""
+    stacks = cast("list[Any]", json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s)))
     return [_listed(as_mapping(one)) for one in stacks]
 
 
@@ -31,7 +32,7 @@ def _listed(stack: Any) -> ListedStack:  # noqa: ANN401 - JSON of the engine
     return ListedStack(
         name=str(stack.get("name")).rpartition("/")[2],
         is_selected=stack.get("current") is True,
-        resources=count if isinstance(count, int) else 0,
+        resources=count if isinstance(count, int) else -1 if stack.get("lastUpdate") else 0,
     )
 
 
@@ -44,7 +45,7 @@ def default_stack(command: str) -> tuple[str, str]:
     for stack in stacks:
         if stack.is_selected:
             return stack.name, "selected"
-    deployed = [stack.name for stack in stacks if stack.resources > 0]
+    deployed = [stack.name for stack in stacks if stack.resources != 0]
     if len(deployed) == 1:
         return deployed[0], "the only one deployed"
     several = f"Deployed: {', '.join(deployed)}." if deployed else "No stack is deployed."

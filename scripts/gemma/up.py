@@ -4,7 +4,8 @@
   gemma up tpu-v6e1 --yes
 
 Before anything changes it states what happens to the server, how long that takes and what it costs. While the engine works it shows
-two lines, at any width of the terminal. `pulumi up --stack NAME` deploys the same.
+two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says what that costs. A stack without a state gets one.
+`pulumi up --stack NAME` deploys the same.
 """
 
 import sys
@@ -24,11 +25,13 @@ from engine.events import EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
+from engine.secrets_provider import provider_options
 from engine.stack import stack_outputs
 from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
+from scripts.cli.settings import stack_project
 from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
@@ -47,6 +50,12 @@ class UpOptions:
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
 
 
+class UpInterruptedError(ScriptError):
+    """Ctrl-C while the stack was deployed."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 def _up(options: UpOptions) -> ExitCode:
     stack, refresh = options.stack, ["--refresh"] if options.refresh else []
     _require_stack(stack)
@@ -57,23 +66,32 @@ def _up(options: UpOptions) -> ExitCode:
     if not changes:
         _show([f"{stack}: no changes; {unchanged} resources are up to date."])
         return ExitCode.DONE
-    _show(["", *effect_lines(upcoming(stack, document, changes), changes, unchanged)])
+    effect = upcoming(stack, document, changes)
+    _show(["", *effect_lines(effect, changes, unchanged)])
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
             without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed.",
         )
-    return _deploy(stack, refresh, steps=len(changes))
+    try:
+        return _deploy(stack, refresh, steps=len(changes))
+    except KeyboardInterrupt:
+        raise UpInterruptedError(
+            f"interrupted. What exists stays, also capacity and its request, and costs {effect.cost.partition('. ')[0].rstrip('.')}. "
+            f"Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it."
+        ) from None
 
 
 def _require_stack(stack: str) -> None:
-    """Raise CommandRefusedError if the stack has no settings, or if the backend does not know it."""
+    """Create the stack's state if the backend has none. Raises CommandRefusedError for a stack without settings or project, and for a gateway."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
     if stack not in runner.listed_stacks():
-        raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
+        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+        say("up", f"created an empty state for stack {stack}")
+    stack_project(stack)
 
 
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
@@ -162,6 +180,5 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
-    room="",
-    after_interrupt="What exists is in the state. Run `gemma up STACK` again to continue, or `gemma teardown STACK` to delete it.",
+    after_interrupt="No resource was changed.",
 )

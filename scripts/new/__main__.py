@@ -1,10 +1,10 @@
 r"""Create the settings file for a new stack.
 
-    python -m scripts.new chat --model 12B
-    python -m scripts.new chat --model google/gemma-4-E4B-it \
+    gemma new chat --model 12B
+    gemma new chat --model google/gemma-4-E4B-it \
         --accelerator v6e-1 --workload in=1500,out=300,users=32
-    python -m scripts.new chat --model 26B-A4B --budget 2
-    python -m scripts.new chat --model 31B --profile latency
+    gemma new chat --model 26B-A4B --budget 2
+    gemma new chat --model 31B --profile latency
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
 `Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud. Exit code 2: no deployment meets the
@@ -214,7 +214,7 @@ def _revision(model: str) -> str | None:
         case Unknown(why=why):
             say(
                 "new",
-                f"{why}. modelRevision is not set. When the hub is reachable, run `python -m scripts.doctor` for the commit.",
+                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit.",
             )
             return None
 
@@ -240,14 +240,14 @@ def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str
     ]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
-    commands.append(f"python -m scripts.doctor --stack {name}")
+    commands.append(f"gemma doctor {name}")
     if not settings.has_secret("hfToken"):
-        commands.append(f"python -m scripts.save_token hfToken --stack {name}   # only for a checkpoint that needs one")
+        commands.append(f"gemma save_token {name} hfToken   # only for a checkpoint that needs one")
     if settings.tpu is not None:
-        commands.append(f"python -m scripts.capacity --stack {name}")
+        commands.append(f"gemma capacity {name}")
     if settings.weights == "bucket":
-        commands.append(f"python -m scripts.stage_model --stack {name}")
-    return [*commands, f"pulumi up --stack {name}", f"python -m scripts.connect chat --stack {name}"]
+        commands.append(f"gemma stage_model {name}")
+    return [*commands, f"gemma up {name}", f"gemma chat {name}"]
 
 
 def _locations(settings: "Settings") -> str:
@@ -261,7 +261,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
     from stacks.wording import StackWording
 
     settings = from_file(path, project=NO_PROJECT)
-    wording = StackWording(to_deployment(settings, path.parent))
+    wording = StackWording(to_deployment(settings, path.parent), path.stem.removeprefix("Pulumi."))
     print(f"Wrote {path.name}.")
     print(headline(plan))
     print(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")

@@ -1,1 +1,1 @@
-"""`python -m scripts.plan`: plan a deployment before it costs anything."""
+"""`gemma plan`: plan a deployment before it costs anything."""

@@ -1,13 +1,13 @@
 r"""Plan a deployment before it costs anything.
 
-  python -m scripts.plan --stack NAME [--costs | --measured]
-  python -m scripts.plan --model google/gemma-4-31B-it --accelerator H100 \
+  gemma plan NAME [--costs | --measured]
+  gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set maxModelLen=32768 --json
-  python -m scripts.plan --model google/gemma-4-12B-it --compare \
+  gemma plan --model google/gemma-4-12B-it --compare \
       --min-concurrency 8 --max-usd-per-hour 6
-  python -m scripts.plan --solve --workload in=4000,out=500,users=32 \
+  gemma plan --solve --workload in=4000,out=500,users=32 \
       --max-ttft-s 1 --write NAME
-  python -m scripts.plan --solve --workload in=4000,out=500,users=32 \
+  gemma plan --solve --workload in=4000,out=500,users=32 \
       --model 26B --hours-per-day 8
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
@@ -221,8 +221,8 @@ def _check_output(options: PlanOptions) -> None:
 def _prices(options: PricesOptions) -> ExitCode:
     """Refresh the prices from Google's price catalog.
 
-      python -m scripts.plan prices --dry-run
-      python -m scripts.plan prices --project ID
+      gemma plan prices --dry-run
+      gemma plan prices --project ID
 
     Reads the list prices of TPU chips, Cloud Run and disks in US dollars, writes
     prices.json beside Pulumi.yaml, and shows the changes. Every plan and preview

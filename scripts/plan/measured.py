@@ -72,8 +72,8 @@ def show_measured(question: Question, *, as_json: bool) -> ExitCode:
     file, identity = read_measured(stack), settings_identity(settings, subject.resolved)
     if not file.deployments:
         raise CommandRefusedError(
-            f"{measured_path(stack)} not found: stack {stack} has no measurements. Run `python -m scripts.smoke --stack {stack}` or "
-            f"`python -m scripts.bench --stack {stack} --preset quick`."
+            f"{measured_path(stack)} not found: stack {stack} has no measurements. Run `gemma smoke {stack}` or "
+            f"`gemma bench {stack} --preset quick`."
         )
     record = _current(file, identity)
     rate = None if record is None else _rate(record)
@@ -235,7 +235,7 @@ def _show(
         paragraph(
             out,
             f"Stack {stack} has no measurements for its current image and settings. After `pulumi up`, run "
-            f"`python -m scripts.smoke --stack {stack}`.",
+            f"`gemma smoke {stack}`.",
         )
     else:
         numbers = ("planned", "band", "booted", "measured", "difference")

@@ -89,7 +89,7 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     except google_api.GoogleListError as error:
         if error.status == _NOT_FOUND:
             raise PlanningError(
-                f"{folder_uri(bucket, folder)} has no {MANIFEST}: no weights are staged. Run `python -m scripts.stage_model`."
+                f"{folder_uri(bucket, folder)} has no {MANIFEST}: no weights are staged. Run `gemma stage_model`."
             ) from None
         raise ScriptError(f"Cloud Storage rejected {folder_uri(bucket, folder)}: {error}") from None
     size = weights_bytes(manifest)

@@ -1,4 +1,4 @@
-"""Options of `python -m scripts.plan prices`, separate from its implementation to keep `--help` fast."""
+"""Options of `gemma plan prices`, separate from its implementation to keep `--help` fast."""
 
 from dataclasses import dataclass
 from typing import Annotated

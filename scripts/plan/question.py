@@ -22,7 +22,7 @@ from planning.question.types import Deployment
 from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, Limit, Modality, VllmOptions
 from planning.question.workload import WORKLOAD_KEYS, parse_workload
 from planning.rules.findings import check_accepted
-from planning.solve.wording import Wording
+from planning.solve.wording import NO_STACK, Wording
 from planning.units import format_duration, parse_duration_s
 from scripts.cli.options import Option
 from scripts.cli.settings import NO_PROJECT
@@ -157,6 +157,7 @@ class CommandWording:
 
     has_release: bool = True
     """True if the command line may name a release with `--vllm`, which counts before that of `--image`."""
+    stack: str = NO_STACK
 
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
@@ -271,7 +272,7 @@ def parse_set(pairs: Iterable[str]) -> dict[str, object]:
             continue
         if key not in keys:
             listed = did_you_mean(key, keys) or f" Use one of {', '.join(keys)}."
-            raise PlanningError(f'--set has no key "{key}".{listed} `python -m scripts.plan --help` lists the keys.')
+            raise PlanningError(f'--set has no key "{key}".{listed} `gemma plan --help` lists the keys.')
         if not equals or not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
@@ -362,7 +363,7 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
         return CommandWording(has_release=question.vllm is not None)
     from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
 
-    return StackWording(deployment)
+    return StackWording(deployment, question.stack)
 
 
 def _model_spec(question: Question) -> ModelSpec | None:

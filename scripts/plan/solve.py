@@ -124,7 +124,7 @@ def _write(found: Found, name: str) -> str:
     if found.chosen is None:
         raise PlanningError(nothing_is_enough(found.answer))
     path = write_stack(name, found.chosen, found.limits, prices=found.question.prices, goal=found.answer.goal)
-    say("plan", f"wrote {path.name}. Run `python -m scripts.plan --stack {name}` to show its plan.")
+    say("plan", f"wrote {path.name}. Run `gemma plan {name}` to show its plan.")
     return path.name
 
 

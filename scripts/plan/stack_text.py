@@ -177,7 +177,7 @@ def _comments(name: str, solution: Solution, limits: ServiceLimits, goal: Goal) 
         f"# Planned: ${solution.usd_per_hour:.2f}/h; TTFT {limits.judged(answer.ttft_s):.2f} s and TPOT "
         f"{limits.judged(answer.tpot_s) * 1e3:.1f} ms, {end}{_asked(limits)}."
     )
-    yield f"# Omitted settings use the planner's recommendations. To show them, run python -m scripts.plan --stack {name}."
+    yield f"# Omitted settings use the planner's recommendations. To show them, run gemma plan {name}."
 
 
 def _asked(limits: ServiceLimits) -> str:

@@ -1,8 +1,9 @@
 """Preview stacks and show what a pull request changes as one comment.
 
-  python -m scripts.preview run --out DIR --base main
-  python -m scripts.preview comment --from DIR --pull-request N
-  python -m scripts.preview plans --out FILE
+  gemma preview STACK
+  gemma preview run --out DIR --base main
+  gemma preview comment --from DIR --pull-request N
+  gemma preview plans --out FILE
 
 Planning needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.
@@ -23,7 +24,9 @@ from scripts.cli.options import JsonSwitch, Option
 class RunOptions:
     """Options of `run`."""
 
-    out: Annotated[Path, Option("Folder for one JSON file per stack.", metavar="DIR")]
+    out: Annotated[
+        Path | None, Option("Folder for one JSON file per stack. Default: nothing is kept.", metavar="DIR")
+    ] = None
     stack: Annotated[
         tuple[str, ...],
         Option(
@@ -70,6 +73,7 @@ def _run(options: RunOptions) -> ExitCode:
     if nothing of it changed. A failed preview is stored with its error, and the exit
     code is 1.
     """
+    from engine.private_folders import private_folder
     from engine.runner import project_folder
     from scripts.preview.against_base import base_of
     from scripts.preview.base import base_checkout
@@ -79,13 +83,14 @@ def _run(options: RunOptions) -> ExitCode:
     from scripts.preview.stored import compare_plans
 
     previews: Sequence[StackPreview] = ()
-    with base_checkout(options.base) as checkout:
-        base, head = compare_plans(options.out, checkout)
+    with private_folder() as scratch, base_checkout(options.base) as checkout:
+        out = options.out or scratch
+        base, head = compare_plans(out, checkout)
         if not options.plans_only:
             compared = base_of(checkout, project_folder(), base, head) if checkout and base else None
             previews = preview_stacks(
                 options.stack,
-                options.out,
+                out,
                 create=options.create,
                 hide_secrets=options.without_secrets,
                 base=compared,

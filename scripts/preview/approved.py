@@ -86,7 +86,7 @@ def _deploy(stack: str, approved: Path, out: Path) -> ExitCode:
             "Run all jobs of the workflow again, and review the new preview."
         )
     _log_in_to_registry(stack)
-    after = f"Stack {stack} may run ({_price(now)}). To delete it, run `python -m scripts.teardown --stack {stack}`."
+    after = f"Stack {stack} may run ({_price(now)}). To delete it, run `gemma teardown {stack}`."
     out.mkdir(parents=True, exist_ok=True)
     (out / "teardown.txt").write_text(f"{after}\n", encoding="utf-8")
     exit_code = _up(stack, out / "up.txt")

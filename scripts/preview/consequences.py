@@ -34,7 +34,7 @@ class Consequences:
         if self.effect == "restart":
             yield from self._restart(start)
         elif self.effect == "revision" and rolls_out(self.after):
-            mover = TRAFFIC if TRAFFIC in self.after.settings else f"python -m scripts.rollout --stack {self.stack}"
+            mover = TRAFFIC if TRAFFIC in self.after.settings else f"gemma rollout {self.stack}"
             yield f"The old revision keeps serving. The new one receives traffic when {code(mover)} routes it."
             yield f"The new revision is ready within {start} (planned). From then on, both use GPU quota."
         elif self.effect == "revision":

@@ -121,7 +121,7 @@ def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
     shown = {**flat_settings(settings), **_encrypted(path)}
     try:
         deployment = to_deployment(settings, folder, today=date)
-        wording = StackWording(deployment)
+        wording = StackWording(deployment, stack)
     except PlanningError as error:
         return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
     try:

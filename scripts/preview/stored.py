@@ -28,6 +28,6 @@ def compare_plans(folder: Path, checkout: Path | None) -> tuple[PlansDocument | 
 def stored_comment(folder: Path) -> str:
     """Return the comment for a folder's previews. Raises CommandRefusedError if it has no plans."""
     if not (folder / _HEAD).is_file():
-        raise CommandRefusedError(f"{folder} has no plans. Run `python -m scripts.preview run --out {folder}` first.")
+        raise CommandRefusedError(f"{folder} has no plans. Run `gemma preview run --out {folder}` first.")
     base = read_plans(folder / _BASE) if (folder / _BASE).is_file() else None
     return comment(base, read_plans(folder / _HEAD), read_all(folder))

@@ -153,7 +153,7 @@ class StackVerdict:
             yield from self._effect(after)
             yield from self._zones(before, after)
         for reason in weights_to_stage(before, after):
-            yield f"Stage the weights before `up` because {reason}: {code(f'python -m scripts.stage_model --stack {self.stack}')}."
+            yield f"Stage the weights before `up` because {reason}: {code(f'gemma stage_model {self.stack}')}."
         if self.fate == "not deployed" and before is not None:
             yield "The stack is not deployed, so nothing that runs is lost."
 
@@ -186,7 +186,7 @@ class StackVerdict:
         tpu = " and release its TPU capacity" if is_tpu(before) else ""
         return (
             f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
-            f"or reviews. To delete it{tpu}, run {code(f'python -m scripts.teardown --stack {self.stack}')}."
+            f"or reviews. To delete it{tpu}, run {code(f'gemma teardown {self.stack}')}."
         )
 
     def _because(self) -> str:

@@ -46,7 +46,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
         shown = {key: [finding.to_json() for finding in group] for key, group in found.items()}
         # Independent resources come in any order.
         plan = look_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
-        require_looked(options.plan, plan, command=f"python -m scripts.recover --stack {stack}")
+        require_looked(options.plan, plan, command=f"gemma recover {stack}")
         if options.dry_run:
             _show_findings(options, found, {"stack": stack, "dry_run": True, **shown, "plan": plan})
             return ExitCode.DONE
@@ -139,7 +139,7 @@ def _show(recovery: "Recovery") -> None:
             f"recover: {stack}: could not check {len(recovery.unknown)} resources because their APIs are off. "
             "`pulumi up` prints the command that enables them. If it fails because a resource already exists, run recover again."
         )
-    again = f"Resolve the problems above, then run `python -m scripts.recover --stack {stack}` again."
+    again = f"Resolve the problems above, then run `gemma recover {stack}` again."
     next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again
     print(
         f"recover: {stack}: imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations. {next_step}"

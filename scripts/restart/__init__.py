@@ -1,1 +1,1 @@
-"""`python -m scripts.restart`: restart a deployed server without changing its settings."""
+"""`gemma restart`: restart a deployed server without changing its settings."""

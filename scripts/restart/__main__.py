@@ -1,7 +1,7 @@
 """Restart a deployed server without changing its settings.
 
-  python -m scripts.restart --stack NAME --dry-run
-  python -m scripts.restart --stack NAME
+  gemma restart NAME --dry-run
+  gemma restart NAME
 
 TPU: the machine drains the running requests, stops the server and starts it again; capacity, address and settings stay. Cloud Run: a new revision of
 the same template replaces the old one, which serves until then. Shows the effect, prompts, and waits until the server is ready again.
@@ -41,7 +41,7 @@ def _restart(options: RestartOptions) -> ExitCode:
     stack = options.stack
     restart: Restart = restart_of(stack, partial(say, "restart"))
     look = restart.look()
-    require_looked(options.plan, look.plan, command=f"python -m scripts.restart --stack {stack}")
+    require_looked(options.plan, look.plan, command=f"gemma restart {stack}")
     if options.dry_run:
         print(json.dumps(look.to_json()) if options.as_json else _text(look.sentences, f"Plan: {look.plan}"))
         return ExitCode.DONE
@@ -71,7 +71,7 @@ COMMAND: Final = Command(
     options=RestartOptions,
     run=_restart,
     after_interrupt=(
-        "A restart that was already requested continues. `python -m scripts.status --watch` shows when the server is ready again."
+        "A restart that was already requested continues. `gemma status --watch` shows when the server is ready again."
     ),
 )
 

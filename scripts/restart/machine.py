@@ -58,7 +58,7 @@ class MachineRestart:
         if not isinstance(name, str) or not name:
             raise CommandRefusedError(
                 f"The capacity of stack {stack} is {recorded.get('state') or 'unknown'}, not ACTIVE, so no server is running. "
-                f"Run `pulumi up --stack {stack}` to continue the wait."
+                f"Run `gemma up {stack}` to continue the wait."
             )
         machine = TpuMachine(api=api, name=name)
         request = str(recorded.get("name") or name)
@@ -129,7 +129,7 @@ class MachineRestart:
         if state != ACTIVE:
             raise CommandRefusedError(
                 f"The capacity of stack {self.stack} is {state}, so its server cannot be restarted. "
-                f"Run `python -m scripts.status --stack {self.stack}` for the next command."
+                f"Run `gemma status {self.stack}` for the next command."
             )
 
     def _require_able(self, published: Mapping[str, str]) -> None:
@@ -137,11 +137,11 @@ class MachineRestart:
         if not phase:
             raise CommandRefusedError(
                 f"Machine {self.machine.name} has not published a phase yet, because it is booting. "
-                f"Wait until `python -m scripts.status --stack {self.stack}` shows one, then retry."
+                f"Wait until `gemma status {self.stack}` shows one, then retry."
             )
         if phase == ENDING:
             raise CommandRefusedError(
-                f"The run of stack {self.stack} is about to expire, so its server does not start again. Run `pulumi up --refresh --stack {self.stack}` "
+                f"The run of stack {self.stack} is about to expire, so its server does not start again. Run `gemma up {self.stack} --refresh` "
                 "for a new machine."
             )
 
@@ -192,12 +192,12 @@ class MachineRestart:
         detail = published.get(DETAIL_KEY, "").strip().rpartition("\n")[2] or "no reason reported"
         serving = serving_document(published)
         now = f"Document {serving[:_HASH_DIGITS]} is serving." if serving else "No server is running."
-        return f"{detail.rstrip('.')}. {now} Run `python -m scripts.logs --stack {self.stack}` for the server's log."
+        return f"{detail.rstrip('.')}. {now} Run `gemma logs {self.stack}` for the server's log."
 
     def _unfinished(self, phase: str, limit_s: float) -> str:
         return (
             f"The server was not ready within {duration(limit_s)} (phase: {phase or 'the machine has not read the request'}). The restart continues on the "
-            f"machine. Run `python -m scripts.status --stack {self.stack} --watch`."
+            f"machine. Run `gemma status {self.stack} --watch`."
         )
 
     def _report(self, outcome: Outcome, reason: str, elapsed_s: float, paused_s: float | None = None) -> RestartReport:

@@ -37,7 +37,7 @@ def restart_of(stack: str, say: Say) -> Restart:
     require_server(stack, outputs, what="restart")
     server = next((one for one in resources if one.type in {CAPACITY_TYPE, SERVICE_TYPE} and not one.delete), None)
     if server is None:
-        raise CommandRefusedError(f"Stack {stack} has no server. Run `pulumi up --stack {stack}`.")
+        raise CommandRefusedError(f"Stack {stack} has no server. Run `gemma up {stack}`.")
     api, times = connect(outputs.project), planned_times(stack, outputs)
     if server.type == CAPACITY_TYPE:
         from scripts.restart.machine import MachineRestart  # noqa: PLC0415 - one of the two

@@ -129,14 +129,14 @@ class ServiceRestart:
         name = short_name(self.service.name)
         if service.get("reconciling"):
             raise CommandRefusedError(
-                f"Service {name} is being changed. Wait until `python -m scripts.status --stack {self.stack}` shows READY."
+                f"Service {name} is being changed. Wait until `gemma status {self.stack}` shows READY."
             )
         if not _keeps_traffic(service):
             return
         if self.outputs.rollout is not None and self.outputs.rollout.traffic is not None:
             raise CommandRefusedError(
                 f"The settings of stack {self.stack} fix the traffic split (cloudRun.rollout.traffic), so a restarted revision would get no traffic. "
-                f"Remove it, run `pulumi up --stack {self.stack}`, and retry."
+                f"Remove it, run `gemma up {self.stack}`, and retry."
             )
         shares, view = known_shares(service), view_of(service, self.stack, datetime.now(UTC))
         latest = short_name(service.get("latestCreatedRevision"))
@@ -156,7 +156,7 @@ class ServiceRestart:
         ]
         if _keeps_traffic(service):
             lines.append(
-                f"The stack has cloudRun.rollout: the new revision gets traffic only from `python -m scripts.rollout --stack {self.stack}`."
+                f"The stack has cloudRun.rollout: the new revision gets traffic only from `gemma rollout {self.stack}`."
             )
         return lines
 
@@ -185,16 +185,16 @@ class ServiceRestart:
 
     def _result(self, seen: Service, after: Service, elapsed_s: float) -> tuple[Outcome, str]:
         revision, serving = _new_revision(seen, after), ", ".join(serving_shares(after)) or "No revision"
-        logs = f"Run `python -m scripts.logs --stack {self.stack}` for the server's log."
+        logs = f"Run `gemma logs {self.stack}` for the server's log."
         if after.get("reconciling"):
             return "timed out", (
                 f"The new revision was not ready within {duration(self.service.limit_s)}. {serving} serves, and Cloud Run continues. "
-                f"Run `python -m scripts.status --stack {self.stack} --watch`."
+                f"Run `gemma status {self.stack} --watch`."
             )
         if revision is None:
             return (
                 "failed",
-                f"Cloud Run created no new revision. {serving} serves. Retry, or run `pulumi up --stack {self.stack}`.",
+                f"Cloud Run created no new revision. {serving} serves. Retry, or run `gemma up {self.stack}`.",
             )
         if short_name(after.get("latestReadyRevision")) != revision:
             why = str(as_mapping(after.get("terminalCondition")).get("message") or "no reason reported").rstrip(".")
@@ -202,7 +202,7 @@ class ServiceRestart:
         if _keeps_traffic(after):
             return "waits for rollout", (
                 f"Revision {revision} is ready without traffic after {duration(elapsed_s)}, and {serving} serves. "
-                f"To move the traffic, run `python -m scripts.rollout --stack {self.stack}`."
+                f"To move the traffic, run `gemma rollout {self.stack}`."
             )
         return "restarted", f"Revision {revision} is serving after {duration(elapsed_s)}."
 

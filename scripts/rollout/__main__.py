@@ -1,8 +1,8 @@
 """Shift the traffic of a Cloud Run stack to its new revision in steps.
 
-  python -m scripts.rollout --stack NAME --dry-run
-  python -m scripts.rollout --stack NAME
-  python -m scripts.rollout --stack NAME --to gemma-NAME-00003-abc
+  gemma rollout NAME --dry-run
+  gemma rollout NAME
+  gemma rollout NAME --to gemma-NAME-00003-abc
 
 Each step checks the new revision and rolls back if a check fails. For stacks with cloudRun.rollout, where `pulumi up` creates a new revision
 without traffic. docs/rollout.md describes the steps.
@@ -41,6 +41,7 @@ class RolloutOptions:
     ] = False
     dry_run: Annotated[bool, Option("Show the steps and their maximum cost without changing anything.")] = False
     plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
+    yes: Annotated[bool, Option("Accepted as everywhere; a rollout asks nothing.")] = False
     as_json: JsonSwitch = False
 
 
@@ -50,7 +51,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     rollout = _of_stack(options.stack)
     if options.dry_run or options.plan is not None:
         look = rollout.look(options.to, again=options.again)
-        require_looked(options.plan, look.plan, command=f"python -m scripts.rollout --stack {options.stack}")
+        require_looked(options.plan, look.plan, command=f"gemma rollout {options.stack}")
         if options.dry_run:
             print(json.dumps(look.to_json()) if options.as_json else _text_of(look))
             return ExitCode.DONE
@@ -103,13 +104,13 @@ def _of_stack(stack: str) -> "Rollout":
     if outputs.rollout is None:
         raise CommandRefusedError(
             f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. To use rollouts, set it in Pulumi.{stack}.yaml, "
-            f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, then run `pulumi up --stack {stack}`."
+            f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, then run `gemma up {stack}`."
         )
     if outputs.rollout.traffic is not None:
         shares = ", ".join(f"{revision}: {percent}" for revision, percent in outputs.rollout.traffic.items())
         raise CommandRefusedError(
             f"The settings of stack {stack} fix the traffic split (cloudRun.rollout.traffic: {{ {shares} }}), so `pulumi up` would revert "
-            f"changes of this command. Change the split there, or remove it and run `pulumi up --stack {stack}` first."
+            f"changes of this command. Change the split there, or remove it and run `gemma up {stack}` first."
         )
     report = partial(say, "rollout")
     service = ServiceAtGoogle(
@@ -141,7 +142,7 @@ COMMAND: Final = Command(
     options=RolloutOptions,
     run=_rollout,
     after_interrupt=(
-        "The traffic split stays as it is. `python -m scripts.status` shows it. "
+        "The traffic split stays as it is. `gemma status` shows it. "
         "Run the same command again to continue, or with --to REVISION to roll back."
     ),
 )

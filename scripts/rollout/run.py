@@ -66,7 +66,7 @@ class Rollout:
         state = state_of(service)
         if state.phase == "nothing serves":
             raise CommandRefusedError(
-                f"No revision of {short_name(self.service.name)} serves yet. Run `pulumi up --stack {self.stack}` until it succeeds."
+                f"No revision of {short_name(self.service.name)} serves yet. Run `gemma up {self.stack}` until it succeeds."
             )
         found = read_record(service)
         refused = self._refused(service, state, found, again=again)
@@ -184,7 +184,7 @@ class Rollout:
         )
         reason = (
             f"Revision {state.latest} did not start and gets no traffic. {serves}{back} "
-            f"`pulumi up --stack {self.stack}` reports the cause. Change the settings and run it again."
+            f"`gemma up {self.stack}` reports the cause. Change the settings and run it again."
         )
         return self._refreshed(self._report(service, "failed", state.latest, reason))
 

@@ -1,1 +1,1 @@
-"""`python -m scripts.save_token`: store a secret in a stack's settings."""
+"""`gemma save_token`: store a secret in a stack's settings."""

@@ -1,7 +1,7 @@
 """Check a deployed server or any OpenAI-compatible server.
 
-  python -m scripts.smoke --stack NAME
-  python -m scripts.smoke --url URL --model ID --max-ttft-s 0.5
+  gemma smoke NAME
+  gemma smoke --url URL --model ID --max-ttft-s 0.5
 
 Compares each measurement with its threshold. With --stack, the thresholds come
 from the stack's outputs; with --url, they are options. Metrics without a

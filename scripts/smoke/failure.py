@@ -32,4 +32,4 @@ class ServerFailure:
             return None
         last = next((line.strip() for line in reversed((facts.phase_detail or "").splitlines()) if line.strip()), "")
         reason = f": {masked(last).rstrip('.')}" if last else ""
-        return f"the server failed permanently{reason}. Run `python -m scripts.logs --stack {self._stack}`."
+        return f"the server failed permanently{reason}. Run `gemma logs {self._stack}`."

@@ -38,5 +38,5 @@ class SmokeRecorder:
         else:
             say(
                 "smoke",
-                f"results recorded in {path}. Run `python -m scripts.plan --stack {self.stack} --measured` to compare them with the plan.",
+                f"results recorded in {path}. Run `gemma plan {self.stack} --measured` to compare them with the plan.",
             )

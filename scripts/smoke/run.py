@@ -44,7 +44,7 @@ def _of_features(
         features, stack = context.target.features, context.target.stack
         if features is not None:
             return await run(context, features)
-        fix = "pass --features" if stack is None else f"run `pulumi up --stack {stack}`"
+        fix = "pass --features" if stack is None else f"run `gemma up {stack}`"
         return skipped(f"the server's features are unknown: {fix}")
 
     return checked

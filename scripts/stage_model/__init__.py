@@ -1,1 +1,1 @@
-"""`python -m scripts.stage_model`: copy a model to a stack's bucket."""
+"""`gemma stage_model`: copy a model to a stack's bucket."""

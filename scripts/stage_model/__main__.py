@@ -4,9 +4,9 @@ Copies from the Hugging Face hub, another bucket or a local folder. Each checkpo
 files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
 files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
 
-  python -m scripts.stage_model --stack l4-qat
-  python -m scripts.stage_model --stack l4-qat --list
-  python -m scripts.stage_model --stack l4-qat \
+  gemma stage_model l4-qat
+  gemma stage_model l4-qat --list
+  gemma stage_model l4-qat \
       --remove gemma-4-12B-it-0123456789abcdef
 """
 
@@ -85,7 +85,7 @@ class StageOptions:
         str | None,
         Option("Delete this folder of the bucket unless it is served. Stages nothing.", metavar="FOLDER"),
     ] = None
-    yes: Annotated[bool, Option("With --remove: skip the confirmation.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation of --remove.")] = False
     as_json: JsonSwitch = False
 
 
@@ -222,8 +222,6 @@ def _require_compatible(options: StageOptions) -> None:
         raise CommandRefusedError("--list and --remove cannot be combined.")
     if (options.list_folders or options.remove is not None) and (options.origin or options.revision or options.plan):
         raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
-    if options.yes and options.remove is None:
-        raise CommandRefusedError("--yes requires --remove.")
     if options.plan is not None and not options.create:
         raise CommandRefusedError("--plan and --no-create cannot be combined.")
 
@@ -418,7 +416,7 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, object]") -> 
     if settings.bucket.manifest != setting:
         say(
             "stage_model",
-            f"{path.name}: set bucket.manifest to {setting}. To serve these weights, run `pulumi up --stack {stack}`.",
+            f"{path.name}: set bucket.manifest to {setting}. To serve these weights, run `gemma up {stack}`.",
         )
     for name, digest in (cast("Mapping[str, str]", changes.get("bucket.parts") or {})).items():
         if settings.bucket.parts.get(name) != digest:
@@ -451,7 +449,7 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
         return
     if not options.create:
         raise CommandRefusedError(
-            f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `pulumi up --stack {stack}` first."
+            f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `gemma up {stack}` first."
         )
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")

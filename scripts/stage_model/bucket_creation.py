@@ -55,7 +55,7 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     if waiting:
         raise CommandRefusedError(
             f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, and staging deletes no resources. Run "
-            f"`pulumi up --stack {stack}`, which deletes them and then stops for the weights. Then stage again."
+            f"`gemma up {stack}`, which deletes them and then stops for the weights. Then stage again."
         )
     return False
 
@@ -67,7 +67,7 @@ def require_creations(stack: str, steps: Sequence[PlannedStep]) -> None:
         changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
         raise CommandRefusedError(
             f"Cannot create the bucket of stack {stack} because the engine plans other changes too: {changes}. "
-            f"Review `pulumi preview --stack {stack}`, run `pulumi up --stack {stack}`, then stage again."
+            f"Review `pulumi preview --stack {stack}`, run `gemma up {stack}`, then stage again."
         )
 
 

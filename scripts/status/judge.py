@@ -95,7 +95,7 @@ def end_warning(status: StackStatus, now_s: float) -> str:
     left_s, age_s = status.left_s(now_s), status.cloud.age_s if status.cloud else None
     if left_s is None or left_s > max(_END_S, _END_SHARE * (left_s + (age_s or 0.0))):
         return ""
-    return f"in {duration(left_s)}. Afterwards, run: pulumi up --refresh --stack {status.stack}"
+    return f"in {duration(left_s)}. Afterwards, run: gemma up {status.stack} --refresh"
 
 
 def run_end(cloud: CloudFacts, stamp: Callable[[float], str]) -> str:
@@ -140,34 +140,33 @@ def _since(moment: str | None, now: datetime) -> str:
 
 def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> str:
     """Return the command to run next."""
+    up = f"pulumi up --stack {status.stack}" if state.is_gateway else f"gemma up {status.stack}"
     choices = (*_by_state(status, state, locks), *_by_cloud(status, state))
-    return next(command for applies, command in choices if applies).format(
-        run="python -m scripts", stack=f"--stack {status.stack}", name=status.stack
-    )
+    return next(command for applies, command in choices if applies).format(stack=status.stack, up=up)
 
 
 def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
     """Yield commands that depend on the state, each with its condition. The first that applies is used."""
-    yield any(not lock.is_dead for lock in locks), "{run}.status {stack} --watch"
-    yield bool(locks) or state.status == "unreadable", "{run}.recover {stack}"
-    yield state.status == "missing", "pulumi stack init {name} && pulumi up {stack}"
-    yield not status.deployed and not state.pending and status.cloud is None, "pulumi up {stack}"
+    yield any(not lock.is_dead for lock in locks), "gemma status {stack} --watch"
+    yield bool(locks) or state.status == "unreadable", "gemma recover {stack}"
+    yield state.status == "missing", "{up}"
+    yield not status.deployed and not state.pending and status.cloud is None, "{up}"
 
 
 def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, str]]:
     """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    yield google == "FAILED" and status.target != "tpu", "{run}.logs {stack}"
-    yield google in DEAD_STATES, "pulumi up --refresh {stack}"
-    yield phase in {FAILED, RETRYING}, "{run}.logs {stack}"
-    yield bool(state.pending), "{run}.recover {stack}"
-    yield google in WAITING_STATES or (cloud is not None and not status.deployed), "pulumi up {stack}"
-    yield cloud is not None and cloud.rollout_phase == "under way", "{run}.status {stack} --watch"
-    yield cloud is not None and cloud.rollout_phase == "refused", "pulumi up {stack}"
-    yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "{run}.rollout {stack}"
-    yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "pulumi up {stack}"
-    yield bool(status.drift), "pulumi preview {stack}"
-    yield cloud is None, "{run}.doctor {stack}"
-    yield status.target == "tpu" and phase != READY, "{run}.logs {stack} --follow"
-    yield True, "{run}.connect {stack}"
+    yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
+    yield google in DEAD_STATES, "{up} --refresh"
+    yield phase in {FAILED, RETRYING}, "gemma logs {stack}"
+    yield bool(state.pending), "gemma recover {stack}"
+    yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
+    yield cloud is not None and cloud.rollout_phase == "under way", "gemma status {stack} --watch"
+    yield cloud is not None and cloud.rollout_phase == "refused", "{up}"
+    yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "gemma rollout {stack}"
+    yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
+    yield bool(status.drift), "pulumi preview --stack {stack}"
+    yield cloud is None, "gemma doctor {stack}"
+    yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"
+    yield True, "gemma connect {stack}"

@@ -186,7 +186,7 @@ def _alerts(status: StackStatus) -> str:
     found = status.alerts
     if found is None:
         return ""
-    more = f"run python -m scripts.alerts --stack {status.stack}"
+    more = f"run gemma alerts {status.stack}"
     if found.firing:
         return f"{', '.join(dict.fromkeys(alert.title for alert in found.firing))}: {more}"
     if found.verdict == "silent":
@@ -263,7 +263,7 @@ def _rate(status: StackStatus) -> Iterator[tuple[str, str]]:
     low, high = rate.planned_low_tok_per_s, rate.planned_high_tok_per_s
     planned = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
     if rate.measured_tok_per_s is None:
-        yield "rate", f"planned {planned} tok/s for one request; not measured (run python -m scripts.smoke)"
+        yield "rate", f"planned {planned} tok/s for one request; not measured (run gemma smoke)"
         return
     old = " with other settings or another image" if rate.measured_is_old else ""
     day = (rate.measured_at or "")[:10]

@@ -245,7 +245,7 @@ class Teardown:
         if not guests:
             return
         stacks = sorted({item.owner.stack for item in guests})
-        commands = " and ".join(f"`python -m scripts.teardown --stack {stack}`" for stack in stacks)
+        commands = " and ".join(f"`gemma teardown {stack}`" for stack in stacks)
         refusal = (
             f"The network of stack {self.request.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
             f"deletes no network in use. Run {commands} first."

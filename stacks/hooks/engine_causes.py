@@ -130,14 +130,14 @@ def _page_size(_found: re.Match[str], _start: FailedStart) -> str:
 def _chip_in_use(found: re.Match[str], start: FailedStart) -> str:
     return (
         f"Process {found['process']} on the machine already uses the chips, so a second server cannot start. Run "
-        f"`python -m scripts.logs --stack {start.stack}` to see whether the first one serves, and end the process on the machine otherwise."
+        f"`gemma logs {start.stack}` to see whether the first one serves, and end the process on the machine otherwise."
     )
 
 
 def _over_quota(found: re.Match[str], start: FailedStart) -> str:
     return (
         f"Google refused the resource, because quota {found['quota']} is used up. Quotas count what is still being deleted. To read the quota "
-        f"and the command that requests more, run `python -m scripts.doctor --stack {start.stack}`."
+        f"and the command that requests more, run `gemma doctor {start.stack}`."
     )
 
 
@@ -148,7 +148,7 @@ def _engine_failed(_found: re.Match[str], start: FailedStart) -> str:
     predicted = f" The plan predicts a failure: {', '.join(blocking)}." if blocking else near
     return (
         f"vLLM's engine did not start, and this line has no reason.{predicted} The reason is above it: run "
-        f"`python -m scripts.logs --stack {start.stack} --lines 200`."
+        f"`gemma logs {start.stack} --lines 200`."
     )
 
 

@@ -59,7 +59,7 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
     if memory_gib > most_gib or cpu is None:
         return (
             f"A {run.gpu} has {most_gib:g} GiB at most. Choose a smaller checkpoint or another GPU "
-            f"(`python -m scripts.plan --stack {start.stack}` compares them)."
+            f"(`gemma plan {start.stack}` compares them)."
         )
     more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if run.cpu < cpu else ""
     return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
@@ -140,7 +140,7 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     if settings.weights == "bucket":
         return (
             f"{folder_uri(start.bucket, settings.weights_prefix)} has no complete checkpoint. Run "
-            f"`python -m scripts.stage_model --stack {start.stack}`, then `pulumi up --stack {start.stack}` again."
+            f"`gemma stage_model {start.stack}`, then `pulumi up --stack {start.stack}` again."
         )
     place = "the image" if settings.weights == "prefetched-image" else "the hub"
     return f"The server found no checkpoint of {settings.model} in {place}. Check gemma-serving:model and gemma-serving:image."

@@ -29,7 +29,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
             *_steps(deployment),
             f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`.",
         )
-    return (*_steps(deployment), f"To see what each zone offers, run `python -m scripts.capacity --stack {stack}`.")
+    return (*_steps(deployment), f"To see what each zone offers, run `gemma capacity {stack}`.")
 
 
 def _steps(deployment: Deployment) -> Iterator[str]:

@@ -59,7 +59,7 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 
 def command(stack: str, *options: str) -> str:
     """Return the command that moves the traffic of a stack."""
-    return " ".join(["`python -m scripts.rollout --stack", stack, *options]) + "`"
+    return " ".join(["`gemma rollout", stack, *options]) + "`"
 
 
 def refusal_text(refused: RefusedRevision, stack: str, now: datetime) -> str:

@@ -139,7 +139,7 @@ class FailureReport:
         return (
             f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
             "update, instances of the old revision count too. "
-            f"To read the quotas and request more, run `python -m scripts.doctor --stack {self.start.stack}`; or lower cloudRun.maxInstances, "
+            f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or lower cloudRun.maxInstances, "
             "cloudRun.cpu or cloudRun.memory."
         )
 

@@ -123,7 +123,7 @@ class StagedWeights:
 
     @property
     def _remedy(self) -> str:
-        return f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
+        return f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
 
     async def proof(self) -> "Answer[str] | Unproved":
         """Return the manifest's hash if the folder matches the manifest, otherwise the reason."""
@@ -151,8 +151,8 @@ class StagedWeights:
             return Present(staged)
         return Unproved(
             f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}. "
-            "The folder's name has the other hash, so the weights were changed after staging. Run `python -m "
-            f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, then stage them again."
+            "The folder's name has the other hash, so the weights were changed after staging. Run "
+            f"`gemma stage_model {self.stack} --remove {self.prefix}`, then stage them again."
         )
 
     async def _manifest(self) -> object:

@@ -28,7 +28,7 @@ def require_current_state(stack: str) -> None:
     if _FORMER_TYPE in types:
         raise FormerStateError(
             f"Stack {stack} was deployed by a version before 0.4, and this version changes nothing of it: run `git checkout {LAST_COMMIT}`, "
-            f"tear it down with `python -m scripts.teardown --stack {stack}`, then return to this version and deploy it again."
+            f"tear it down with `gemma teardown {stack}`, then return to this version and deploy it again."
         )
 
 

@@ -137,7 +137,7 @@ def exists_hint(message: str) -> str | None:
         return None
     return (
         "A resource of this stack already exists. If a previous run was interrupted or the state was lost, run "
-        f"`python -m scripts.recover --stack {pulumi.get_stack()}` to import resources with this stack's labels and list the others."
+        f"`gemma recover {pulumi.get_stack()}` to import resources with this stack's labels and list the others."
     )
 
 

@@ -144,7 +144,7 @@ class Settings(Block):
     """Collector of metrics beside the server."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
     """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
-    `python -m scripts.plan prices` refreshes those. `scripts.teardown --over-limit` uses list prices."""
+    `gemma plan prices` refreshes those. `scripts.teardown --over-limit` uses list prices."""
     labels: Annotated[Labels, Field(default_factory=dict), OnChange("update")]
     """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None

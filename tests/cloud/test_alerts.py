@@ -96,7 +96,7 @@ def test_an_overload_fires_with_its_command_until_it_ends_and_another_stacks_ale
     assert (found.verdict, found.policies, found.unread, found.unwatched) == ("fires", 2, (), ())
     (alert,) = found.firing
     assert (alert.title, alert.severity, alert.opened, alert.closed) == ("Pressure", "ticket", opened, None)
-    assert alert.command == "python -m scripts.plan --stack x"
+    assert alert.command == "gemma plan x"
     assert alert.runbook == "docs/observability.md#pressure"
     assert alert.meaning == row_of("Pressure").meaning
     world.set({"policy": mine, "openTime": opened, "state": "CLOSED"})

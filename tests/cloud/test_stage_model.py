@@ -293,7 +293,7 @@ def test_the_second_stager_says_who_holds_the_lock(file, tmp_path, busy_engine, 
     assert (tried, lock.exists()) == (["up"], True)
     assert "Stack mine is locked for " in said
     assert f" by me@{socket.gethostname()} (process {os.getpid()}). Wait for it to finish" in said
-    assert "scripts.doctor" not in said
+    assert "gemma doctor" not in said
 
 
 # At most one thing runs in the engine.
@@ -431,9 +431,8 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
 def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state(delete=True)).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert (
-        "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`"
-        in (capsys.readouterr().err)
+    assert "was interrupted before it deleted models, and staging deletes no resources. Run `gemma up mine`" in (
+        capsys.readouterr().err
     )
     assert ran == []
 
@@ -487,7 +486,7 @@ def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
     staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
     assert stage("--from", place) == ExitCode.REFUSED
     assert (
-        f"has a manifest that does not match its name. Nothing was changed. Run `python -m scripts.stage_model --stack mine --remove {folder}`"
+        f"has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model mine --remove {folder}`"
         in (capsys.readouterr().err)
     )
 
@@ -594,7 +593,6 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     [
         (("--list", "--remove", "m"), "--list and --remove cannot be combined."),
         (("--list", "--from", "checkpoint"), "cannot be combined with --from"),
-        (("--yes",), "--yes requires --remove"),
         (("--plan", "plan-0123456789abcdef", "--no-create"), "--plan and --no-create cannot be combined"),
     ],
 )

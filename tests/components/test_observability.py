@@ -79,7 +79,7 @@ def test_severity_and_the_first_command_reach_the_notification(watched):
     found = policies(watched())
     assert (found["Not ready"]["severity"], found["Pressure"]["severity"]) == ("CRITICAL", "WARNING")
     text = found["Idle"]["documentation"]["content"]
-    assert "`python -m scripts.teardown --stack x --dry-run`" in text
+    assert "`gemma teardown x --dry-run`" in text
     assert text.endswith("docs/observability.md#idle")
     line = found["Engine fatal"]["conditions"][0]["conditionMatchedLog"]["filter"]
     assert line.startswith('resource.type="cloud_run_revision" AND textPayload=~"OutOfMemoryError|CUDA error|')

@@ -13,7 +13,5 @@ def test_outputs_of_another_version_name_the_command():
     raw = sample_outputs()
     details = {"plan": {key: value for key, value in raw.pop("plan").items() if key != "memory"}}
     resources = [{"type": STACK_TYPE, "outputs": raw}, {"type": DETAILS_TYPE, "outputs": details}]
-    with pytest.raises(
-        CommandRefusedError, match=r"^The outputs .* plan\.memory is missing.* Run `pulumi up --stack x`\.$"
-    ):
+    with pytest.raises(CommandRefusedError, match=r"^The outputs .* plan\.memory is missing.* Run `gemma up x`\.$"):
         outputs_in("x", [ResourceState(one) for one in resources])

@@ -109,10 +109,7 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     [kept] = receipt["retained"]
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
     again = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
-    assert (
-        f"was retained by an earlier deployment of this stack. Run `python -m scripts.recover --stack {STACK}`"
-        in again.text
-    )
+    assert f"was retained by an earlier deployment of this stack. Run `gemma recover {STACK}`" in again.text
     workspace.script("recover", "--stack", STACK, "--yes")
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     assert revision(workspace)[0] == report["manifest"]

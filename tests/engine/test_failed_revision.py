@@ -34,7 +34,7 @@ def test_weights_that_are_not_staged_are_found_before_the_service_is_made(failin
     refused = failing.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=None)
     assert refused.code != 0
     assert said in refused.text
-    assert f"python -m scripts.stage_model --stack {STACK}" in refused.text
+    assert f"gemma stage_model {STACK}" in refused.text
     assert "Traceback" not in refused.text
     assert services(failing) == []
 

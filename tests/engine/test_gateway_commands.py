@@ -192,9 +192,7 @@ def test_a_change_of_each_server_and_the_end_of_a_run_fail_no_request(workspace,
 
 def test_a_teardown_of_the_gateway_is_refused_first_and_ends_once_google_frees_its_subnetwork(workspace, started):
     refused = workspace.script("teardown", "--stack", GATEWAY, "--yes", expect=2)
-    assert (
-        "`python -m scripts.teardown --stack tpu-a` and `python -m scripts.teardown --stack tpu-b` first" in refused.err
-    )
+    assert "`gemma teardown tpu-a` and `gemma teardown tpu-b` first" in refused.err
     for stack in SERVERS:
         workspace.script("teardown", "--stack", stack, "--yes")
     held = workspace.script("teardown", "--stack", GATEWAY, "--yes", expect=1)

@@ -32,7 +32,6 @@ def words_of(shown):
 
 
 def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
-    workspace.pulumi("stack", "init", STACK)
     shown = typed(workspace, STACK, "--yes")
     try:
         assert shown.end() == 0, shown.text
@@ -52,6 +51,8 @@ def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
         assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
     finally:
         shown.close()
+    told = workspace.script("gemma").out
+    assert re.search(rf"Deployed:\n  {STACK}  \$1\.35/h, \d.* left\nNext: gemma status\n", told), told
 
 
 def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(workspace):
@@ -87,7 +88,8 @@ def test_an_interrupt_while_it_waits_keeps_the_request_in_the_state(workspace):
         first = next(line for line in shown.screen.display if "QueuedResource" in line)
         assert re.match(r"\d+m\d\ds  \d+ of \d+: creating ", first), first
         assert shown.interrupt() == 130, shown.text
-        assert "What exists is in the state. Run `gemma up STACK` again" in words_of(shown)
+        told = words_of(shown)
+        assert "and costs $1.35/h maximum. Run `gemma up" in told, told
     finally:
         shown.close()
     resources = json.loads(workspace.state(OTHER))["checkpoint"]["latest"]["resources"]

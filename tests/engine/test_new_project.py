@@ -37,7 +37,7 @@ def refusal(workspace, *command):
     assert refused.code != 0
     assert "Traceback" not in refused.text
     assert "has not been used in project" not in refused.text
-    assert f"python -m scripts.doctor --stack {TPU}" in refused.text
+    assert f"gemma doctor {TPU}" in refused.text
     return refused.text
 
 

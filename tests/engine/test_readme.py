@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planning import plan
+from scripts.gemma.first import FIRST_DAY
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
@@ -91,7 +92,8 @@ def test_every_command_exists_and_takes_the_options_that_it_is_shown_with(module
 def test_eight_commands_are_for_a_first_day_and_each_exists():
     table = re.findall(r"^\| `gemma ([a-z_]+)` \|", README, flags=re.MULTILINE)
     assert len(table) == 8
-    shown = run([sys.executable, "-m", "scripts.gemma"]).stdout
+    assert table == list(FIRST_DAY)
+    shown = run([sys.executable, "-m", "scripts.gemma", "help"]).stdout
     assert [word for word in GEMMA if not re.search(rf"^  {word} ", shown, flags=re.MULTILINE)] == []
 
 

@@ -164,7 +164,7 @@ def test_a_good_change_gets_its_requests_in_steps_and_no_request_fails(stack):
         assert shares(stack) == {old: 100}
         assert_nothing_to_change(stack)
         status = stack.script("status", "--stack", STACK, "--json").json
-        assert status["stacks"][0]["next_command"] == f"python -m scripts.rollout --stack {STACK}"
+        assert status["stacks"][0]["next_command"] == f"gemma rollout {STACK}"
         report = stack.script("rollout", "--stack", STACK, "--json").json
     assert (report["outcome"], report["traffic"]) == ("rolled out", {latest(stack): 100})
     assert record(stack)["outcome"] == "rolled out"
@@ -297,11 +297,10 @@ def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
         configure(stack, "cloudRun.rollout.traffic", {other: 100})
         up(stack)
         configure(stack, "vllm.maxNumSeqs", 20)
-        assert "scripts.rollout" not in up(stack).text
+        assert "gemma rollout" not in up(stack).text
         assert shares(stack) == {other: 100}
         assert (
-            "scripts.rollout"
-            not in stack.script("status", "--stack", STACK, "--json").json["stacks"][0]["next_command"]
+            "gemma rollout" not in stack.script("status", "--stack", STACK, "--json").json["stacks"][0]["next_command"]
         )
         assert_no_drift(stack)
         path.write_text(original)

@@ -133,11 +133,11 @@ def test_a_request_in_a_zone_that_the_settings_no_longer_name_is_found(cycle):
     assert waiting["cloud"]["state"] in {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"}
     assert waiting["cloud"]["place"] == ZONE
     assert any(f"process {process.pid}" in wait for wait in waiting["waits"])
-    assert waiting["next_command"] == f"python -m scripts.status --stack {STACK} --watch"
+    assert waiting["next_command"] == f"gemma status {STACK} --watch"
     cycle.kill(process)
     killed = cycle.status()
     assert any("no longer running" in wait for wait in killed["waits"])
-    assert killed["next_command"] == f"python -m scripts.recover --stack {STACK}"
+    assert killed["next_command"] == f"gemma recover {STACK}"
     nothing = cycle.workspace.script("logs", "--stack", STACK)
     assert (nothing.out, "no logs of stack" in nothing.err) == ("", True)
     assert f"zones: [{ZONE}, " in cycle.original

@@ -157,12 +157,12 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     assert before["server"]["waiting_requests"] == 0
     assert before["rate"]["measured_tok_per_s"] > 0
     assert (before["cloud"]["running"], before["drift"]) == (before["cloud"]["declared"], [])
-    assert before["next_command"] == f"python -m scripts.connect --stack {stack}"
+    assert before["next_command"] == f"gemma connect {stack}"
     logs = [*scripts, "scripts.logs", "--stack", stack]
     eventually(lambda: "Application startup complete" in user.run(*logs, "--lines", "5000").out)
     user.run(*scripts, "scripts.teardown", "--stack", stack, "--yes")
     after = status(user, stack)
-    assert (after["deployed"], after["cloud"], after["next_command"]) == (False, None, f"pulumi up --stack {stack}")
+    assert (after["deployed"], after["cloud"], after["next_command"]) == (False, None, f"gemma up {stack}")
     assert "Application startup complete" in user.run(*logs, "--lines", "5000").out
 
 

@@ -70,7 +70,7 @@ def test_a_region_without_a_known_price_costs_the_dearest_known_one_and_the_plan
     assert planned.cost.usd_per_hour == pytest.approx(4 * 1.782)
     finding = the(planned, "CST05")
     assert finding.message.startswith("No price of v6e_spot_usd_per_chip_hour in southamerica-west1 is known.")
-    assert finding.advice == "Run `python -m scripts.plan prices`."
+    assert finding.advice == "Run `gemma plan prices`."
     alone = plan(replace(TPU, today="2027-06-01", tpu=replace(spot, zones=("southamerica-west1-a",))))
     assert "CST04" not in ids(alone), "an unknown price has one finding"
     rows = [("v6e_spot_usd_per_chip_hour", region, 1.5) for region in ("southamerica-west1", "us-east5")]
@@ -126,7 +126,7 @@ def test_a_list_price_is_old_after_half_a_year(today: str | None, is_old: bool):
         assert finding.message == (
             "3 of 3 prices may be out of date: cloud_run_l4_usd_per_s in us-east4 is 181 days old (limit 180)."
         )
-        assert (finding.severity, finding.advice) == ("info", "Run `python -m scripts.plan prices`.")
+        assert (finding.severity, finding.advice) == ("info", "Run `gemma plan prices`.")
         keys = ("cloud_run_l4_usd_per_s", "cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s")
         rows = [(key, "us-east4", LIST_PRICES.price(key, "us-east4").usd) for key in keys]
         fresh = plan(replace(RUN, today=today, prices=refreshed("2027-03-19", *rows)))
@@ -183,7 +183,7 @@ def test_prices_of_your_own_hold_in_their_region_and_at_the_top_everywhere():
         ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'. Write a date"),
         ({"as_of": "2026-13"}, "\"as_of\" '2026-13'. Write a date"),
         ({"own": 3}, 'unknown key "own"'),
-        ({"catalog": 3}, 'invalid "catalog". Only `python -m scripts.plan prices` writes it'),
+        ({"catalog": 3}, 'invalid "catalog". Only `gemma plan prices` writes it'),
         ({"catalog": {"url": "x", "keys": 1, "unclear": {}}}, 'invalid "catalog"'),
     ],
 )

@@ -94,7 +94,7 @@ def test_each_kind_of_option_is_described():
 HAND_WRITTEN = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.name not in GENERATED
 ]
-LINE = re.compile(r"(?:\$ )?(?:\.venv/bin/)?python -m scripts\.(\w+) (.*)")
+LINE = re.compile(r"(?:\$ )?(?:\./|\.venv/bin/)?gemma (\w+) (.*)")
 
 
 def shown_lines(page):
@@ -130,6 +130,6 @@ def test_the_pages_have_command_lines():
     assert len([line for page in HAND_WRITTEN for line in shown_lines(page)]) > 60
 
 
-@pytest.mark.parametrize("line", ["python -m scripts.status --stcak x", "python -m scripts.stage_model --from x"])
+@pytest.mark.parametrize("line", ["gemma status --stcak x", "gemma stage_model --from x"])
 def test_a_command_line_with_a_mistake_is_refused(line, capsys):
     assert ending_of(line) == ExitCode.REFUSED

@@ -107,7 +107,7 @@ PLAN = (
     typed(
         f"{E2B} L4 --set maxModelLength=1",
         '"maxModelLength"',
-        "Did you mean maxModelLen? `python -m scripts.plan --help`",
+        "Did you mean maxModelLen? `gemma plan --help`",
     ),
     typed(f"{E2B} L4 --set maxModelLen", "--set maxModelLen has no value", "Write --set maxModelLen=VALUE."),
     typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
@@ -123,7 +123,7 @@ PLAN = (
         "Pulumi.tpu-v6e2.yaml not found",
         "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
     ),
-    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `python -m scripts.new`."),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `gemma new`."),
     typed(
         "plan --stack gone",
         "Pulumi.gone.yaml not found, but it is committed",
@@ -149,8 +149,8 @@ BENCH = (
     typed("bench compare a b", "a/results.jsonl: No such file", "Pass the folder of a sweep."),
 )
 GEMMA = (
-    typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma` to list the commands."),
-    typed("gemma tear-down tpu-v6e1", "tear-down is not a command", "Did you mean teardown? Run `gemma`"),
+    typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma help` to list the commands."),
+    typed("gemma tear-down tpu-v6e1", "tear-down is not a command", "Did you mean teardown? Run `gemma help`"),
     typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
     typed("gemma status tpu-v6e2", "Stack tpu-v6e2 not found", "Did you mean tpu-v6e1 or tpu-v6e4? Stacks: "),
     typed("gemma rollout", "No stack named", "Run `gemma rollout STACK`."),
@@ -169,13 +169,13 @@ ENGINE = (
     typed(
         "connect --stack tpu-v6e1",
         "Stack tpu-v6e1 does not exist",
-        "Run `pulumi stack init tpu-v6e1`, or pass another with --stack.",
+        "Run `gemma up tpu-v6e1` to deploy it.",
     ),
 )
 NO_LOGIN = typed(
     "connect --stack tpu-v6e1", "Pulumi is not logged in", "Run `pulumi login`, or `pulumi login gs://", code=1
 )
-NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `pulumi up --stack tpu-v6e1`.")
+NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
 PLAN_X = "plan --stack x"
 SETTINGS = tuple(
     (stack, path, value, typed(PLAN_X, wrong, step))
@@ -240,7 +240,7 @@ SETTINGS = tuple(
             "hfToken",
             "hf_canary",
             "gemma-serving:hfToken is stored in plain text",
-            "To set a new one, run `python",
+            "To set a new one, run `gemma save_token",
         ),
         (
             "l4-qat",
@@ -280,7 +280,7 @@ FILES = (
         typed(
             PLAN_X,
             "Pulumi.x.yaml has no settings",
-            "Run `python -m scripts.new x --model 12B --force` to write them, or set",
+            "Run `gemma new x --model 12B --force` to write them, or set",
         ),
     ),
     (

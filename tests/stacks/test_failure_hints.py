@@ -64,7 +64,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             [MEMORY.replace("16384", "32768").replace("16793", "33010"), SIGNAL],
             {"run": {"memory_mib": 32768, "cpu": 8}},
-            ["242 MiB more than", "A nvidia-l4 has 32 GiB at most", "python -m scripts.plan --stack l4-12b-qat"],
+            ["242 MiB more than", "A nvidia-l4 has 32 GiB at most", "gemma plan l4-12b-qat"],
             id="memory at the limit of the GPU",
         ),
         pytest.param(
@@ -138,7 +138,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             {"weights": "hub"},
             [
                 "it does not exist or is private. Check gemma-serving:model (closest known",
-                "python -m scripts.save_token hfToken",
+                "gemma save_token l4-12b-qat hfToken",
             ],
             id="absent",
         ),
@@ -147,7 +147,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             {"weights": "hub", "secrets": ["hfToken"]},
             [
                 "hfToken cannot read it or is invalid",
-                "python -m scripts.save_token hfToken --stack l4-12b-qat",
+                "gemma save_token l4-12b-qat hfToken",
             ],
             id="token",
         ),
@@ -156,7 +156,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             {},
             [
                 "models/gemma-4-12B-it-qat-w4a16-ct has no complete checkpoint",
-                "python -m scripts.stage_model --stack l4-12b-qat",
+                "gemma stage_model l4-12b-qat",
             ],
             id="weights",
         ),

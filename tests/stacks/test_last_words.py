@@ -55,7 +55,7 @@ def test_each_dead_boot_is_recognized_with_what_to_change(name):
     boot = DEAD[name]
     cause = cause_of(["INFO loading", boot.message], start_for(boot))
     assert cause is not None, boot.message
-    assert "gemma-serving:" in cause.hint or "python -m scripts." in cause.hint, cause.hint
+    assert "gemma-serving:" in cause.hint or "`gemma " in cause.hint, cause.hint
     assert not cause.finding or cause.finding in REGISTRY
 
 
@@ -126,7 +126,7 @@ HBM = (
         (
             "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone x.",
             "SCL02",
-            ["TPUV6EPerProjectPerZoneForTPUAPI", "scripts.doctor"],
+            ["TPUV6EPerProjectPerZoneForTPUAPI", "gemma doctor"],
         ),
         ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", "SCL02", ["TPUS_PER_TPU_FAMILY"]),
         ("huggingface_hub.errors.GatedRepoError: 403 Client Error", "", ["denied access to"]),
@@ -144,7 +144,7 @@ def test_each_failure_of_a_tpu_server_is_explained(line, finding, says):
 def test_the_last_line_alone_leads_to_the_lines_above_it():
     cause = cause_of(["INFO loading", LAST], tpu_start())
     assert cause.finding == ""
-    assert "python -m scripts.logs --stack tpu-v6e1 --lines 200" in cause.hint
+    assert "gemma logs tpu-v6e1 --lines 200" in cause.hint
 
 
 def test_the_line_of_a_tpu_means_nothing_on_a_gpu():

@@ -572,9 +572,7 @@ def test_a_file_without_settings_names_the_command_that_writes_them(tmp_path, mo
     (tmp_path / "Pulumi.x.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     for read in (lambda: from_file(tmp_path / "Pulumi.x.yaml"), lambda: from_pulumi({}, frozenset(), stack="x")):
-        with pytest.raises(
-            SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `python -m scripts.new x "
-        ):
+        with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `gemma new x "):
             read()
 
 

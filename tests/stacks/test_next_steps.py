@@ -70,10 +70,10 @@ def test_a_smaller_slice_is_named_only_if_the_plan_fits_there_without_a_warning_
 
 
 def test_the_last_step_looks_at_every_zone(deployment):
-    assert next_steps(deployment, "mine")[-1].endswith("`python -m scripts.capacity --stack mine`.")
+    assert next_steps(deployment, "mine")[-1].endswith("`gemma capacity mine`.")
 
 
 def test_compute_engine_has_a_quota_of_its_own_and_no_table_of_zones():
     said = next_steps(small(api="compute-engine"), "x")
     assert "PREEMPTIBLE-TPU-V6E-per-project-region --service=compute.googleapis.com" in said[-1]
-    assert not [one for one in said if "scripts.capacity" in one]
+    assert not [one for one in said if "gemma capacity" in one]

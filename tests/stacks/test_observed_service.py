@@ -150,6 +150,6 @@ def test_an_error_in_a_call_reaches_who_waits(monkeypatch):
 def test_an_up_names_the_roll_out_only_while_a_revision_waits_for_it():
     waits = {"latestReadyRevision": "s/revisions/s-2", "trafficStatuses": [{"revision": "s-1", "percent": 100.0}]}
     assert "Revision s-2 has no traffic yet" in next_step(waits, "x")
-    assert "python -m scripts.rollout --stack x" in next_step(waits, "x")
+    assert "gemma rollout x" in next_step(waits, "x")
     assert next_step({**waits, "latestReadyRevision": "s/revisions/s-1"}, "x") == ""
     assert next_step({}, "x") == ""

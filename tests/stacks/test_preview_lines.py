@@ -34,7 +34,7 @@ def lines(stack, date, *accepted):
 def test_notes_are_one_line_that_counts_them_and_names_the_command(stack, date, count):
     said = lines(stack, date)
     assert [line.split()[0] for line in said[1:3]] == ["Starts", "Costs"]
-    assert said[3:] == [f"Notes: {count}. To list them, run `python -m scripts.plan --stack {stack} --explain`."]
+    assert said[3:] == [f"Notes: {count}. To list them, run `gemma plan {stack} --explain`."]
 
 
 def test_a_note_that_few_stacks_have_is_shown():
@@ -45,7 +45,7 @@ def test_a_note_that_few_stacks_have_is_shown():
 def test_accepted_findings_are_one_line_and_the_cost_stays():
     said = lines("tpu-v6e4", "2026-09-20", "CST05", "FIT07")
     assert said[2].startswith("Costs $5.40/h")
-    assert said[-1] == "Accepted findings: FIT07. To see them, run `python -m scripts.plan --stack tpu-v6e4`."
+    assert said[-1] == "Accepted findings: FIT07. To see them, run `gemma plan tpu-v6e4`."
     assert not [line for line in said if line.startswith("FIT07")]
 
 

@@ -77,7 +77,7 @@ def test_what_exists_already_is_named_with_the_command_that_takes_it_over(monkey
     monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
     hint = propagation.exists_hint(message)
     assert (hint is not None) is named
-    assert not named or "`python -m scripts.recover --stack dev`" in hint
+    assert not named or "`gemma recover dev`" in hint
 
 
 def test_the_command_is_named_once_a_run(monkeypatch):
@@ -164,7 +164,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
     assert pauses[:3] == [5, 10, 15]
     assert max(pauses) == 20
     assert [said in text for text in spoken] == [True, True]
-    assert "python -m scripts.doctor --stack" in spoken[-1]
+    assert "gemma doctor stack" in spoken[-1]
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-1"])
@@ -206,7 +206,7 @@ def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, text
     is_off = text.startswith("Cloud Resource Manager")
     assert (spoken != [], now[0] > 0) == (is_off, is_off)
     assert now[0] <= 300 + 5
-    assert ("python -m scripts.doctor --stack" in str(caught.value)) is (kind is ProjectNotReadyError)
+    assert ("gemma doctor stack" in str(caught.value)) is (kind is ProjectNotReadyError)
 
 
 def test_a_preview_does_not_wait_for_an_api_that_was_just_enabled(monkeypatch):

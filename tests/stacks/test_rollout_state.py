@@ -27,7 +27,7 @@ RUNS = RolloutRecord(holder=HERE, revision="s-2", serving="s-1", share=10, renew
 KILLED = replace(RUNS, holder=replace(HERE, process=2**22 + 7), renewed_at=(NOW - timedelta(minutes=4)).isoformat())
 ELSEWHERE = replace(RUNS, holder=replace(HERE, host="elsewhere"))
 REFUSED = RefusedRevision(revision="s-2", at=(NOW - timedelta(hours=2)).isoformat(), reason="It was slow.")
-CONTINUE, BACK = "`python -m scripts.rollout --stack x`", "`python -m scripts.rollout --stack x --to s-1`"
+CONTINUE, BACK = "`gemma rollout x`", "`gemma rollout x --to s-1`"
 
 
 def service(shares, record=None, latest="s-2", ready=None):
@@ -79,7 +79,7 @@ SPLIT = {"s-1": 90, "s-2": 10}
         ),
         pytest.param(
             service({"s-1": 100}, replace(RUNS, outcome="rolled back", refused=REFUSED)), "refused",
-            ("Revision s-2 was refused 2 h ago: It was slow.", "`python -m scripts.rollout --stack x --again`"),
+            ("Revision s-2 was refused 2 h ago: It was slow.", "`gemma rollout x --again`"),
             id="refused",
         ),
         pytest.param(

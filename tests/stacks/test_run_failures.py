@@ -110,7 +110,7 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
-    assert "To read the quotas and request more, run `python -m scripts.doctor --stack l4-12b-qat`" in shown[1]
+    assert "To read the quotas and request more, run `gemma doctor l4-12b-qat`" in shown[1]
 
 
 def test_no_secret_of_the_containers_output_is_shown(project, report):

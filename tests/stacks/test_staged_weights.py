@@ -24,7 +24,7 @@ from stacks.planned import to_deployment
 from tests.stacks.failed_start import failed_start
 
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
-REMEDY = "Run `python -m scripts.stage_model --stack x`, then `pulumi up --stack x`."
+REMEDY = "Run `gemma stage_model x`, then `pulumi up --stack x`."
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucke
     check = replace(weights(existing=False), prefix=folder, manifest="0" * 64)
     found = asyncio.run(check.proof())
     assert f"have the hash {HASH}" in found.text
-    assert f"Run `python -m scripts.stage_model --stack x --remove {folder}`, then stage them again." in found.text
+    assert f"Run `gemma stage_model x --remove {folder}`, then stage them again." in found.text
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_when_the_smoke_checks_fail_the_last_line_is_the_teardown_and_the_price(
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     (tmp_path / "results" / "deploy").mkdir(parents=True)
-    after = "Stack x may run ($5.40 per hour). To delete it, run `python -m scripts.teardown --stack x`."
+    after = "Stack x may run ($5.40 per hour). To delete it, run `gemma teardown x`."
     (tmp_path / "results" / "deploy" / "teardown.txt").write_text(f"{after}\n")
 
     def run(code):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import statistics
@@ -423,7 +424,8 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30 --allow-invalid"
     words = ["--url", calm.url, *load.split()]
     calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
-    process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
+    given = [*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path)]
+    process = run_cli(*given)
     stored = tmp_path / "results.jsonl"
     until(lambda: stored.exists() and stored.read_bytes().endswith(b"\n"))
     os.killpg(process.pid, number)
@@ -433,7 +435,8 @@ def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tm
     assert "exception was never retrieved" not in errors
     assert len(read_results(tmp_path)) == 1
     assert "1 of 3 points are complete" in errors
-    assert "--resume" in errors.rsplit("Continue with: ", 1)[1]
+    printed = shlex.split(errors.rsplit("Continue with: ", 1)[1].splitlines()[0])
+    assert printed == ["python", "-m", "loadtest", *given, "--resume"]
     for name in ("report.html", "report.md", "summary.csv", "run.json"):
         assert (tmp_path / name).stat().st_size > 0
     assert read_run(tmp_path)["seed"] == 4

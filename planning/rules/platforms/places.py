@@ -216,7 +216,7 @@ def quota(subject: Subject) -> RuleResult | None:
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             advice=(
-                "To read it and print how to set `cloud_run.gpu_quota`, run `python -m scripts.doctor --stack NAME`. "
+                "To read it and print how to set `cloud_run.gpu_quota`, run `gemma doctor STACK`. "
                 "Revisions that still hold instances count too."
             ),
         )
@@ -733,7 +733,7 @@ def _unknown(prices: Sequence[Price]) -> str:
 def _update(prices: Sequence[Price]) -> str:
     """Return how to get current prices. A refresh replaces no price of the user's own, which precedes it."""
     if all(is_in_catalog(price.key) and not price.is_own for price in prices):
-        return "Run `python -m scripts.plan prices`."
+        return "Run `gemma plan prices`."
     if any(price.is_own for price in prices):
         return "Update your price file and its as_of (docs/costs.md)."
     return "Write the current prices to a price file (docs/costs.md)."

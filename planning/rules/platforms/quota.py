@@ -166,4 +166,4 @@ def _advice(uses: Sequence[_Use], instances: int) -> str:
     """Return the quota that the service and its updates need."""
     needs = [(use, use.needed(REVISIONS_AT_AN_UPDATE * instances)) for use in uses]
     enough = " and ".join(f"{need:g} {use.unit} (`{use.quota}`)" for use, need in needs if need > use.allowed)
-    return f"To raise the quota, request {enough}. To print the request, run `python -m scripts.doctor --stack NAME`."
+    return f"To raise the quota, request {enough}. To print the request, run `gemma doctor STACK`."

@@ -87,5 +87,5 @@ def arithmetic(subject: Subject) -> RuleResult | None:
             f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load."
         ),
         remedies=(sized(None),),
-        advice="Compare both with `python -m scripts.bench --preset grid` before you rely on them, or accept this finding.",
+        advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
     )

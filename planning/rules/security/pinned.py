@@ -105,7 +105,7 @@ def _floating(resolved: Resolved) -> Iterator[_Floating]:
             name=deployment.model,
             what="model",
             advice=(
-                "To find the commit of its main branch and the command that sets `model_revision`, run `python -m scripts.doctor`. Review the changes "
+                "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor STACK`. Review the changes "
                 "before you adopt a newer one."
             ),
             changes={"model_revision": known} if known else {},

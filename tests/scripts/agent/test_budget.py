@@ -65,7 +65,7 @@ def test_what_an_engine_began_to_create_counts_too():
 
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
     unreadable = StackState(stack="x", status="unreadable", detail="It is cut off.")
-    with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*scripts\.recover --stack x"):
+    with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*gemma recover x"):
         usd_per_hour_of(unreadable)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
     with pytest.raises(CommandRefusedError, match="the price list does not have its hardware"):

@@ -155,7 +155,7 @@ def test_nothing_is_deleted_without_the_typed_name_and_the_code_of_the_terminal(
         found = anyio.run(lambda person=person: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
         assert found.is_error, content
         assert commands.run == []
-    assert "python -m scripts.agent code --stack l4-qat" in found.content[0].text
+    assert "gemma agent code l4-qat" in found.content[0].text
 
 
 def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, codes):

@@ -24,7 +24,7 @@ IDLE = StackAlert(
     opened="2026-11-22T11:48:00.5Z",
     closed=None,
     meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
-    command="python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run",
+    command="gemma teardown tpu-v6e4-e4b-turbo --dry-run",
     runbook="docs/observability.md#http-errors",
     incident="projects/p/alerts/1",
 )
@@ -42,7 +42,7 @@ def test_what_rings_is_shown_whole_at_80_columns():
     text = printed(replace(FIRING, closed=(replace(IDLE, closed="2026-11-22T11:50:00Z"),), notes=("n " * 60,)))
     assert text.startswith("x: 1 of 8 alerts fire\n")
     assert "HTTP errors │ page     │ 2026-11-22 11:48:00 UTC │ 12 min" in text
-    assert "  first    python -m scripts.teardown --stack tpu-v6e4-e4b-turbo --dry-run\n" in text
+    assert "  first    gemma teardown tpu-v6e4-e4b-turbo --dry-run\n" in text
     assert text.count("  first ") == 1, "two series of one alert have one runbook"
     assert "\n\nHTTP errors: More than" in text
     assert "No longer firing" in text

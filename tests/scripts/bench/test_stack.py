@@ -1,4 +1,4 @@
-"""`python -m scripts.bench`: the load tester with a stack, its plan and its credentials."""
+"""`gemma bench`: the load tester with a stack, its plan and its credentials."""
 
 import json
 import re

@@ -577,7 +577,6 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
         (["H100"], 'ACCELERATOR is "H100". This project deploys v5e-1,'),
         (["--stack", "nope"], "Pulumi.nope.yaml not found"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
-        (["--yes"], "--yes requires --write"),
         (["--write", "tpu-v6e4", "v6e-1"], "--write cannot be combined with ACCELERATOR or --provisioning"),
         (["--write", "tpu-v6e4", "--stack", "l4-qat"], "Remove --stack"),
     ],

@@ -270,10 +270,10 @@ class World:
                 self.engine.logged_in = True
             case ["export", assignment]:
                 self.environment.setenv(*assignment.split("=", 1))
-            case ["python", "-m", "scripts.stage_model", "--stack", name]:
+            case ["gemma", "stage_model", name]:
                 assert name == stack
                 self.stage(stack)
-            case ["hf", "auth", "login"] | ["python", "-m", "scripts.save_token", *_]:
+            case ["hf", "auth", "login"] | ["gemma", "save_token", *_]:
                 self.internet.status["hub"] = (200, "")
             case _:
                 pytest.fail(f"not a command that can be run: {command}")
@@ -906,7 +906,7 @@ def refuse_to_end(*_arguments, **_options):
 
 def test_weights_are_missing_until_they_are_staged_whole(world):
     line = world.line("weights", "l4-qat")
-    assert (line["status"], line["fix"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    assert (line["status"], line["fix"]) == ("missing", "gemma stage_model l4-qat")
     world.stage("l4-qat", without="model.safetensors")
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     line = world.line("weights", "l4-qat")
@@ -932,7 +932,7 @@ def test_a_drafter_is_missing_until_its_copy_is_staged_with_the_hash_of_the_sett
     model, part = lines()
     assert (model["status"], part["status"]) == ("ok", "missing")
     assert part["detail"] == "drafter google/gemma-4-26B-A4B-it-assistant is not staged"
-    assert part["fix"] == "python -m scripts.stage_model --stack l4-qat"
+    assert part["fix"] == "gemma stage_model l4-qat"
     hashes = f"  gemma-serving:bucket: {{ parts: {{ google/gemma-4-26B-A4B-it-assistant: 'sha256:{'a' * 64}' }} }}\n"
     _, part = lines(hashes)
     assert (part["status"], part["detail"].endswith("cannot be read or lists no file")) == ("missing", True)
@@ -953,7 +953,7 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
 
     put("model.safetensors", {})
     line = world.line("weights", "l4-qat")
-    assert (line["status"], line["fix"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    assert (line["status"], line["fix"]) == ("missing", "gemma stage_model l4-qat")
     put("config.json", {})
     line = world.line("weights", "l4-qat")
     place = f"gs://theirs/{folder}".rstrip("/")
@@ -975,7 +975,7 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (401, "GatedRepo")
     line = world.line("hub", "tpu-v6e4")
     assert (line["status"], "gated" in line["detail"]) == ("missing", True)
-    assert line["fix"] == "python -m scripts.save_token hfToken --stack tpu-v6e4"
+    assert line["fix"] == "gemma save_token tpu-v6e4 hfToken"
     world.write("tpu-v6e4", ("config:\n", "config:\n  gemma-serving:hfToken: { secure: v1:abc }\n"))
     world.internet.status["hub"] = (403, "GatedRepo")
     assert "not accepted the terms" in world.line("hub", "tpu-v6e4")["detail"]
@@ -1036,7 +1036,7 @@ def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(
     world.write("tpu-v6e4", ("config:\n", f"config:\n  gemma-serving:hfTokenSecret: {version}\n"))
     line = world.line("hfTokenSecret", "tpu-v6e4")
     assert (line["status"], line["detail"]) == ("missing", f"{version} does not exist")
-    assert line["fix"] == "python -m scripts.save_token hfToken --stack tpu-v6e4 --secret their-token"
+    assert line["fix"] == "gemma save_token tpu-v6e4 hfToken --secret their-token"
     assert world.state("hub", "tpu-v6e4") == "unknown"
     path = f"/secretmanager/v1/projects/{PROJECT}/secrets"
     world.admin("POST", f"{path}?secretId=their-token", {"replication": {"automatic": {}}})

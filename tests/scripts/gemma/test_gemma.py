@@ -1,6 +1,7 @@
 """`gemma`: the stack as a word, defaults that are never guessed where something changes, suggestions, completion, the launcher."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine import runner
 from scripts.gemma import stacks
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import GemmaCall
-from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, entry_of
+from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
 from scripts.gemma.completion import candidates, script
 from scripts.gemma.stacks import ListedStack, default_stack, require_known
 
@@ -71,6 +72,7 @@ def test_the_overview_lists_every_command_with_what_it_does():
         (("capacity", "v6e-4"), ["v6e-4"]),
         (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
         (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
+        (("preview", "l4-qat", "--json"), ["run", "--create", "--stack", "l4-qat", "--json"]),
         (("teardown", "tpu-v6e1", "--yes"), ["--stack", "tpu-v6e1", "--yes"]),
         (("teardown", "--all"), ["--all"]),
         (("stage-model", "l4-qat"), ["--stack", "l4-qat"]),
@@ -155,8 +157,82 @@ def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
     assert main(["tear-down"]) == ExitCode.REFUSED
     assert (
         capsys.readouterr().err
-        == "gemma: tear-down is not a command. Did you mean teardown? Run `gemma` to list the commands.\n"
+        == "gemma: tear-down is not a command. Did you mean teardown? Run `gemma help` to list the commands.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        *(
+            (word, "To delete a stack, run `gemma teardown STACK`.")
+            for word in ("delete", "rm", "stop", "down", "destory")
+        ),
+        ("destroy tpu-v6e1", "To delete a stack, run `gemma teardown tpu-v6e1`."),
+        ("destroy --all", "To delete a stack, run `gemma teardown STACK`."),
+        *((word, "To list the stacks, run `gemma status`.") for word in ("ls", "ps", "list")),
+        *((word, "To show what a stack costs, run `gemma plan STACK --costs`.") for word in ("price", "cost", "costs")),
+        ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
+        *((word, "To deploy a stack, run `gemma up STACK`.") for word in ("serve", "run")),
+        ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
+        ("--stack x plan", "The command comes first: `gemma COMMAND STACK`."),
+        ("plan tpu-v6e1 tpu-v6e4", "Run `gemma plan tpu-v6e1` and `gemma plan tpu-v6e4`."),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_and_not_executed(words, sentence, capsys):
+    assert main(words.split()) == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert said.endswith(f"{sentence}\n")
+    assert said.count("\n") == 1
+
+
+DELETES = {"teardown", *(word for word, sentence in SYNONYMS.items() if "delete" in sentence)}
+SPENDS = {"up", "new", "stage_model", "rollout", "restart", "recover", "deploy", "serve", "run", "apply", "init"}
+
+
+def misspelled(word):
+    """Yield the word with each letter missing, doubled, and exchanged with its neighbour."""
+    for at in range(len(word)):
+        yield word[:at] + word[at + 1 :]
+        yield word[:at] + word[at] + word[at:]
+        yield word[:at] + word[at + 1 : at + 2] + word[at] + word[at + 2 :]
+
+
+@pytest.mark.parametrize(("typed", "others"), [(DELETES, SPENDS), (SPENDS, DELETES)], ids=["deletes", "spends"])
+def test_no_misspelling_leads_from_a_command_that_deletes_to_one_that_spends_or_back(typed, others):
+    wrong = {one for word in typed for one in misspelled(word)} - set(ENTRIES) - set(SYNONYMS)
+    assert len(wrong) > 50
+    assert {one for one in wrong if set(meant(one, [*ENTRIES, *SYNONYMS])) & others} == set()
+
+
+def test_the_help_of_a_command_is_asked_for_in_two_ways(capsys):
+    for words in (["help", "plan", "prices"], ["plan", "prices", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code in {0, None}
+        assert "usage: gemma plan prices [OPTIONS]" in capsys.readouterr().out
+    assert main(["help"]) == main(["--help"]) == ExitCode.DONE
+    assert capsys.readouterr().out == overview() * 2
+
+
+def test_the_version_is_that_of_the_project(capsys):
+    assert main(["--version"]) == ExitCode.DONE
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)[1]
+    assert capsys.readouterr().out == f"gemma-serving {version}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("logs l4-qat --tail 5", "--tail is not an option. Did you mean --lines?"),
+        ("new x --users 4", "--users is not an option. Did you mean --workload?"),
+        ("status l4-qat --tail", "--tail is not an option. See --help."),
+        ("plan --mdoel x", "--mdoel is not an option. Did you mean --model?"),
+    ],
+)
+def test_an_option_of_another_tool_is_answered(words, sentence, capsys):
+    assert main(words.split()) == ExitCode.REFUSED
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):

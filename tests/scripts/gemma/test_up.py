@@ -65,8 +65,10 @@ class Engine:
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
         monkeypatch.setattr(
-            "sys.stdin", type("Tty", (), {"isatty": lambda _: True, "readline": lambda _: self.typed})()
+            "sys.stdin",
+            type("Tty", (), {"isatty": lambda _: True, "fileno": lambda _: -1, "readline": lambda _: self.typed})(),
         )
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         self.typed = "yes\n"
 
     def _update(self, stack, *options, log, watch):
@@ -157,19 +159,29 @@ def test_nothing_to_do_asks_nothing(engine, capsys):
     assert engine.updates == []
 
 
-def test_settings_without_a_state_are_one_sentence_with_the_command(engine, capsys):
-    engine.known = []
+def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch, capsys):
+    engine.known, made = [], []
+    monkeypatch.setattr(up.runner, "query", made.append)
+    assert typed() == ExitCode.DONE
+    assert made == [["stack", "init", STACK, "--no-select"]]
+    assert f"up: created an empty state for stack {STACK}\n" in capsys.readouterr().err
+    assert len(engine.updates) == 1
+
+
+def test_a_missing_project_is_one_sentence_with_the_command(engine, monkeypatch, capsys):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     assert typed() == ExitCode.REFUSED
     said = capsys.readouterr()
-    assert said.err == f"up: Stack {STACK} has settings but no state. Run `pulumi stack init {STACK}`.\n"
-    assert said.out == ""
+    assert said.err.endswith(f"Run `pulumi config set gcp:project PROJECT_ID --stack {STACK}`.\n")
+    assert said.err.startswith(f"up: Pulumi.{STACK}.yaml: gcp:project and GOOGLE_CLOUD_PROJECT are not set.")
+    assert (said.out, engine.updates) == ("", [])
 
 
 @pytest.mark.parametrize(
     ("output", "ends"),
     [
         ("error: update failed\nerror: no capacity.\n", f"fix the cause and run `gemma up {STACK}` again."),
-        ("error: 409: already exists\n", f"Run `python -m scripts.recover --stack {STACK}`."),
+        ("error: 409: already exists\n", f"Run `gemma recover {STACK}`."),
     ],
 )
 def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, ends):
@@ -195,10 +207,23 @@ def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine,
     assert "removed the stale lock of root@" in capsys.readouterr().err
 
 
-def test_an_interrupt_names_how_to_go_on(engine, capsys):
+def test_an_interrupt_while_it_deploys_names_the_price_and_how_to_go_on(engine, capsys):
     engine.result = KeyboardInterrupt()
     assert typed("--yes") == ExitCode.INTERRUPTED
-    assert "Run `gemma up STACK` again to continue, or `gemma teardown STACK`" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(
+        "up: interrupted. What exists stays, also capacity and its request, and costs $1.35/h maximum. "
+        f"Run `gemma up {STACK}` again to continue, or `gemma teardown {STACK}` to delete it.\n"
+    )
+
+
+def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeypatch, capsys):
+    def interrupted(_self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(up.sys.stdin), "readline", interrupted)
+    assert typed() == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err.endswith("up: interrupted. No resource was changed.\n")
+    assert engine.updates == []
 
 
 def test_a_request_without_capacity_names_status_and_no_chat(engine):

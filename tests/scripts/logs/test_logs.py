@@ -186,7 +186,7 @@ class TestCauses:
     @pytest.mark.parametrize(
         ("log", "line", "finding", "words"),
         [
-            (RUN, NO_WEIGHTS, "", "python -m scripts.stage_model --stack l4-qat"),
+            (RUN, NO_WEIGHTS, "", "gemma stage_model l4-qat"),
             (RUN, "Memory limit of 32768 MiB exceeded with 33000 MiB used.", "FIT03", "cloudRun.memory"),
             (RUN, "STARTUP HTTP probe failed 30 times consecutively", "PRB01", "did not answer /health"),
             (RUN, MISMATCH, "", "Set gemma-serving:cloudRun.cudaCompatibility: false"),

@@ -91,17 +91,17 @@ def test_the_next_commands_lead_to_an_answer_of_the_model(new, tmp_path):
     assert commands == [
         "pulumi stack init chat",
         "pulumi config set gcp:project YOUR_PROJECT --stack chat",
-        "python -m scripts.doctor --stack chat",
-        "python -m scripts.save_token hfToken --stack chat   # only for a checkpoint that needs one",
-        "python -m scripts.stage_model --stack chat",
-        "pulumi up --stack chat",
-        "python -m scripts.connect chat --stack chat",
+        "gemma doctor chat",
+        "gemma save_token chat hfToken   # only for a checkpoint that needs one",
+        "gemma stage_model chat",
+        "gemma up chat",
+        "gemma chat chat",
     ]
     _, out, _ = new("slice", "--model", "E2B", "--accelerator", "v6e-1", "--json")
     following = json.loads(out)["next"]
-    assert "python -m scripts.capacity --stack slice" in following
+    assert "gemma capacity slice" in following
     staged = settings_of(tmp_path, "slice").weights == "bucket"
-    assert ("python -m scripts.stage_model --stack slice" in following) == staged
+    assert ("gemma stage_model slice" in following) == staged
 
 
 def test_a_project_of_the_environment_needs_no_command(new, monkeypatch):
@@ -195,7 +195,7 @@ def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new,
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
     assert err.startswith(f"new: {why}. ")
-    assert "modelRevision is not set. When the hub is reachable, run `python -m scripts.doctor`" in err
+    assert "modelRevision is not set. When the hub is reachable, run `gemma doctor`" in err
     assert settings_of(tmp_path).model_revision is None
     assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
     assert "set modelRevision: ee0ef6023621cff504d758262d4e04895a5af4a2" in out.replace("Set model", "set model")

@@ -105,7 +105,7 @@ def test_a_failed_up_names_the_teardown_and_the_price_last(world, capsys):
     after = (world.folder / "out" / "teardown.txt").read_text().strip()
     assert last.endswith(after)
     assert "$5.40 per hour" in after
-    assert after.endswith(f"To delete it, run `python -m scripts.teardown --stack {STACK}`.")
+    assert after.endswith(f"To delete it, run `gemma teardown {STACK}`.")
 
 
 def test_the_preview_for_an_approval_names_price_losses_warnings_and_changes(world, capsys):

@@ -297,10 +297,7 @@ def rolled_out(change):
 
 def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
     text = rolled_out(("memory: 20Gi", "memory: 24Gi\n    rollout: {}"))
-    assert (
-        "The old revision keeps serving. The new one receives traffic when `python -m scripts.rollout --stack l4-qat` routes it."
-        in text
-    )
+    assert "The old revision keeps serving. The new one receives traffic when `gemma rollout l4-qat` routes it." in text
     assert "The old revision serves until the new one is ready" not in text
 
 

@@ -194,7 +194,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     monkeypatch.setattr(runner, "run", refuse)
     with pytest.raises(ScriptError, match=re.escape(said)) as caught:
         _previewed("l4-qat", create=False, hide=False)
-    assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
+    assert ("gemma doctor l4-qat" in str(caught.value)) == named
 
 
 def test_the_plans_of_both_commits_are_in_the_json(monkeypatch, tmp_path, capsys):

@@ -142,7 +142,7 @@ def test_a_whole_state_is_refreshed_only(world):
 
 
 def test_a_lost_state_comes_back_after_one_question(world):
-    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `pulumi stack init {STACK}`.")
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
     recovery = world.recover()
     assert recovery.state_was == "missing"
     assert world.state.urns == world.whole.urns
@@ -152,7 +152,7 @@ def test_a_lost_state_comes_back_after_one_question(world):
 
 def test_a_stack_without_settings_is_no_lost_state(world, tmp_path):
     (tmp_path / f"Pulumi.{STACK}.yaml").unlink()
-    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `pulumi stack init {STACK}`.")
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `gemma up {STACK}` to deploy it.")
     with pytest.raises(CommandRefusedError, match="does not exist"):
         world.recover()
 
@@ -194,9 +194,7 @@ def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
         raise wrong_passphrase(stack)
 
     monkeypatch.setattr(run, "declared", refuse)
-    with pytest.raises(
-        StateUnreadableError, match=r"If the passphrase or key is lost, run `python -m scripts.teardown --stack"
-    ):
+    with pytest.raises(StateUnreadableError, match=r"If the passphrase or key is lost, run `gemma teardown l4-qat"):
         world.recover()
     assert world.calls == []
 
@@ -269,7 +267,7 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes"]) == code
     said = capsys.readouterr().out
     assert ("does not have the labels of this stack. It was not modified." in said) is bool(code)
-    again = f"Resolve the problems above, then run `python -m scripts.recover --stack {STACK}` again."
+    again = f"Resolve the problems above, then run `gemma recover {STACK}` again."
     assert said.strip().endswith(again if code else f"Run `pulumi up --stack {STACK}`.")
 
 

@@ -281,7 +281,7 @@ class TestMachine:
     def test_a_machine_that_is_gone_is_refused(self, command):
         tpu(command)
         code, _, said = command.run("--yes")
-        assert (code, "pulumi up --refresh --stack x" in said) == (ExitCode.REFUSED, True)
+        assert (code, "gemma up x --refresh" in said) == (ExitCode.REFUSED, True)
 
     def test_capacity_that_is_not_there_yet_is_refused(self, command):
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
@@ -290,7 +290,7 @@ class TestMachine:
 
     def test_a_stack_that_is_not_deployed_is_refused(self, command):
         code, _, said = command.run("--yes")
-        assert (code, said) == (ExitCode.REFUSED, "restart: Stack x is not deployed. Run `pulumi up --stack x`.\n")
+        assert (code, said) == (ExitCode.REFUSED, "restart: Stack x is not deployed. Run `gemma up x`.\n")
 
     def test_a_stack_that_another_update_holds_is_refused(self, world, command):
         node(world)
@@ -387,7 +387,7 @@ class TestService:
         code, report, said = command.run("--yes", "--json")
         assert (code, report["outcome"]) == (ExitCode.DONE, "waits for rollout"), said
         assert report["traffic"] == {serving: 100}
-        assert "scripts.rollout --stack x" in report["reason"]
+        assert "gemma rollout x" in report["reason"]
         after = read_service(world)
         assert after["latestReadyRevision"] != before["latestReadyRevision"]
         assert declared_targets(after, "f" * 40) == targets_of(after), "so the next preview declares Google's traffic"

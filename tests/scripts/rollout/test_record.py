@@ -142,7 +142,7 @@ def test_a_revision_that_keeps_requests_is_named_with_the_command_also_in_json(m
         assert (report["outcome"], report["traffic"], report["schema_version"]) == ("not rolled back", traffic, 2)
         assert still in report["reason"]
         assert "5.0 times slower" in report["reason"]
-        assert "`python -m scripts.rollout --stack x --to s-1`" in report["reason"]
+        assert "`gemma rollout x --to s-1`" in report["reason"]
         assert time_.s >= LIMIT_S
         assert (google.shares, refreshed) == ({"s-1": 90, "s-2": 10}, [])
         google.down = ()
@@ -163,12 +163,10 @@ def test_a_way_back_that_is_ended_by_hand_leaves_the_reason_and_the_refusal():
     assert (record.outcome, record.refused.revision, google.shares) == ("interrupted", "s-2", {"s-1": 90, "s-2": 10})
     assert "5.0 times slower" in record.reason
     sentence = next_step(google.get("run", f"v2/{SERVICE}"), "x", time_.now())
-    assert "To continue anyway, run `python -m scripts.rollout --stack x --again`" in sentence
+    assert "To continue anyway, run `gemma rollout x --again`" in sentence
     report = rollout(google)[0].to_latest()
     assert report.outcome == "refused"
-    assert (
-        "10 % of the traffic goes to s-2; `python -m scripts.rollout --stack x --to s-1` rolls back." in report.reason
-    )
+    assert "10 % of the traffic goes to s-2; `gemma rollout x --to s-1` rolls back." in report.reason
 
 
 def test_a_refusal_of_google_is_not_tried_for_minutes():
@@ -317,7 +315,7 @@ def test_to_is_tried_for_minutes_too_and_ends_with_a_report():
     google.down = ("PATCH",)
     report = made.to_revision("s-1")
     assert (report.outcome, report.traffic) == ("not rolled back", {"s-1": 90, "s-2": 10})
-    assert "Run `python -m scripts.rollout --stack x --to s-1` again." in report.reason
+    assert "Run `gemma rollout x --to s-1` again." in report.reason
 
 
 def test_a_refused_revision_is_not_offered_again_without_its_reason():
@@ -329,7 +327,7 @@ def test_a_refused_revision_is_not_offered_again_without_its_reason():
     assert (report.outcome, report.exit_code, report.traffic) == ("refused", ExitCode.REFUSED, {"s-1": 100})
     assert "Revision s-2 was refused 2 h ago: Revision s-2 failed its check at 10 % of the traffic." in report.reason
     assert "5.0 times slower" in report.reason
-    assert "To roll it out anyway, run `python -m scripts.rollout --stack x --again`." in report.reason
+    assert "To roll it out anyway, run `gemma rollout x --again`." in report.reason
     assert len(google.seen) == steps
     assert rollout(google, time_=time_)[0].to_latest(again=True).outcome == "rolled out"
     assert google.record.refused is None

@@ -220,7 +220,7 @@ def test_a_revision_that_was_not_reached_is_not_one_that_failed(smoke, lost_from
     assert (report.gates[-1].share, report.gates[-1].checked) == (share, False)
     assert "could not be checked" in report.reason
     assert "no identity token" in report.reason
-    assert "run `python -m scripts.rollout --stack x` to continue" in report.reason
+    assert "run `gemma rollout x` to continue" in report.reason
     assert refreshed == [{"s-1": 100}]
     assert rollout(google)[0].to_latest().outcome == "rolled out"
 
@@ -245,7 +245,7 @@ def test_an_operation_that_cannot_be_asked_for_ends_with_a_report():
     report = rollout(google)[0].to_latest()
     assert (report.outcome, report.exit_code, report.traffic) == ("interrupted", ExitCode.FAILED, {"s-1": 100})
     assert "Cannot read the result of the change of s (Forbidden). Run the same" in report.reason
-    assert "`python -m scripts.rollout --stack x --to s-1` rolls back." in report.reason
+    assert "`gemma rollout x --to s-1` rolls back." in report.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])

@@ -226,7 +226,7 @@ def test_smoke_waits_in_vain_only_for_a_machine_that_gave_up_this_document(world
     said = ServerFailure("x")()
     assert (said is not None) is failed
     if failed:
-        assert said.startswith("the server failed permanently: ValueError: no memory. Run `python")
+        assert said.startswith("the server failed permanently: ValueError: no memory. Run `gemma logs x")
 
 
 def test_smoke_goes_on_waiting_where_google_cannot_be_asked(monkeypatch):

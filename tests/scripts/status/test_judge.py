@@ -30,40 +30,40 @@ def service(google, phase=None):
 @pytest.mark.parametrize(
     ("status", "kept", "locks", "command"),
     [
-        (DEPLOYED, EMPTY, (), "python -m scripts.connect --stack x"),
-        (service("READY"), EMPTY, (), "python -m scripts.connect --stack x"),
-        (DEPLOYED, EMPTY, (ALIVE,), "python -m scripts.status --stack x --watch"),
-        (DEPLOYED, EMPTY, (DEAD,), "python -m scripts.recover --stack x"),
-        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "python -m scripts.recover --stack x"),
+        (DEPLOYED, EMPTY, (), "gemma connect x"),
+        (service("READY"), EMPTY, (), "gemma connect x"),
+        (DEPLOYED, EMPTY, (ALIVE,), "gemma status x --watch"),
+        (DEPLOYED, EMPTY, (DEAD,), "gemma recover x"),
+        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma recover x"),
         (
             StackStatus(stack="x", deployed=False),
             replace(EMPTY, status="missing"),
             (),
-            "pulumi stack init x && pulumi up --stack x",
+            "gemma up x",
         ),
-        (StackStatus(stack="x", deployed=False), EMPTY, (), "pulumi up --stack x"),
+        (StackStatus(stack="x", deployed=False), EMPTY, (), "gemma up x"),
         (
             replace(DEPLOYED, cloud=replace(READY, state="SUSPENDED")),
             EMPTY,
             (),
-            "pulumi up --refresh --stack x",
+            "gemma up x --refresh",
         ),
-        (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "python -m scripts.logs --stack x"),
-        (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "python -m scripts.logs --stack x"),
-        (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "python -m scripts.recover --stack x"),
+        (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "gemma logs x"),
+        (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "gemma logs x"),
+        (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "gemma recover x"),
         (
             replace(DEPLOYED, deployed=False, cloud=replace(READY, state="WAITING_FOR_RESOURCES")),
             EMPTY,
             (),
-            "pulumi up --stack x",
+            "gemma up x",
         ),
         (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "pulumi preview --stack x"),
-        (replace(DEPLOYED, cloud=None), EMPTY, (), "python -m scripts.doctor --stack x"),
+        (replace(DEPLOYED, cloud=None), EMPTY, (), "gemma doctor x"),
         (
             replace(DEPLOYED, cloud=replace(READY, phase="compiling")),
             EMPTY,
             (),
-            "python -m scripts.logs --stack x --follow",
+            "gemma logs x --follow",
         ),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_end_of_the_run_is_warned_of_when_little_is_left(left, age_s, warned
     cloud = replace(READY, deadline=(NOW + left).isoformat(), age_s=age_s)
     warning = end_warning(replace(DEPLOYED, cloud=cloud), NOW.timestamp())
     assert bool(warning) is warned
-    assert warned is ("pulumi up --refresh --stack x" in warning)
+    assert warned is ("gemma up x --refresh" in warning)
 
 
 def test_a_machine_without_an_end_is_not_warned_of():
@@ -123,10 +123,10 @@ def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     assert waits_of(kept, (), READY, NOW) == [
         "The capacity became active after the last `pulumi up`. The next one continues with it."
     ]
-    assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
+    assert next_command(DEPLOYED, kept, ()) == "gemma up x"
     taken = state(queued(state="ACTIVE"))
     assert waits_of(taken, (), READY, NOW) == []
-    assert next_command(DEPLOYED, taken, ()) == "python -m scripts.connect --stack x"
+    assert next_command(DEPLOYED, taken, ()) == "gemma connect x"
 
 
 def test_a_renewal_that_is_not_finished_is_for_the_next_up():
@@ -135,7 +135,7 @@ def test_a_renewal_that_is_not_finished_is_for_the_next_up():
     assert waits_of(kept, (), READY, NOW) == [
         "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `pulumi up` continues it."
     ]
-    assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
+    assert next_command(DEPLOYED, kept, ()) == "gemma up x"
 
 
 def test_locks_and_creations_that_never_ended_are_waits():
@@ -165,16 +165,16 @@ def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_re
     plan = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0, "traffic": traffic}
     waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
     kept = state(stack_resource(rollout=plan))
-    assert next_command(waits, kept, ()) == f"python -m scripts.{command} --stack x"
+    assert next_command(waits, kept, ()) == f"gemma {command} x"
 
 
 @pytest.mark.parametrize(
     ("phase", "waits", "command"),
     [
-        ("under way", False, "python -m scripts.status --stack x --watch"),
-        ("interrupted", True, "python -m scripts.rollout --stack x"),
-        ("refused", False, "pulumi up --stack x"),
-        ("none", False, "python -m scripts.connect --stack x"),
+        ("under way", False, "gemma status x --watch"),
+        ("interrupted", True, "gemma rollout x"),
+        ("refused", False, "gemma up x"),
+        ("none", False, "gemma connect x"),
     ],
 )
 def test_the_next_command_follows_the_record_of_the_roll_out(phase, waits, command):

@@ -40,7 +40,7 @@ QUEUE = StackAlert(
     opened="2026-11-01T11:50:00Z",
     closed=None,
     meaning="Requests wait.",
-    command="python -m scripts.status --stack tpu-v6e4",
+    command="gemma status tpu-v6e4",
     runbook="docs/observability.md#pressure",
     incident="projects/p/alerts/1",
 )
@@ -69,7 +69,7 @@ READY = StackStatus(
         measured_at="2026-11-01T12:00:00+00:00",
     ),
     alerts=AlertReport(stack="tpu-v6e4", project="p", policies=8, firing=(QUEUE,)),
-    next_command="python -m scripts.connect --stack tpu-v6e4",
+    next_command="gemma connect tpu-v6e4",
 )
 WAITING = StackStatus(
     stack="tpu-v6e4-turbo",
@@ -77,7 +77,7 @@ WAITING = StackStatus(
     target="tpu",
     cloud=CloudFacts(state="WAITING_FOR_RESOURCES", place="southamerica-west1-a", usd=0.0, usd_per_hour=0.0),
     waits=("southamerica-west1-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min).",),
-    next_command="python -m scripts.status --stack tpu-v6e4-turbo --watch",
+    next_command="gemma status tpu-v6e4-turbo --watch",
 )
 BROKEN = replace(
     READY,
@@ -86,9 +86,9 @@ BROKEN = replace(
     alerts=no_policies("tpu-v6e1", "p"),
     drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
-    next_command="python -m scripts.logs --stack tpu-v6e1",
+    next_command="gemma logs tpu-v6e1",
 )
-ABSENT = StackStatus(stack="rtx6000-31b", deployed=False, next_command="pulumi up --stack rtx6000-31b")
+ABSENT = StackStatus(stack="rtx6000-31b", deployed=False, next_command="gemma up rtx6000-31b")
 AT_S = 1793534400.0
 """2026-11-01 12:00 UTC."""
 REPORT = StatusReport(at_s=AT_S, simulated=True, stacks=(READY, WAITING, BROKEN, ABSENT))
@@ -146,7 +146,7 @@ class TestWatch:
         reports = iter([REPORT, replace(REPORT, at_s=AT_S + 5), later])
         with pytest.raises(StopIteration):
             watch_lines(lambda: next(reports), StatusOptions(), pause=lambda _: None)
-        lines = capsys.readouterr().out.partition("scripts.logs --stack tpu-v6e1\n")[2].splitlines()
+        lines = capsys.readouterr().out.partition("gemma logs tpu-v6e1\n")[2].splitlines()
         assert [line.partition(" ")[2] for line in lines] == [
             "tpu-v6e4-turbo: state WAITING_FOR_RESOURCES -> ACTIVE",
             "tpu-v6e4-turbo: place southamerica-west1-a -> us-east5-b",
@@ -278,7 +278,7 @@ class TestTheCommand:
         (found,) = json.loads(capsys.readouterr().out)["stacks"]
         assert (found["health"], found["unanswered"]) == ("ready", [])
         assert found["rate"]["planned_low_tok_per_s"] == 60
-        assert found["next_command"] == "python -m scripts.connect --stack x"
+        assert found["next_command"] == "gemma connect x"
 
     @pytest.mark.parametrize("source", ["_query_google", "server_facts", "rate_facts", "settings_drift"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
@@ -303,7 +303,7 @@ class TestTheCommand:
         planted.setattr(collect, "read_alerts", lambda _api, **asked: next(answers) if asked["declared"] == 1 else None)
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         out = capsys.readouterr().out
-        assert "  alerts   unknown: run python -m scripts.alerts --stack x\n" in out
+        assert "  alerts   unknown: run gemma alerts x\n" in out
         assert "  unknown  alerts: Away.\n" in out
         assert run_command(COMMAND, ["--stack", "x"]) == 0
         assert "  alerts   none of 8 fires\n" in capsys.readouterr().out
@@ -379,7 +379,7 @@ class TestTheCommand:
         planted.setattr(collect.states, "read", lambda _: broken)
         (found,) = collect.collect(StatusRequest(stack="x")).stacks
         assert [(item.source, item.why) for item in found.unanswered] == [("state", "It was cut off.")]
-        assert found.next_command == "python -m scripts.recover --stack x"
+        assert found.next_command == "gemma recover x"
 
     def test_without_an_engine_the_file_of_the_backend_is_enough(self, planted):
         known = replace(state(stack_resource(auth="none"), service()), status="no engine", detail="There is no engine.")

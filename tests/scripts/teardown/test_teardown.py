@@ -231,7 +231,7 @@ def test_a_network_in_use_by_another_stack_is_refused_before_any_deletion_and_a_
     with subtests.test("refused, with the command for the other stack"):
         code, _, said = desk.run("--yes")
         assert (code, world.resources()) == (ExitCode.REFUSED, before)
-        assert "`python -m scripts.teardown --stack machine` first. Nothing was changed." in said
+        assert "`gemma teardown machine` first. Nothing was changed." in said
     with subtests.test("a dry run warns"):
         code, receipt, _ = desk.run("--dry-run")
         assert (code, "resources of machine" in " ".join(receipt["warnings"])) == (ExitCode.FAILED, True)

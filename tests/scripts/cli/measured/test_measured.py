@@ -104,8 +104,8 @@ def measured(run):
 def test_without_a_file_one_sentence_says_what_to_run(project, run):
     code, out, err = run(plan_main, "--stack", STACK, "--measured")
     assert (code, out) == (2, "")
-    assert "python -m scripts.smoke --stack l4-qat" in err
-    assert "python -m scripts.bench --stack l4-qat" in err
+    assert "gemma smoke l4-qat" in err
+    assert "gemma bench l4-qat" in err
     assert "Traceback" not in err
 
 

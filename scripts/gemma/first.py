@@ -1,0 +1,77 @@
+"""What `gemma` without words prints: the user's stacks with their price and time left, the next command, and the commands of a first day.
+
+The state is read as `status` reads it, without a call to Google and for ten seconds at most. What cannot be read is said, never guessed.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from contracts.errors import ScriptError
+from contracts.parallel import each_within
+from engine import runner
+from planning.units import duration
+from scripts.gemma.catalog import ENTRIES, rows
+from scripts.gemma.stacks import ListedStack, listed
+
+FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
+"""The commands in the README's table, in its order."""
+_LIMIT_S: Final = 5.0
+"""Time for the list of stacks, and again for their states."""
+_READERS: Final = 4
+_WHAT: Final = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
+
+
+def first_lines() -> Sequence[str]:
+    """Return the lines: what this is, the state, the next command and eight commands."""
+    state, following = _state()
+    commands = rows([ENTRIES[name] for name in FIRST_DAY])
+    return [_WHAT, "", *state, *following, "", *commands, "", "`gemma help` lists all commands."]
+
+
+def _state() -> tuple[Sequence[str], Sequence[str]]:
+    """Return the lines about what is deployed, and the line with the next command."""
+    ((stacks, error),) = each_within([partial(listed, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
+    if stacks is None:
+        return [f"What is deployed, and what it costs, is unknown. {error}"], ()
+    deployed = [stack for stack in stacks if stack.resources != 0]
+    if not deployed:
+        return ["Nothing is deployed, nothing costs."], [f"Next: {_to_start()}"]
+    lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
+    width = max(len(stack.name) for stack in deployed) + 2
+    shown = [
+        f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
+        for stack, (line, error) in zip(deployed, lines, strict=True)
+    ]
+    return ["Deployed:", *shown], ["Next: gemma status"]
+
+
+def _line(stack: ListedStack) -> str:
+    """Return the price and the time left of a stack, as of its last `up`. Raises ScriptError if its state cannot be read."""
+    from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
+
+    state = read(stack.name)
+    outputs = state.outputs
+    if state.status != "read":
+        raise ScriptError(state.detail)
+    if state.is_gateway:
+        return "a gateway"
+    if outputs is None:
+        return "price unknown: its last `up` was not complete"
+    price = f"${outputs.plan.cost.usd_per_hour:.2f}/h"
+    if outputs.target == "cloud-run":
+        return f"{price} for each instance that runs"
+    if outputs.state != "ACTIVE":
+        return f"{price} from the moment its capacity arrives; it was {outputs.state}"
+    if not outputs.deadline:
+        return f"{price}, without an end"
+    left_s = datetime.fromisoformat(outputs.deadline).timestamp() - time.time()
+    return f"{price}, {duration(left_s)} left" if left_s > 0 else "its run has ended, so the machine costs nothing"
+
+
+def _to_start() -> str:
+    """Return the command that costs nothing and shows the most."""
+    known = runner.stacks_in(runner.project_folder())
+    return f"gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else known[0]}" if known else "gemma new NAME --model E2B"

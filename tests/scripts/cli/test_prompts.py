@@ -1,0 +1,93 @@
+"""A question before a change: what counts as yes, what is asked again, and what was typed too early."""
+
+import os
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from scripts.cli.options import option_fields
+from tests.engine.terminal import Terminal
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = (
+    "import sys, time\n"
+    "from contracts.errors import CommandRefusedError\n"
+    "from scripts.cli.prompts import confirm\n"
+    "print('working', flush=True)\n"
+    "time.sleep(float(sys.argv[1]))\n"
+    "try: confirm('Go?', without_terminal='no terminal', declined='declined')\n"
+    "except CommandRefusedError as error: sys.exit(f'{error}')\n"
+    "print('went')\n"
+)
+
+
+@pytest.fixture
+def asked():
+    """Start a program that asks after some seconds, in a terminal."""
+    opened = []
+
+    def start(after_s):
+        command = [sys.executable, "-c", PROGRAM, str(after_s)]
+        opened.append(Terminal(command, columns=80, lines=24, folder=ROOT, environment=os.environ))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def questions(terminal):
+    return terminal.text.count("Go? Type yes:")
+
+
+@pytest.mark.parametrize("answer", ["yes", "y", "Y", " YES "])
+def test_yes_and_y_are_yes_in_any_case(asked, answer):
+    terminal = asked(0)
+    terminal.until(questions, "the question")
+    assert terminal.type(f"{answer}\n") == 0
+    assert "went" in terminal.text
+
+
+@pytest.mark.parametrize("answer", ["no\n", "N\n", "\x04"])
+def test_no_ends_it_at_once(asked, answer):
+    terminal = asked(0)
+    terminal.until(questions, "the question")
+    assert terminal.type(answer) == 1
+    assert (questions(terminal), "declined" in terminal.text, "went" in terminal.text) == (1, True, False)
+
+
+@pytest.mark.parametrize(("second", "code"), [("y\n", 0), ("what\n", 1)])
+def test_another_answer_is_asked_for_once_more(asked, second, code):
+    terminal = asked(0)
+    terminal.until(questions, "the question")
+    os.write(terminal._master, b"yse\n")
+    terminal.until(lambda it: questions(it) == 2, "the second question")
+    assert terminal.type(second) == code
+    assert (questions(terminal), "went" in terminal.text) == (2, code == 0)
+
+
+def test_what_was_typed_before_the_question_is_no_answer(asked):
+    terminal = asked(1.5)
+    terminal.until(lambda it: "working" in it.text, "the start")
+    os.write(terminal._master, b"yes\nyes\n")
+    terminal.until(questions, "the question")
+    time.sleep(0.3)
+    assert terminal.process.poll() is None
+    assert terminal.type("no\n") == 1
+    assert "went" not in terminal.text
+
+
+def test_every_command_that_asks_takes_yes():
+    asking = {
+        path.parent.name
+        for path in (ROOT / "scripts").rglob("*.py")
+        if "confirm(" in path.read_text() and path.parent.name not in {"cli", "gemma"}
+    }
+    assert {"recover", "restart", "stage_model", "teardown"} <= asking
+    for name in sorted(asking | {"rollout"}):
+        command = import_module(f"scripts.{name}.__main__").COMMAND
+        assert "--yes" in {one.flag for one in option_fields(command.options).values()}, name
+    assert "--yes" in {one.flag for one in option_fields(import_module("scripts.gemma.up").COMMAND.options).values()}
