@@ -166,6 +166,8 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
     a, b = DeployedBackend(address="10.66.0.2", state="ACTIVE"), DeployedBackend(address="10.97.0.2", state="ACTIVE")
     both = {"tpu-a": a, "tpu-b": b}
     pair = {"tpu-a": server(), "tpu-b": server()}
+    many = {**server()["gemma-serving:vllm"], "maxNumSeqs": 512}
+    full = {stack: {**server(), "gemma-serving:vllm": many} for stack in pair}
     other_model = {**server(), "gemma-serving:model": "google/gemma-4-E4B-it"}
     cases = [
         ("GTW01", "tpu-b google/gemma-4-E4B-it", {**pair, "tpu-b": other_model}, both, {}),
@@ -189,6 +191,7 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
         ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
         ("GTW04", "tpu-a is the only backend", {"tpu-a": server()}, {"tpu-a": a}, {}),
+        ("GTW07", "run 1,024 requests at once", full, both, {"maxInstances": 1}),
         (
             "GTW05",
             "tpu-a ends at 18:00 UTC",
