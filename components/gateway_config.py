@@ -240,6 +240,13 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
                 "unhealthy_threshold": 2,
                 "healthy_threshold": 1,
                 "http_health_check": {"path": "/health"},
+                "event_logger": [
+                    _typed(
+                        "envoy.health_check.event_sinks.file",
+                        "health_check.event_sinks.file.v3.HealthCheckEventFileSink",
+                        event_log_path="/dev/stdout",
+                    )
+                ],
             }
         ],
     }

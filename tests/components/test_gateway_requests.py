@@ -208,6 +208,7 @@ def test_requests_go_to_the_servers_and_fail_only_without_one(front, envoy_front
     )
     log = envoy_front.log.read_text()
     assert "hidden" not in log
+    assert {"eject_unhealthy_event", "add_healthy_event"} <= set(re.findall(r'"(\w+_event)"', log))
     assert "/ready" not in log
     assert requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 503
     backends["tpu-a"].dead = False
