@@ -10,7 +10,7 @@ from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
 from scripts.status.cloud import MISSING, serving
-from scripts.status.report import CloudFacts, StackStatus
+from scripts.status.report import HEALTHY, CloudFacts, StackStatus
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
@@ -157,5 +157,6 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "pulumi up {stack}"
     yield bool(status.drift), "pulumi preview {stack}"
     yield cloud is None, "{run}.doctor {stack}"
+    yield status.server is not None and status.server.health != HEALTHY, "{run}.logs {stack}"
     yield status.target == "tpu" and phase != READY, "{run}.logs {stack} --follow"
     yield True, "{run}.connect {stack}"
