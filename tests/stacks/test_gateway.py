@@ -13,6 +13,7 @@ from stacks.gateway_plan import gateway_lines, plan_gateway
 from stacks.planned import BlockedError
 from stacks.program import run
 from stacks.project.other_stacks import OtherStackError
+from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = {
@@ -104,6 +105,12 @@ def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_on
     assert container["resources"]["cpuIdle"] is False
     assert container["image"].endswith("@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4")
     assert "10.66.0.2" in container["args"][1]
+    listener, *others = json.loads(container["args"][1])["static_resources"]["listeners"]
+    address = listener["address"]["socket_address"]
+    page = {cause: tuple(cells) for cause, *cells in security_page.rows("What listens where")}
+    assert page["gateway"] == (f"{address['address']}:{address['port_value']}", "none")
+    assert (others, recorder.all("Firewall")) == ([], [])
+    assert GATEWAY_RANGE in page["`tpu.gateway`"][1]
     (grant,) = recorder.all("ServiceIamMember")
     assert (grant.inputs["member"], grant.inputs["role"]) == ("group:team@example.com", "roles/run.invoker")
     others = [each.inputs["role"] for each in recorder.declared if "member" in each.inputs and each is not grant]
