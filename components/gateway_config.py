@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contracts.gateway import LONGEST_REQUEST_S, backend_path
+from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, LONGEST_REQUEST_S, OUTSIDE_HEAP_MIB, backend_path
 
 GATEWAY_PORT: Final = 8080
 """Port of Envoy on Cloud Run."""
@@ -17,8 +17,13 @@ BACKEND_PATHS: Final = "(health|metrics)"
 """Paths of one server that callers reach with GET, below `/-/NAME/`."""
 UPSTREAM_IDLE_S: Final = 3
 """Time after which Envoy closes an idle connection. vLLM closes one after 5 s, and a request in that moment would fail (llm-d#1564)."""
+REQUEST_BODY_S: Final = 60
+"""Time for a whole request to arrive. It ends before the answer starts, so it cuts no answer."""
+REQUEST_HEADERS_S: Final = 10
 _RETRIES: Final = 2
 """Two other servers. Not more, because a request that crashes its server crashes those of its retries too."""
+CALLERS_IDENTITY: Final = r".*[ ,]eyJ[\w-]*\.eyJ[\w-]*\..*"
+"""Value of `Authorization` with a caller's identity token, with or without the signature that Cloud Run removes. An API key has another form."""
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
 _Block = Mapping[str, Any]
@@ -35,43 +40,62 @@ class GatewayServer:
     port: int
 
 
-def gateway_config(servers: Sequence[GatewayServer]) -> str:
+def gateway_config(servers: Sequence[GatewayServer], stack: str) -> str:
     """Return the text of Envoy's configuration: JSON, one value per line, so that a preview shows which line changes.
 
-    There is at least one server. A server gets requests while its `/health` answers.
+    There is at least one server. A server gets requests while its `/health` answers. `stack` is the gateway's, for the operator's command in errors.
     """
-    resources = {"listeners": [_listener(servers)], "clusters": list(_clusters(servers))}
-    return json.dumps({"static_resources": resources}, indent=1)
+    resources = {"listeners": [_listener(servers, stack)], "clusters": list(_clusters(servers))}
+    return json.dumps({"overload_manager": _overload_manager(), "static_resources": resources}, indent=1)
 
 
-def _routes(servers: Sequence[GatewayServer]) -> list[_Block]:
-    return [
-        *(_backend_route(server) for server in servers),
-        {
-            "match": {"safe_regex": {"regex": SERVER_PATHS}},
-            # Cloud Run has checked the caller's token.
-            "request_headers_to_remove": ["x-serverless-authorization"],
-            "route": {
-                "cluster": "model",
-                # Envoy's default of 15 s would cut every long answer.
-                "timeout": "0s",
-                "retry_policy": _retries(),
-            },
-        },
-        {
-            "match": {"prefix": "/"},
-            "direct_response": {
-                "status": 404,
-                "body": {"inline_string": '{"error": {"message": "The gateway does not serve this path."}}'},
-            },
-        },
-    ]
+def _overload_manager() -> _Block:
+    """Return the answer to a full instance: 503 at 90 % of the heap. Above its memory, Cloud Run would end it with all its requests."""
+    heap, connections = "fixed_heap", "global_downstream_max_connections"
+    trigger = {"name": f"envoy.resource_monitors.{heap}", "threshold": {"value": 0.9}}
+    return {
+        "refresh_interval": "0.25s",
+        "resource_monitors": [
+            _typed(
+                f"envoy.resource_monitors.{heap}",
+                f"resource_monitors.{heap}.v3.FixedHeapConfig",
+                max_heap_size_bytes=(GATEWAY_MIB - OUTSIDE_HEAP_MIB) * 1024**2,
+            ),
+            _typed(
+                f"envoy.resource_monitors.{connections}",
+                "resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+                # Cloud Run keeps idle connections too.
+                max_active_downstream_connections=4 * CONCURRENCY,
+            ),
+        ],
+        "actions": [
+            {"name": f"envoy.overload_actions.{action}", "triggers": [trigger]}
+            for action in ("shrink_heap", "stop_accepting_requests")
+        ],
+    }
+
+
+def _routes(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
+    model: _Block = {
+        "match": _regex(SERVER_PATHS),
+        # Envoy's default of 15 s would cut every long answer.
+        "route": {"cluster": "model", "timeout": "0s", "retry_policy": _retries()},
+    }
+    for route in (*map(_backend_route, servers), model):
+        headers = [
+            *route["match"].get("headers", ()),
+            {"name": "authorization", "string_match": _regex(CALLERS_IDENTITY)},
+        ]
+        match = {**route["match"], "headers": headers}
+        yield {**route, "match": match, "request_headers_to_remove": ["authorization"]}
+        yield route  # the header, if any, has the servers' API key
+    yield {"match": {"prefix": "/"}, "direct_response": {"status": 404}}
 
 
 def _backend_route(server: GatewayServer) -> _Block:
     return {
         "match": {
-            "safe_regex": {"regex": f"{backend_path(server.name)}/{BACKEND_PATHS}"},
+            **_regex(f"{backend_path(server.name)}/{BACKEND_PATHS}"),
             "headers": [{"name": ":method", "string_match": {"exact": "GET"}}],
         },
         "route": {
@@ -109,19 +133,80 @@ def _ready_filter() -> _Block:
     )
 
 
-def _listener(servers: Sequence[GatewayServer]) -> _Block:
+def _listener(servers: Sequence[GatewayServer], stack: str) -> _Block:
     name, router = "front", _typed("envoy.filters.http.router", "filters.http.router.v3.Router")
+    host = {
+        "name": name,
+        "domains": ["*"],
+        "routes": list(_routes(servers)),
+        "request_headers_to_remove": ["x-serverless-authorization"],
+    }
     manager = _typed(
         "envoy.filters.network.http_connection_manager",
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=name,
-        codec_type="AUTO",
+        codec_type="HTTP1",  # Cloud Run's front end sends no HTTP/2 to this port
         stream_idle_timeout=f"{LONGEST_REQUEST_S}s",
-        request_timeout="0s",
-        route_config={"name": name, "virtual_hosts": [{"name": name, "domains": ["*"], "routes": _routes(servers)}]},
+        request_timeout=f"{REQUEST_BODY_S}s",
+        request_headers_timeout=f"{REQUEST_HEADERS_S}s",
+        common_http_protocol_options={"headers_with_underscores_action": "REJECT_REQUEST"},
+        use_remote_address=True,
+        normalize_path=True,
+        merge_slashes=True,
+        path_with_escaped_slashes_action="REJECT_REQUEST",
+        route_config={"name": name, "virtual_hosts": [host]},
         http_filters=[_ready_filter(), router],
+        access_log=[_failed_requests()],
+        local_reply_config=_errors(stack),
     )
-    return {"name": name, "filter_chains": [{"filters": [manager]}], "address": _socket("0.0.0.0", GATEWAY_PORT)}
+    return {
+        "name": name,
+        "filter_chains": [{"filters": [manager]}],
+        "address": _socket("0.0.0.0", GATEWAY_PORT),
+        "per_connection_buffer_limit_bytes": BUFFER_KIB * 1024,
+    }
+
+
+def _at_least(status: int, op: str = "GE") -> _Block:
+    value = {"default_value": status, "runtime_key": f"gateway.{op.lower()}_{status}"}
+    return {"status_code_filter": {"comparison": {"op": op, "value": value}}}
+
+
+def _failed_requests() -> _Block:
+    """Return the log of requests that failed for other reasons than the caller, one line each."""
+    words = (
+        "failed: %REQ(:METHOD)% %REQ_WITHOUT_QUERY(:PATH)% status %RESPONSE_CODE% %RESPONSE_FLAGS% (%RESPONSE_CODE_DETAILS%)",
+        "backend %UPSTREAM_HOST_NAME% %UPSTREAM_HOST%",
+        "%UPSTREAM_REQUEST_ATTEMPT_COUNT% tries in %DURATION% ms\n",
+    )
+    query = _typed("envoy.formatter.req_without_query", "formatter.req_without_query.v3.ReqWithoutQuery")
+    log = _typed(
+        "envoy.access_loggers.stdout",
+        "access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"text_format_source": {"inline_string": ", ".join(words)}, "formatters": [query]},
+    )
+    # A stream that a server cut has status 200.
+    cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE", "SI"]}}
+    failed = {"or_filter": {"filters": [_at_least(500), cut]}}
+    return {**log, "filter": {"and_filter": {"filters": [failed, {"not_health_check_filter": {}}]}}}
+
+
+def _errors(stack: str) -> _Block:
+    """Return the errors of Envoy itself, as JSON of the shape that OpenAI's clients expect."""
+    messages = {
+        404: "The gateway does not serve this path.",
+        408: f"The request was not complete after {REQUEST_BODY_S} s.",
+        503: "No server behind the gateway answered (%RESPONSE_CODE_DETAILS%). "
+        f"Send the request again later; the gateway's operator runs `gemma status {stack}`.",
+    }
+    mappers = [
+        {"filter": _at_least(status, "EQ"), "body_format_override": _error(text)} for status, text in messages.items()
+    ]
+    return {"mappers": mappers, "body_format": _error("The gateway refused the request (%RESPONSE_CODE_DETAILS%).")}
+
+
+def _error(message: str) -> _Block:
+    return {"json_format": {"error": {"message": message, "type": "gateway_error", "code": "%RESPONSE_CODE%"}}}
 
 
 def _clusters(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
@@ -132,7 +217,7 @@ def _clusters(servers: Sequence[GatewayServer]) -> Iterator[_Block]:
 
 def _model(servers: Sequence[GatewayServer]) -> _Block:
     """Return the cluster of all servers."""
-    # Above the 1000 requests that an instance accepts.
+    # Above the requests that an instance accepts.
     limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), 20000)
     return {
         **_cluster("model", servers),
@@ -155,6 +240,13 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
                 "unhealthy_threshold": 2,
                 "healthy_threshold": 1,
                 "http_health_check": {"path": "/health"},
+                "event_logger": [
+                    _typed(
+                        "envoy.health_check.event_sinks.file",
+                        "health_check.event_sinks.file.v3.HealthCheckEventFileSink",
+                        event_log_path="/dev/stdout",
+                    )
+                ],
             }
         ],
     }
@@ -163,7 +255,17 @@ def _model(servers: Sequence[GatewayServer]) -> _Block:
 def _cluster(name: str, servers: Sequence[GatewayServer]) -> _Block:
     endpoints = [{"endpoint": {"address": _socket(one.address, one.port), "hostname": one.name}} for one in servers]
     assignment = {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
-    return {"name": name, "type": "STATIC", "connect_timeout": "2s", "load_assignment": assignment}
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "2s",
+        "per_connection_buffer_limit_bytes": BUFFER_KIB * 1024,
+        "load_assignment": assignment,
+    }
+
+
+def _regex(pattern: str) -> _Block:
+    return {"safe_regex": {"regex": pattern}}
 
 
 def _socket(address: str, port: int) -> _Block:

@@ -7,14 +7,10 @@ import pulumi
 
 from components import gcp
 from components.gateway_config import GATEWAY_PORT, READY_PATH
-from contracts.gateway import ENVOY_COMMAND, GATEWAY_MIB, GATEWAY_VCPU, LONGEST_REQUEST_S
+from contracts.gateway import CONCURRENCY, ENVOY_COMMAND, GATEWAY_MIB, GATEWAY_START_S, GATEWAY_VCPU, LONGEST_REQUEST_S
 from contracts.labels import Ownership
 
-_CONCURRENCY = 1000
-"""Concurrent requests of an instance: Cloud Run's maximum."""
 _PROBE_PERIOD_S = 10
-_PROBES = 18
-"""Failed probes before Cloud Run stops an instance. An address in the network may take a minute or more (Cloud Run, Direct VPC egress)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +83,7 @@ def _template(args: GatewayServiceArgs) -> gcp.cloudrunv2.ServiceTemplateArgs:
         service_account=args.service_account,
         timeout=f"{LONGEST_REQUEST_S}s",
         execution_environment="EXECUTION_ENVIRONMENT_GEN2",
-        max_instance_request_concurrency=_CONCURRENCY,
+        max_instance_request_concurrency=CONCURRENCY,
         scaling=gcp.cloudrunv2.ServiceTemplateScalingArgs(
             min_instance_count=args.min_instances, max_instance_count=args.max_instances
         ),
@@ -119,7 +115,7 @@ def _container(args: GatewayServiceArgs) -> gcp.cloudrunv2.ServiceTemplateContai
         startup_probe=gcp.cloudrunv2.ServiceTemplateContainerStartupProbeArgs(
             period_seconds=_PROBE_PERIOD_S,
             timeout_seconds=_PROBE_PERIOD_S,
-            failure_threshold=_PROBES,
+            failure_threshold=GATEWAY_START_S // _PROBE_PERIOD_S,
             http_get=gcp.cloudrunv2.ServiceTemplateContainerStartupProbeHttpGetArgs(path=READY_PATH, port=GATEWAY_PORT),
         ),
     )

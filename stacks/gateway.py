@@ -178,7 +178,8 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
                     GatewayServer(name=one.stack, address=one.address, port=PORT)
                     for one in gateway.backends
                     if one.address
-                ]
+                ],
+                names.stack,
             ),
             network=foundation.network.network,
             subnetwork=foundation.network.gateway_subnetwork,

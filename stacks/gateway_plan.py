@@ -61,6 +61,7 @@ def plan_gateway(
         stack=stack,
         region=gateway.region,
         min_instances=gateway.min_instances,
+        max_instances=gateway.max_instances,
         regions=gateway.regions,
         internet_egress=gateway.internet_egress,
         backends=[

@@ -6,12 +6,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from contracts.gateway import LONGEST_REQUEST_S
+from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
 from planning.cost.gateway import gateway_parts
 from planning.cost.subject import Subject
 from planning.data.prices import PriceBook, region_of
 from planning.question.types import Finding, Severity
-from planning.units import DAY_S, HOUR_S, duration
+from planning.units import DAY_S, HOUR_S, ceil_div, duration
 
 _DAY_H: Final = DAY_S / HOUR_S
 
@@ -72,6 +72,7 @@ class GatewayQuestion:
     """Region of its service."""
     min_instances: int
     """Instances that always run."""
+    max_instances: int
     regions: Sequence[str]
     """Regions with a subnetwork."""
     internet_egress: bool
@@ -225,6 +226,17 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
+def _full(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+    known = [backend.subject.resolved for backend in question.backends if backend.subject is not None]
+    taken = sum(each.max_num_seqs * each.dp for each in known)
+    accepted = question.max_instances * CONCURRENCY
+    if taken > accepted:
+        yield (
+            f"The servers run {taken:,} requests at once, but {question.max_instances} instances of the gateway have memory for {accepted:,}.",
+            f"Set gemma-serving:gateway.maxInstances: {ceil_div(taken, CONCURRENCY)}.",
+        )
+
+
 def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float:
     """Return the price per hour of the gateway's instances that always run and of these servers."""
     each = sum(part.usd_per_hour for part in gateway_parts(question.region, question.prices))
@@ -281,6 +293,13 @@ GATEWAY_RULES: Final = (
         what="requests longer than Cloud Run allows, or servers that end together",
         source="Cloud Run, request timeout: 60 minutes at most",
         check=_cut,
+    ),
+    GatewayRule(
+        id="GTW07",
+        severity="warn",
+        what="servers that run more requests than the gateway has memory for",
+        source="Cloud Run, maximum concurrent requests per instance: 1000; memory per request, measured with Envoy 1.39.1",
+        check=_full,
     ),
     GatewayRule(
         id="GTW06",

@@ -15,6 +15,7 @@ from scripts.cli.access import API_KEY_VARIABLE
 from scripts.cli.reach import not_reached
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, unknown
+from scripts.smoke.target import SmokeTarget
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
@@ -51,7 +52,7 @@ async def ready(context: CheckContext) -> Outcome:
         elapsed_s = time.monotonic() - start_s
         left_s = budget_s - elapsed_s
         if left_s <= 0:
-            return unknown(unreached, wanted=wanted) if unreached else _late(elapsed_s, budget_s, last)
+            return unknown(unreached, wanted=wanted) if unreached else _late(context.target, elapsed_s, last)
         answer = await _probed(context, min(PROBE_LIMIT_S, max(left_s, 0.1)))
         if isinstance(answer, ServerAnswer) and answer.status == HTTPStatus.OK:
             return await _is_ready(context, answer, time.monotonic() - start_s)
@@ -98,11 +99,13 @@ def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError
     )
 
 
-def _late(elapsed_s: float, budget_s: float, last: str) -> Outcome:
+def _late(target: SmokeTarget, elapsed_s: float, last: str) -> Outcome:
+    budget_s = target.thresholds.startup_budget_s
+    status = f"Run `python -m scripts.status --stack {target.stack}`" if target.stack else "Check the server log"
     return failed(
         f"not ready after {elapsed_s:.0f} s",
         wanted=f"<= {budget_s:.0f} s",
-        detail=f"last /health response: {last}. Check the server log or raise smoke.startupBudget.",
+        detail=f"last /health response: {last.rstrip('.')}. {status}, or raise smoke.startupBudget.",
         values={"ready_s": None, "budget_s": budget_s},
     )
 

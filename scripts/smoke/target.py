@@ -1,10 +1,11 @@
 """The server to check and its thresholds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from contracts.features import ServedFeatures
+from contracts.gateway import GATEWAY_START_S
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from planning.solve.residuals import SmokeFigures
 
@@ -40,6 +41,13 @@ class SmokeTarget:
     """Returns why the server will not become ready, to stop waiting early. None if no such source exists."""
 
 
+def _thresholds(outputs: StackOutputs) -> SmokeThresholds:
+    """Return the thresholds. A gateway does not start its servers, so it is ready within the time that an instance of its own needs."""
+    if outputs.target != "gateway":
+        return outputs.smoke
+    return replace(outputs.smoke, startup_budget_s=min(outputs.smoke.startup_budget_s, GATEWAY_START_S))
+
+
 def stack_target(
     stack: str,
     outputs: StackOutputs,
@@ -55,7 +63,7 @@ def stack_target(
     return SmokeTarget(
         stack=stack,
         model=outputs.served_model,
-        thresholds=outputs.smoke,
+        thresholds=_thresholds(outputs),
         memory=outputs.plan.memory,
         cache_options=options,
         replicas=outputs.engines,

@@ -1,7 +1,9 @@
 """Show the state, health, load, cost, drift and next command of stacks.
 
-Reads Google Cloud, the servers, the state and local files concurrently. If a source does not respond, the output names it and its error, shows the
-rest, and the exit code is 1. Changes nothing, and opens a tunnel only with --tunnel.
+Reads Google Cloud, the servers, the state and local files concurrently. If a source does not respond, the output names it and its error and shows the
+rest. Changes nothing, and opens a tunnel only with --tunnel.
+
+Exit code 1: a source does not respond, or no server behind a gateway does.
 """
 
 import json
@@ -49,7 +51,8 @@ def _status(options: StatusOptions) -> ExitCode:
         _watch(request, options)
     report = collect(request)
     _show(report, options)
-    return ExitCode.DONE if report.complete else ExitCode.FAILED
+    is_down = any(status.is_down for status in report.stacks)
+    return ExitCode.FAILED if is_down or not report.complete else ExitCode.DONE
 
 
 def _show(report: "StatusReport", options: StatusOptions) -> None:

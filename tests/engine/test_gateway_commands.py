@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.engine.conftest import open_workspace
-from tests.engine.test_gateway import GATEWAY, GATEWAY_SETTINGS, SERVER_SETTINGS, SERVERS, has_envoy
+from tests.engine.test_gateway import ASK, GATEWAY, GATEWAY_SETTINGS, SERVER_SETTINGS, SERVERS, has_envoy
 from tests.engine.test_safe_changes_tpu import CLIENT
 
 LOAD = """
@@ -188,6 +188,35 @@ def test_a_change_of_each_server_and_the_end_of_a_run_fail_no_request(workspace,
         client.terminate()
         client.wait(60)
         errors.close()
+
+
+def test_a_gateway_whose_servers_have_all_ended_says_so_everywhere(workspace, started, subtests):
+    workspace.advance(24 * 3600)
+    url = workspace.pulumi("stack", "output", "endpoint", "--stack", GATEWAY).out.strip()
+    end = time.monotonic() + 120
+    while (
+        rows_of(status := workspace.script("status", "--stack", GATEWAY, "--json", expect=None))[GATEWAY]["health"]
+        == "ready"
+    ):
+        assert time.monotonic() < end
+    with subtests.test("status"):
+        assert status.code == 1
+        rows = rows_of(status)
+        assert rows[GATEWAY]["waits"] == ["No server behind the gateway answers, so its callers get HTTP 503."]
+        assert rows[GATEWAY]["next_command"] == rows["tpu-a"]["next_command"] == "pulumi up --refresh --stack tpu-a"
+    with subtests.test("a caller"):
+        ((code, body),) = json.loads(workspace.run(sys.executable, "-c", ASK, url, "/v1/models").out)
+        assert (code, body["error"]["type"]) == (503, "gateway_error")
+        assert "`gemma status gateway`" in body["error"]["message"]
+    with subtests.test("smoke"):
+        smoke = workspace.script("smoke", "--stack", GATEWAY, expect=1)
+        said = " ".join(smoke.out.split())
+        assert "not ready after 180 s" in said
+        assert "Run `python -m scripts.status --stack gateway`" in said
+    with subtests.test("logs"):
+        lines = workspace.script("logs", "--stack", GATEWAY, "--since", "30d").out
+        assert re.search(r"failed: GET /v1/models status 503 U[\w,]+ \(", lines)
+        assert {"add_healthy_event", "eject_unhealthy_event"} <= set(re.findall(r"\w+_event", lines))
 
 
 def test_a_teardown_of_the_gateway_is_refused_first_and_ends_once_google_frees_its_subnetwork(workspace, started):

@@ -13,6 +13,7 @@ from stacks.gateway_plan import gateway_lines, plan_gateway
 from stacks.planned import BlockedError
 from stacks.program import run
 from stacks.project.other_stacks import OtherStackError
+from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = {
@@ -104,6 +105,12 @@ def test_a_gateway_with_a_server_runs_envoy_in_its_own_subnet_for_its_callers_on
     assert container["resources"]["cpuIdle"] is False
     assert container["image"].endswith("@sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4")
     assert "10.66.0.2" in container["args"][1]
+    listener, *others = json.loads(container["args"][1])["static_resources"]["listeners"]
+    address = listener["address"]["socket_address"]
+    page = {cause: tuple(cells) for cause, *cells in security_page.rows("What listens where")}
+    assert page["gateway"] == (f"{address['address']}:{address['port_value']}", "none")
+    assert (others, recorder.all("Firewall")) == ([], [])
+    assert GATEWAY_RANGE in page["`tpu.gateway`"][1]
     (grant,) = recorder.all("ServiceIamMember")
     assert (grant.inputs["member"], grant.inputs["role"]) == ("group:team@example.com", "roles/run.invoker")
     others = [each.inputs["role"] for each in recorder.declared if "member" in each.inputs and each is not grant]
@@ -166,6 +173,8 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
     a, b = DeployedBackend(address="10.66.0.2", state="ACTIVE"), DeployedBackend(address="10.97.0.2", state="ACTIVE")
     both = {"tpu-a": a, "tpu-b": b}
     pair = {"tpu-a": server(), "tpu-b": server()}
+    many = {**server()["gemma-serving:vllm"], "maxNumSeqs": 512}
+    full = {stack: {**server(), "gemma-serving:vllm": many} for stack in pair}
     other_model = {**server(), "gemma-serving:model": "google/gemma-4-E4B-it"}
     cases = [
         ("GTW01", "tpu-b google/gemma-4-E4B-it", {**pair, "tpu-b": other_model}, both, {}),
@@ -189,6 +198,7 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
         ("GTW03", "Run `pulumi up --stack tpu-b`", pair, {"tpu-a": a, "tpu-b": DeployedBackend()}, {}),
         ("GTW03", "network and the account", pair, {"tpu-a": DeployedBackend(), "tpu-b": DeployedBackend()}, {}),
         ("GTW04", "tpu-a is the only backend", {"tpu-a": server()}, {"tpu-a": a}, {}),
+        ("GTW07", "run 1,024 requests at once", full, both, {"maxInstances": 1}),
         (
             "GTW05",
             "tpu-a ends at 18:00 UTC",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from components.private_network import GATEWAY_RANGE
 from contracts.labels import ALWAYS
 from stacks.program import run
 from tests.security_page import PAGE, rows
@@ -92,8 +93,8 @@ OTHERS = (
 
 
 @pytest.fixture
-def granted(declare, monkeypatch):
-    """Return the grants of a stack with changed settings."""
+def declared(declare, monkeypatch):
+    """Return what a stack declares with changed settings."""
     known = {}
     monkeypatch.setattr("stacks.cloud_run.observed_service", lambda _: None)  # a roll-out reads the service at Google
 
@@ -114,10 +115,16 @@ def granted(declare, monkeypatch):
             monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
             monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
             recorder, _ = declare(run)
-            known[key] = {grant for each in recorder.declared if (grant := as_row(each)) is not None}
+            known[key] = recorder.declared
         return known[key]
 
     return of
+
+
+@pytest.fixture
+def granted(declared):
+    """Return the grants of a stack with changed settings."""
+    return lambda *given: {grant for each in declared(*given) if (grant := as_row(each)) is not None}
 
 
 def as_row(declared):
@@ -162,6 +169,48 @@ def test_the_page_names_each_role_that_a_stack_grants_and_no_other(granted, subt
     for stack, settings in [*((stack, {}) for stack in STACKS), *OTHERS]:
         with subtests.test(f"{stack} {settings}"):
             assert granted(stack, settings) - known == set()
+
+
+LISTENS = {
+    "TPU": ("tpu-v6e1", {}),
+    "`tpu.gateway`": ("tpu-v6e1", {"tpu.gateway": "gateway", "tpu.zones": ["us-east5-a"]}),
+    "`tpu.existingNetwork`": ("tpu-v6e1", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}),
+    "Cloud Run": ("l4-qat", {}),
+}
+"""Rows of what listens where, and settings of each. tests/stacks/test_gateway.py has the gateway's."""
+
+
+def listens(declared):
+    """Return the address of the server and the connections that rules allow, as the page has them."""
+    ports = {
+        f"port {port} from {source}"
+        for each in declared
+        if each.type == "gcp:compute/firewall:Firewall" and each.inputs["direction"] == "INGRESS"
+        for allow in each.inputs["allows"]
+        for port in allow["ports"]
+        for source in each.inputs["sourceRanges"]
+    }
+    hosts = {
+        f"{host}:{port}"
+        for each in declared
+        for host, port in re.findall(r"--host=([\d.]+).*?--port=(\d+)", json.dumps(each.inputs))
+    }
+    (address,) = hosts
+    return address, ", ".join(sorted(ports)) or "none"
+
+
+def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(declared, monkeypatch, subtests):
+    shared = {"network": f"projects/{PROJECT}/global/networks/n", "subnetwork": "n", "regions": ["us-east5"]}
+    outputs = {"gateway": {"gatewayNetwork": {**shared, "gatewayRange": GATEWAY_RANGE, "internetEgress": True}}}
+    monkeypatch.setattr("stacks.project.other_stacks.deployed_outputs", outputs.get)
+    page = {cause: tuple(cells) for cause, *cells in rows("What listens where")}
+    assert set(page) == {*LISTENS, "gateway"}
+    for cause, (stack, settings) in LISTENS.items():
+        with subtests.test(cause):
+            assert page[cause] == listens(declared(stack, settings))
+    for stack in STACKS:
+        with subtests.test(stack):
+            assert listens(declared(stack, {})) in page.values()
 
 
 def test_settings_that_the_page_names_exist():

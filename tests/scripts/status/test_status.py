@@ -361,6 +361,22 @@ class TestTheCommand:
             )
             (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
             assert front.drift == ["Backend tpu-a has no address, but the gateway sends its requests to 10.0.0.2."]
+        with subtests.test("no server answers the gateway's callers"):
+            planted.setattr(collect.states, "read", of)
+            planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 503"))
+            facts = {"x": CloudFacts(state="READY"), "tpu-a": CloudFacts(state="ACTIVE")}
+            planted.setattr(collect, "_query_google", lambda _, stack: facts.get(stack, CloudFacts(state="SUSPENDED")))
+            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
+            assert front.next_command == "pulumi up --stack x", "a machine runs at another address"
+            facts["tpu-a"] = CloudFacts(state="SUSPENDED")
+            front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
+            assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
+            assert front.next_command == first.next_command == "pulumi up --refresh --stack tpu-a"
+            assert run_command(COMMAND, ["--stack", "x"]) == 1
+        with subtests.test("a caller who may not call"):
+            planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 403"))
+            (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
+            assert (front.is_down, front.waits) == (False, ())
         with subtests.test("a network without a service"):
             planted.setattr(collect.states, "read", network_only)
             (front, *_) = collect.collect(StatusRequest(stack="x")).stacks
