@@ -101,7 +101,7 @@ def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError
 
 def _late(target: SmokeTarget, elapsed_s: float, last: str) -> Outcome:
     budget_s = target.thresholds.startup_budget_s
-    status = f"Run `python -m scripts.status --stack {target.stack}`" if target.stack else "Check the server log"
+    status = f"Run `gemma status {target.stack}`" if target.stack else "Check the server log"
     return failed(
         f"not ready after {elapsed_s:.0f} s",
         wanted=f"<= {budget_s:.0f} s",

@@ -25,6 +25,7 @@ config:
   gemma-serving:model: google/gemma-4-E2B-it
   gemma-serving:image: vllm-tpu
   gemma-serving:alerts: {{ enabled: false }}
+  gemma-serving:smoke: {{ startupBudget: 20s }}
   gemma-serving:vllm: {{ maxModelLen: 8192 }}
   gemma-serving:tpu:
     acceleratorType: v6e-1
