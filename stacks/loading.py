@@ -16,7 +16,7 @@ from contracts.dropped_words import SETTINGS, answer
 from contracts.labels import PRODUCT
 from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
-from stacks.settings import NOT_IN_FILE, GatewayStack, Settings
+from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
 
 T = TypeVar("T")
@@ -288,21 +288,26 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Reject keys of a misspelled namespace, because the engine ignores them silently. Raises SettingsError."""
-    spaces = {key: key.partition(":")[0] for key in config if ":" in key}
-    wrong = [key for key, space in spaces.items() if space != PRODUCT and _resembles(space)]
+    """Reject keys of unknown namespaces, which nothing reads, and keys without one, which only the engine reads. Raises SettingsError."""
+    allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
+    wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
-        raise SettingsError(
-            "\n".join(
-                f"{origin}: {key} is not a setting of this project. Did you mean {PRODUCT}:{key.partition(':')[2]}?"
-                for key in wrong
-            )
+        sentences = (
+            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}" for key in wrong
         )
+        raise SettingsError("\n".join(sentences))
 
 
-def _resembles(space: str) -> bool:
-    spelled = space.lower().replace("_", "-")
-    return bool(difflib.get_close_matches(spelled, [PRODUCT], n=1, cutoff=_SURE))
+def _meant(key: str) -> str:
+    """Return the next step for a key of an unknown namespace."""
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
+    space, _, name = key.rpartition(":")
+    keys = difflib.get_close_matches(name, known_keys(PRODUCT), n=1, cutoff=_SURE)
+    if keys:
+        return f"Did you mean {PRODUCT}:{keys[0]}?"
+    spaces = difflib.get_close_matches(space.lower().replace("_", "-"), NAMESPACES, n=1)
+    return f"Did you mean {spaces[0]}:{name}?" if spaces else "Remove it."
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:

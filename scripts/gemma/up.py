@@ -29,6 +29,7 @@ from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
+from scripts.cli.settings import NO_PROJECT, stack_settings
 from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
@@ -68,10 +69,11 @@ def _up(options: UpOptions) -> ExitCode:
 
 
 def _require_stack(stack: str) -> None:
-    """Raise CommandRefusedError if the stack has no settings, or if the backend does not know it."""
+    """Raise CommandRefusedError if the stack has no settings or invalid ones, or if the backend does not know it."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
+    stack_settings(stack, project=NO_PROJECT)
     if stack not in runner.listed_stacks():
         raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
 

@@ -3,9 +3,11 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,16 @@ from planning import PlanningError, plan
 from planning.data.images import IMAGES, built_images
 from planning.question.vllm_args import OPTIONS
 from stacks.cloud_run import startup_probe
-from stacks.loading import SettingsError, from_file, from_pulumi, from_values
+from stacks.loading import (
+    SettingsError,
+    from_file,
+    from_pulumi,
+    from_values,
+    gateway_from_file,
+    gateway_from_pulumi,
+)
 from stacks.planned import to_deployment
-from stacks.settings import Settings
+from stacks.settings import NAMESPACES, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -241,24 +250,54 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("space", ["gemma-servng", "gemma_serving", "Gemma-Serving", "gemmaserving"])
-def test_a_misspelt_namespace_is_refused(tmp_path, space):
-    config = {"gemma-serving:target": "tpu", f"{space}:maxUsd": "3"}
-    sentence = f"{space}:maxUsd is not a setting of this project. Did you mean gemma-serving:maxUsd?"
-    with pytest.raises(SettingsError, match=f"^Pulumi.x.yaml: {sentence.replace('?', '[?]')}$"):
-        from_pulumi(config, frozenset(), stack="x")
+SPACES = "gemma-serving, docker, gcp, gcp-tpu or pulumi"
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd[?]"),
+        ("Gemma_Serving:else", "Did you mean gemma-serving:else[?]"),
+        ("gemma:maxAge", "Did you mean gemma-serving:maxAge[?]"),
+        ("gemma:maxAeg", "Did you mean gemma-serving:maxAge[?]"),
+        ("my-serving:maxUsd", "Did you mean gemma-serving:maxUsd[?]"),
+        ("gpc:zone", "Did you mean gcp:zone[?]"),
+        ("aws:region", "Remove it[.]"),
+    ],
+)
+def test_a_namespace_that_nothing_reads_is_refused(tmp_path, key, step):
+    config = {"gemma-serving:target": "tpu", key: "3"}
+    sentence = f"^Pulumi[.]x[.]yaml: {key} is not a setting: expected the namespace {SPACES}[.] {step}$"
+    for read in (partial(from_pulumi, secret_keys=frozenset()), gateway_from_pulumi):
+        with pytest.raises(SettingsError, match=sentence):
+            read(config, stack="x")
     path = tmp_path / "Pulumi.x.yaml"
-    path.write_text(f"config:\n  {space}:maxUsd: 3\n")
-    with pytest.raises(SettingsError, match="Did you mean gemma-serving:maxUsd"):
+    path.write_text(f"config:\n  {key}: 3\n")
+    for read in (from_file, gateway_from_file):
+        with pytest.raises(SettingsError, match=sentence):
+            read(path, project="my-project")
+
+
+def test_a_key_without_a_namespace_is_refused(tmp_path):
+    """The engine reads it as the project's, even instead of the key with the namespace (Pulumi 3.256)."""
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text("config:\n  gemma-serving:maxUsd: 3\n  maxUsd: 4\n")
+    with pytest.raises(SettingsError, match=r": maxUsd is not a setting: .* Did you mean gemma-serving:maxUsd\?$"):
         from_file(path, project="my-project")
 
 
-@pytest.mark.parametrize("space", ["gcp", "gemma", "my-serving", "pulumi", "gcp-tpu"])
-def test_namespaces_of_others_are_theirs(tmp_path, space):
+@pytest.mark.parametrize("space", NAMESPACES[1:])
+def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text.replace("config:\n", f"config:\n  {space}:zone: us-east5-a\n", 1))
     assert from_file(path, project="my-project").target == "tpu"
+
+
+def test_the_namespaces_are_those_of_the_providers():
+    plugins = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["plugins"]["providers"]
+    packages = re.findall(r"^pulumi-(\w+)$", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+    assert sorted(NAMESPACES) == sorted({"gemma-serving", "pulumi", *packages, *(one["name"] for one in plugins)})
 
 
 def test_a_mistake_is_one_sentence_with_the_key(subtests):
