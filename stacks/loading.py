@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -29,6 +29,8 @@ _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
+_DEEPEST: Final = 40
+"""Most blocks, lists and values inside each other; 6 in this project's files."""
 _NUMBER: Final = "expected a number"
 _TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
@@ -62,13 +64,47 @@ class SettingsError(ValueError):
 _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
+class _RefusedYamlError(yaml.MarkedYAMLError):
+    """Valid for the parser, but not for a settings file. The problem is two sentences: what is wrong, and what to do."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text."""
+    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text. No key is defined twice.
+
+    Aliases are refused, because `pulumi config set` replaces them by copies (3.256), and a few lines of them are a document without end.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node. Raises _RefusedYamlError."""
+        mark: yaml.Mark = cast("Any", self).peek_event().start_mark
+        if self.check_event(yaml.AliasEvent):
+            raise _RefusedYamlError("aliases are not read. Write the value itself", mark)
+        if self._depth == _DEEPEST:
+            raise _RefusedYamlError(f"more than {_DEEPEST} blocks or lists inside each other. Remove some", mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(node, yaml.MappingNode):
+            _require_distinct_keys(node)
+        return node
+
+
+def _require_distinct_keys(block: yaml.MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key in (key for key, _ in block.value if isinstance(key, yaml.ScalarNode)):
+        if key.value in lines:
+            problem = f'mapping key "{key.value}" already defined at line {lines[key.value]}. Remove one of the two'
+            raise _RefusedYamlError(problem, key.start_mark)
+        lines[key.value] = key.start_mark.line + 1
 
 
 def from_values(
@@ -123,8 +159,8 @@ def _validated(
     if kind is Settings:
         in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
         complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
-    for place, value in _no_numbers(parsed, ()):
-        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
+    for place, expected in _unusable(parsed, ()):
+        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)}{expected}.")
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         return kind.model_validate_json(json.dumps(complete, default=str))
@@ -218,7 +254,7 @@ def _config_of(path: Path) -> Mapping[str, object]:
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save the file as UTF-8."
         ) from None
     except yaml.YAMLError as error:
-        raise SettingsError(_not_yaml(path.name, error)) from None
+        raise SettingsError(not_yaml(path.name, error)) from None
     except ValueError:
         raise SettingsError(f"{path.name} has a number with too many digits.") from None
     config = _mapping(_mapping(document).get("config"))
@@ -248,11 +284,13 @@ def _no_settings(path: Path) -> str:
     )
 
 
-def _not_yaml(name: str, error: yaml.YAMLError) -> str:
+def not_yaml(name: str, error: yaml.YAMLError) -> str:
     """Return the error for invalid YAML, with its line where the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
+    if isinstance(error, _RefusedYamlError):
+        return f"{name}, line {mark.line + 1}: {problem}."
     place = f"{name} is not YAML at line {mark.line + 1}, column {mark.column + 1}"
     if r"'\t'" in problem:
         return f"{place}: a tab cannot indent. Replace the tab with spaces."
@@ -330,16 +368,18 @@ def _parsed(text: str) -> object:
         return text
 
 
-def _no_numbers(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], float]]:
-    """Yield each non-finite number, such as .nan and .inf in YAML, with its location."""
-    if isinstance(value, Mapping):
+def _unusable(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], str]]:
+    """Yield the location of each number that is infinite or not a number, and of too many levels, with what is expected."""
+    if len(place) > _DEEPEST:
+        yield place[:1], f": expected at most {_DEEPEST} blocks or lists inside each other"
+    elif isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
-            yield from _no_numbers(item, (*place, str(key)))
+            yield from _unusable(item, (*place, str(key)))
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[object]", value)):
-            yield from _no_numbers(item, (*place, index))
+            yield from _unusable(item, (*place, index))
     elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        yield place, value
+        yield place, f" = {_shown(value)}: expected a finite number"
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:

@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -595,15 +597,57 @@ def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
             "a: \x00",
             "Pulumi.x.yaml is not YAML: unacceptable character #x0000: special characters are not allowed. Fix the file",
         ),
+        (
+            "config:\n  gemma-serving:model: a\n  gemma-serving:model: b\n",
+            'Pulumi.x.yaml, line 3: mapping key "gemma-serving:model" already defined at line 2. Remove one of the two.',
+        ),
+        (
+            'config:\n  gemma-serving:workload: { users: 32, "users": 4 }\n',
+            'Pulumi.x.yaml, line 2: mapping key "users" already defined at line 2. Remove one of the two.',
+        ),
+        (
+            "config:\n  gemma-serving:x:\n  - 1: a\n    '1': b\n",
+            'Pulumi.x.yaml, line 4: mapping key "1" already defined at line 3. Remove one of the two.',
+        ),
+        (
+            "config: {}\nconfig: {}\n",
+            'Pulumi.x.yaml, line 2: mapping key "config" already defined at line 1. Remove one of the two.',
+        ),
+        (
+            "config:\n  gemma-serving:tpu: &one { ssh: true }\n  gemma-serving:vllm: *one\n",
+            "Pulumi.x.yaml, line 3: aliases are not read. Write the value itself.",
+        ),
+        (
+            f"config:\n  gemma-serving:workload:\n    a0: &a0 [{'1,' * 9}]\n"
+            + "".join(f"    a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 10)),
+            "Pulumi.x.yaml, line 4: aliases are not read. Write the value itself.",
+        ),
+        *(
+            (
+                f"config:\n  gemma-serving:workload: {begin * 20_000}{end * 20_000}\n",
+                "Pulumi.x.yaml, line 2: more than 40 blocks or lists inside each other. Remove some.",
+            )
+            for begin, end in ("[]", ("{ a: ", "}"))
+        ),
     ],
 )
 def test_a_file_that_is_not_yaml_is_one_sentence_with_its_line(tmp_path, text, said):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text)
+    begin_s = time.process_time()
     with pytest.raises(SettingsError) as error:
         from_file(path)
+    assert time.process_time() - begin_s < 1
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
+
+
+def test_a_value_of_the_engine_with_many_levels_is_refused(subtests):
+    """The engine takes 10,000 levels, and passes the value as JSON."""
+    config = {"gcp:project": "my-project", "gemma-serving:target": "tpu"}
+    for levels, key, begin, end in product((41, 300, 950, 9_999), ("workload", "else"), ("[", '{"a":'), "]}"):
+        with subtests.test(f"{key}: {levels} times {begin}{end}"), pytest.raises(SettingsError, match=key):
+            from_pulumi({**config, f"gemma-serving:{key}": f"{begin * levels}1{end * levels}"}, frozenset(), stack="x")
 
 
 @pytest.mark.parametrize("text", ["", "config: {}\n", "config:\n  gcp:project: p\n", "# nothing\n"])
