@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -14,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from contracts.dropped_words import SETTINGS, answer
 from contracts.labels import PRODUCT
-from planning.numbers import is_number, read_json
+from planning.numbers import LARGEST, is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
@@ -32,6 +33,8 @@ _SURE = 0.8
 _DEEPEST: Final = 40
 """Most blocks, lists and values inside each other; 6 in this project's files."""
 _NUMBER: Final = "expected a number"
+_WHOLE_NUMBER: Final = "expected a whole number"
+_THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
 _TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
@@ -369,7 +372,7 @@ def _parsed(text: str) -> object:
 
 
 def _unusable(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], str]]:
-    """Yield the location of each number that is infinite or not a number, and of too many levels, with what is expected."""
+    """Yield the location of each number that is infinite, not a number or too large, and of too many levels, with what is expected."""
     if len(place) > _DEEPEST:
         yield place[:1], f": expected at most {_DEEPEST} blocks or lists inside each other"
     elif isinstance(value, Mapping):
@@ -379,7 +382,9 @@ def _unusable(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tup
         for index, item in enumerate(cast("list[object]", value)):
             yield from _unusable(item, (*place, index))
     elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        yield place, f" = {_shown(value)}: expected a finite number"
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        expected = f"number from {-LARGEST:g} to {LARGEST:g}" if is_finite else "finite number"
+        yield place, f" = {_shown(value)}: expected a {expected}"
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
@@ -398,6 +403,9 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
     if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
+    thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
+    if thousands:
+        allowed = f"{allowed} without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."

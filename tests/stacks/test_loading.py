@@ -201,6 +201,20 @@ MISTAKES = [
         'finding "FIT99" does not exist; acceptable findings are FIT02, FIT03',
     ),
     ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected more than 0."),
+    *(
+        (
+            "tpu-v6e4",
+            "vllm.maxModelLen",
+            text,
+            f'maxModelLen = "{text}": expected a whole number without a unit; write 16384 or 16000.',
+        )
+        for text in ("16k", "16K", "16 Ki")
+    ),
+    ("tpu-v6e4", "vllm.maxModelLen", "16kB", 'maxModelLen = "16kB": expected a whole number.'),
+    *(
+        ("tpu-v6e4", "vllm.maxModelLen", value, f"maxModelLen = {shown}: expected a number from -1e+15 to 1e+15.")
+        for value, shown in ((10**22, "1" + "0" * 22), (-(10**22), "-1" + "0" * 22), (1e22, "1e+22"))
+    ),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
     ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
