@@ -39,7 +39,7 @@ def read_table(size_bytes: int, read: Callable[[int, int], bytes]) -> TensorTabl
         header = cast("object", json.loads(read(LENGTH_BYTES, begin)))
         tensors = _tensors(header)
         end = begin + max(tensors.values(), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise NotSafetensorsError("has an invalid safetensors header") from None
     if end != size_bytes:
         raise NotSafetensorsError(f"has {size_bytes} bytes, but its header states {end}")

@@ -62,7 +62,7 @@ def provider_of(stack: str) -> str:
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # reported when the settings are read
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # reported when the settings are read
         return ""
     return str(as_mapping(found).get("secretsprovider") or "")
 

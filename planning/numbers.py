@@ -35,7 +35,7 @@ def whole_number(text: str) -> int:
 
 
 def read_json(text: str) -> object:
-    """Return the value of a JSON text. Raises ValueError, including for NaN, Infinity, 1e400, and excessively long digits."""
+    """Return the value of a JSON text. Raises ValueError, including for NaN, Infinity, 1e400, excessively long digits, and deep nesting."""
 
     def refuse(word: str) -> NoReturn:
         raise ValueError(f"{word} is not a number")
@@ -44,4 +44,7 @@ def read_json(text: str) -> object:
         value = float(word)
         return value if math.isfinite(value) else refuse(word)
 
-    return json.loads(text, parse_constant=refuse, parse_float=read_float)
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=read_float)
+    except RecursionError:
+        raise ValueError("too many lists or objects inside each other") from None

@@ -2,11 +2,12 @@
 
 import difflib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -14,9 +15,9 @@ from pydantic_core import ErrorDetails
 
 from contracts.dropped_words import SETTINGS, answer
 from contracts.labels import PRODUCT
-from planning.numbers import is_number, read_json
+from planning.numbers import LARGEST, is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
-from stacks.settings import NOT_IN_FILE, GatewayStack, Settings
+from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
 
 T = TypeVar("T")
@@ -29,7 +30,11 @@ _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
+_DEEPEST: Final = 40
+"""Most blocks, lists and values inside each other; 6 in this project's files."""
 _NUMBER: Final = "expected a number"
+_WHOLE_NUMBER: Final = "expected a whole number"
+_THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
 _TARGETS: Final = f"expected 'tpu', 'cloud-run' or '{GATEWAY}'"
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
@@ -62,13 +67,47 @@ class SettingsError(ValueError):
 _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
+class _RefusedYamlError(yaml.MarkedYAMLError):
+    """Valid for the parser, but not for a settings file. The problem is two sentences: what is wrong, and what to do."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text."""
+    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text. No key is defined twice.
+
+    Aliases are refused, because `pulumi config set` replaces them by copies (3.256), and a few lines of them are a document without end.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node. Raises _RefusedYamlError."""
+        mark: yaml.Mark = cast("Any", self).peek_event().start_mark
+        if self.check_event(yaml.AliasEvent):
+            raise _RefusedYamlError("aliases are not read. Write the value itself", mark)
+        if self._depth == _DEEPEST:
+            raise _RefusedYamlError(f"more than {_DEEPEST} blocks or lists inside each other. Remove some", mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(node, yaml.MappingNode):
+            _require_distinct_keys(node)
+        return node
+
+
+def _require_distinct_keys(block: yaml.MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key in (key for key, _ in block.value if isinstance(key, yaml.ScalarNode)):
+        if key.value in lines:
+            problem = f'mapping key "{key.value}" already defined at line {lines[key.value]}. Remove one of the two'
+            raise _RefusedYamlError(problem, key.start_mark)
+        lines[key.value] = key.start_mark.line + 1
 
 
 def from_values(
@@ -123,8 +162,8 @@ def _validated(
     if kind is Settings:
         in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
         complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
-    for place, value in _no_numbers(parsed, ()):
-        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
+    for place, expected in _unusable(parsed, ()):
+        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)}{expected}.")
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         return kind.model_validate_json(json.dumps(complete, default=str))
@@ -218,7 +257,7 @@ def _config_of(path: Path) -> Mapping[str, object]:
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save the file as UTF-8."
         ) from None
     except yaml.YAMLError as error:
-        raise SettingsError(_not_yaml(path.name, error)) from None
+        raise SettingsError(not_yaml(path.name, error)) from None
     except ValueError:
         raise SettingsError(f"{path.name} has a number with too many digits.") from None
     config = _mapping(_mapping(document).get("config"))
@@ -248,11 +287,13 @@ def _no_settings(path: Path) -> str:
     )
 
 
-def _not_yaml(name: str, error: yaml.YAMLError) -> str:
+def not_yaml(name: str, error: yaml.YAMLError) -> str:
     """Return the error for invalid YAML, with its line where the parser knows it."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
     mark, problem = error.problem_mark, error.problem or "it cannot be read"
+    if isinstance(error, _RefusedYamlError):
+        return f"{name}, line {mark.line + 1}: {problem}."
     place = f"{name} is not YAML at line {mark.line + 1}, column {mark.column + 1}"
     if r"'\t'" in problem:
         return f"{place}: a tab cannot indent. Replace the tab with spaces."
@@ -288,21 +329,26 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Reject keys of a misspelled namespace, because the engine ignores them silently. Raises SettingsError."""
-    spaces = {key: key.partition(":")[0] for key in config if ":" in key}
-    wrong = [key for key, space in spaces.items() if space != PRODUCT and _resembles(space)]
+    """Reject keys of unknown namespaces, which nothing reads, and keys without one, which only the engine reads. Raises SettingsError."""
+    allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
+    wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
-        raise SettingsError(
-            "\n".join(
-                f"{origin}: {key} is not a setting of this project. Did you mean {PRODUCT}:{key.partition(':')[2]}?"
-                for key in wrong
-            )
+        sentences = (
+            f"{origin}: {key} is not a setting: expected the namespace {allowed}. {_meant(key)}" for key in wrong
         )
+        raise SettingsError("\n".join(sentences))
 
 
-def _resembles(space: str) -> bool:
-    spelled = space.lower().replace("_", "-")
-    return bool(difflib.get_close_matches(spelled, [PRODUCT], n=1, cutoff=_SURE))
+def _meant(key: str) -> str:
+    """Return the next step for a key of an unknown namespace."""
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
+    space, _, name = key.rpartition(":")
+    keys = difflib.get_close_matches(name, known_keys(PRODUCT), n=1, cutoff=_SURE)
+    if keys:
+        return f"Did you mean {PRODUCT}:{keys[0]}?"
+    spaces = difflib.get_close_matches(space.lower().replace("_", "-"), NAMESPACES, n=1)
+    return f"Did you mean {spaces[0]}:{name}?" if spaces else "Remove it."
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
@@ -325,16 +371,20 @@ def _parsed(text: str) -> object:
         return text
 
 
-def _no_numbers(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], float]]:
-    """Yield each non-finite number, such as .nan and .inf in YAML, with its location."""
-    if isinstance(value, Mapping):
+def _unusable(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], str]]:
+    """Yield the location of each number that is infinite, not a number or too large, and of too many levels, with what is expected."""
+    if len(place) > _DEEPEST:
+        yield place[:1], f": expected at most {_DEEPEST} blocks or lists inside each other"
+    elif isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
-            yield from _no_numbers(item, (*place, str(key)))
+            yield from _unusable(item, (*place, str(key)))
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[object]", value)):
-            yield from _no_numbers(item, (*place, index))
+            yield from _unusable(item, (*place, index))
     elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        yield place, value
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        expected = f"number from {-LARGEST:g} to {LARGEST:g}" if is_finite else "finite number"
+        yield place, f" = {_shown(value)}: expected a {expected}"
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
@@ -353,6 +403,9 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
     if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
+    thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
+    if thousands:
+        allowed = f"{allowed} without a unit; write {int(thousands[1]) * 1024} or {int(thousands[1]) * 1000}"
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."

@@ -18,6 +18,7 @@ from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
 from planning.question.workload import Workload
 from stacks.secrets import KINDS, set_command
 from stacks.settings import (
+    NAMESPACES,
     NOT_IN_FILE,
     GatewayStack,
     Settings,
@@ -125,7 +126,7 @@ def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tup
 
 
 def file_schema() -> Schema:
-    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are not checked."""
+    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of providers and of the engine are not checked."""
     known = settings_schema()
     text = {"type": "string"}
     return {
@@ -142,7 +143,7 @@ def file_schema() -> Schema:
                     },
                     **{f"{PRODUCT}:{key}": value for key, value in known["properties"].items()},
                 },
-                "patternProperties": {f"^(?!{PRODUCT}:)[^:]+:.+$": {}},
+                "patternProperties": {f"^({'|'.join(NAMESPACES[1:])}):.+$": {}},
                 "required": [f"{PRODUCT}:{key}" for key in known["required"]],
                 "anyOf": [{"required": [f"{PRODUCT}:{key}"]} for key in ("model", "gateway")],
                 "additionalProperties": False,

@@ -1,8 +1,7 @@
 """Write the pictures of terminals in docs/images: `make pictures`, about a minute.
 
 A stack waits for capacity on the local cloud and gets it, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
-rows that stood on the screen; rows above the effect of an update are left out, and counted. A picture is written again only if more
-than its figures changed; delete it to have it written in any case.
+rows that stood on the screen; rows above the effect of an update are left out, and counted. A test compares their figures with the stack.
 """
 
 import html
@@ -19,6 +18,7 @@ from pyte.graphics import FG_BG_256
 
 from tests.engine.conftest import Workspace, open_workspace
 from tests.engine.terminal import Terminal
+from tests.engine.warm import pytest_sessionfinish as stop_warm_programs
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
@@ -135,17 +135,8 @@ def _write(name: str, command: str, rows: Sequence[Sequence[Run]]) -> None:
     picture, path = draw(command, rows), FOLDER / name
     if found := private_words(words_of(picture)):
         raise SystemExit(f"pictures: {name} would show {found[0]!r}; nothing was written.")
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if _figureless(before) == _figureless(picture):
-        print(f"pictures: {name} has other figures only; it stays.")
-        return
     path.write_text(picture, encoding="utf-8")
     print(f"pictures: {name} written.")
-
-
-def _figureless(picture: str) -> str:
-    """Return a picture without digits, spaces and dots: places follow the figures, and dots show that something goes on."""
-    return re.sub(r"[\d\s.]+", "", picture)
 
 
 def _terminal(workspace: Workspace, columns: int, words: Sequence[object]) -> Terminal:
@@ -202,4 +193,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        stop_warm_programs()

@@ -108,7 +108,7 @@ def require_checkpoint(
         return
     try:
         named = set(cast("Mapping[str, str]", json.loads(read_index())["weight_map"]).values())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
     absent = sorted(named.difference(names))
     if absent:

@@ -280,7 +280,8 @@ TPU_SEQUENCE_LAYER_S: Final = 1.9e-6
 DECODES_FASTER_ON_TPU` on: 1.6e-6 for E2B and 2.2e-6 for E4B on one v5e chip with 16 requests (xbill9/gemma4-dev 007fff8,
 jev-tpu-v5e1/evidence-v5e1/throughput.txt, e2b-bf16 and e4b-fp8). The same steps of E2B, 6.9 ms for one request, leave nothing for layers."""
 TPU_MEASURED_SEQUENCES: Final = 16
-"""Most sequences of a measured step of those releases. Beyond it, each is assumed to cost what it did before (TPU_OLD_SEQUENCE_S)."""
+"""Most sequences of a measured step of those releases. Beyond it, each is assumed to cost what it did before (TPU_OLD_SEQUENCE_S), but all
+of them never more than as many measured steps, one after the other: more requests never lower the rate."""
 TPU_VERIFIED_TOKEN_S: Final = 0.18e-3
 """Time that one token of a step with proposals adds on a v6e chip, on v5e by TPU_V5E_SEQUENCE_FACTOR more: the rejection sampler works on
 each. Fitted to E2B W8A8 with four proposals on one v5e chip, whose steps take 8.1 ms with one request and 31.8 with 16 (the same file,

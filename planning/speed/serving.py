@@ -131,6 +131,9 @@ class LoadedServer:
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
         fills_steps = requests * prompt.steps > steps
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
+        for fewer in (decoding, overheads.TPU_MEASURED_SEQUENCES):
+            if fewer < requests:  # requests that would only lower the rate wait
+                rate = max(rate, self.load(fewer, wave=wave).requests_per_s)
         # Prompts that fill every step cannot arrive together, so the wave flattens as they approach it.
         together = wave * max(1 - requests * prompt.steps / steps, 0.0)
         interference_s = fullest_extra_s / prompt.steps

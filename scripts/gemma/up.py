@@ -31,7 +31,7 @@ from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
-from scripts.cli.settings import stack_project
+from scripts.cli.settings import NO_PROJECT, stack_project, stack_settings
 from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
@@ -84,10 +84,11 @@ def _up(options: UpOptions) -> ExitCode:
 
 
 def _require_stack(stack: str) -> None:
-    """Create the stack's state if the backend has none. Raises CommandRefusedError for a stack without settings or project, and for a gateway."""
+    """Create the stack's state if the backend has none. Raises CommandRefusedError for a stack without valid settings or project, and for a gateway."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
+    stack_settings(stack, project=NO_PROJECT)
     if stack not in runner.listed_stacks():
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
         say("up", f"created an empty state for stack {stack}")

@@ -22,7 +22,7 @@ from planning.solve.search import Goal, ServiceLimits, Solution
 from planning.units import format_duration
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.question import ROOT, stack_file
-from stacks.loading import from_values, read_yaml, take_secrets
+from stacks.loading import from_values, not_yaml, read_yaml, take_secrets
 from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS
 from stacks.wording import inline, spelled
@@ -87,7 +87,9 @@ def write_stack(
             file.write(text)
     except OSError as error:
         raise PlanningError(f"Cannot write {path.name}: {error.strerror}.") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
+        raise PlanningError(not_yaml(path.name, error)) from None
+    except ValueError as error:
         raise PlanningError(f"Cannot read {path.name} ({error}). Remove the file.") from None
     return path
 

@@ -15,11 +15,12 @@ from stacks.settings.cloud_run import (
 from stacks.settings.gateway import BackendSettings, GatewaySettings, GatewayStack
 from stacks.settings.image import DockerHubSettings, ImageSettings
 from stacks.settings.smoke import SmokeSettings
-from stacks.settings.stack import NOT_IN_FILE, Settings
+from stacks.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
 from stacks.settings.tpu import ExistingNetworkSettings, TpuSettings
 from stacks.settings.watching import AlertSettings, MetricsSettings
 
 __all__ = [
+    "NAMESPACES",
     "NOT_IN_FILE",
     "AlertSettings",
     "BackendSettings",

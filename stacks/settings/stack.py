@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from contracts.fields import camel_case
+from contracts.labels import PRODUCT
 from contracts.naming import Names
 from contracts.staged_weights import own_folder
 from planning.data.images import DEFAULT_IMAGES, IMAGES
@@ -40,6 +41,8 @@ from stacks.units import DurationS
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with a server of their own."""
+NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
+"""Namespaces of the configuration: the project, its providers, and the engine."""
 NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
 """Fields without a key in the file."""
 

@@ -204,6 +204,7 @@ DAMAGED = {
     b"\0" * 64: "has 64 bytes, which is smaller than its header",
     b"\xff" * 64: "has 64 bytes, which is smaller than its header",
     b"\x02" + b"\0" * 7 + b"[]": "has an invalid safetensors header",
+    (200_000).to_bytes(8, "little") + b"[" * 200_000: "has an invalid safetensors header",
     WHOLE[:20]: "has 20 bytes, which is smaller than its header",
     WHOLE[:-3]: f"has {len(WHOLE) - 3} bytes, but its header states {len(WHOLE)}",
     WHOLE + b"\0": f"has {len(WHOLE) + 1} bytes, but its header states {len(WHOLE)}",

@@ -318,9 +318,10 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
         CommandRefusedError, match=r"has no model-3.safetensors, which model.safetensors.index.json lists"
     ):
         FolderSource(folder=checkpoint).files()
-    index.write_text("no JSON")
-    with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is not an index of weights"):
-        FolderSource(folder=checkpoint).files()
+    for text in ("no JSON", "[" * 200_000):
+        index.write_text(text)
+        with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is not an index of weights"):
+            FolderSource(folder=checkpoint).files()
     index.write_text(json.dumps({"weight_map": dict(list(names.items())[:2])}))
     assert len(FolderSource(folder=checkpoint).files()) == 4
 

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +19,13 @@ from planning.question.types import Band
 from planning.question.workload import IMAGE_TOKENS
 from planning.solve.plan_json import plan_json
 from planning.speed.serving import workload_plan
+from stacks.loading import from_file
+from stacks.planned import to_deployment
 from tests.laws import examples
 
+ROOT = Path(__file__).parents[2]
 USD_PER_HOUR = 2.0
+USERS = (*range(1, 41), 48, 64, 65, 96, 128, 200, 256, 257, 400, 1_000)
 LEAST = 1e-6
 """Relative rounding of sums."""
 
@@ -56,6 +61,7 @@ def servers(draw: st.DrawFn) -> Resolved:
         Deployment(
             model=draw(st.sampled_from(model_ids())),
             accelerator=draw(st.sampled_from(sorted(ACCELERATORS))),
+            image_version=draw(st.sampled_from([None, "0.26.1", "0.29.1"])),
             vllm=options,
         )
     )
@@ -115,8 +121,20 @@ def test_more_users_never_lower_the_time_to_the_first_token(server: Resolved, wo
     assert at_least(many.ttft_s.typical, few.ttft_s.typical)
     assert at_least(many.queued_requests.typical, few.queued_requests.typical)
     assert at_least(many.tpot_s.typical, few.tpot_s.typical)
-    # Measured rates dip between 16 and 32 users on TPU, so a few percent less is not a fault.
-    assert at_least(many.output_tok_per_s.typical, few.output_tok_per_s.typical * 0.95)
+    # Between two measured batches a step is estimated by lines, which can lower the rate by 0.04 %.
+    assert at_least(many.output_tok_per_s.typical, few.output_tok_per_s.typical * 0.999)
+
+
+def test_no_stack_plans_a_lower_rate_for_more_users(subtests):
+    """On TPU, sequences beyond the measured 16 are assumed to cost what they did in an older release, which is more than the 16 cost."""
+    for path in sorted(ROOT.glob("Pulumi.*.yaml")):
+        server = resolve(to_deployment(from_file(path, project="my-project")))
+        for tokens in ((8, 8), (128, 128), (1_500, 300), (4_000, 16), (16_000, 200)):
+            with subtests.test(stack=path.name, tokens=tokens):
+                asked = [Workload(input_tokens=tokens[0], output_tokens=tokens[1], users=n) for n in USERS]
+                rates = [answer(server, workload).output_tok_per_s.typical for workload in asked]
+                falls = [(n, a, b) for n, a, b in zip(USERS[1:], rates, rates[1:], strict=False) if not at_least(b, a)]
+                assert falls == []
 
 
 @pytest.mark.law

@@ -205,7 +205,20 @@ SETTINGS = tuple(
             "expected a zone such as us-east5-a.",
         ),
         ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones", "expected 1 item or more."),
-        ("tpu-v6e4", "vllm.maxModelLen", "16k", 'gemma-serving:vllm.maxModelLen = "16k"', "expected a whole number."),
+        (
+            "tpu-v6e4",
+            "vllm.maxModelLen",
+            "16k",
+            'gemma-serving:vllm.maxModelLen = "16k"',
+            "expected a whole number without a unit; write 16384 or 16000.",
+        ),
+        (
+            "tpu-v6e4",
+            "vllm.maxModelLen",
+            10**22,
+            "gemma-serving:vllm.maxModelLen = 10000000000000000000000",
+            "expected a number from -1e+15 to 1e+15.",
+        ),
         (
             "tpu-v6e4",
             "vllm.gpuMemoryUtilization",
@@ -287,6 +300,23 @@ FILES = (
         b"config:\n  gemma-servng:maxUsd: 3\n",
         typed(PLAN_X, "gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd?"),
     ),
+    (
+        b"config:\n  gemma:maxAge: 24h\n",
+        typed(PLAN_X, "gemma:maxAge is not a setting", "Did you mean gemma-serving:maxAge?"),
+    ),
+    (
+        b"config:\n  aws:region: x\n",
+        typed(PLAN_X, "aws:region is not a setting: expected the namespace gemma-serving, docker, gcp,", "Remove it."),
+    ),
+    (
+        b"config:\n  gemma-serving:model: a\n  gemma-serving:model: b\n",
+        typed(PLAN_X, 'line 3: mapping key "gemma-serving:model" already defined at line 2', "Remove one of the two."),
+    ),
+    (
+        b"config:\n  a:x: &a [1]\n  a:y: [*a, *a]\n",
+        typed(PLAN_X, "Pulumi.x.yaml, line 3: aliases are not read", "Write the value itself."),
+    ),
+    (b"config: " + b"[" * 20_000, typed(PLAN_X, "line 1: more than 40 blocks or lists", "Remove some.")),
     (
         b"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: { backends: [{ stack: tpu-a }, { stack: tpu-b }] }\n",
         typed(PLAN_X, "a gateway has no server of its own", "Use --stack tpu-a or --stack tpu-b instead."),

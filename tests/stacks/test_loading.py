@@ -3,9 +3,13 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,9 +21,16 @@ from planning import PlanningError, plan
 from planning.data.images import IMAGES, built_images
 from planning.question.vllm_args import OPTIONS
 from stacks.cloud_run import startup_probe
-from stacks.loading import SettingsError, from_file, from_pulumi, from_values
+from stacks.loading import (
+    SettingsError,
+    from_file,
+    from_pulumi,
+    from_values,
+    gateway_from_file,
+    gateway_from_pulumi,
+)
 from stacks.planned import to_deployment
-from stacks.settings import Settings
+from stacks.settings import NAMESPACES, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -190,6 +201,20 @@ MISTAKES = [
         'finding "FIT99" does not exist; acceptable findings are FIT02, FIT03',
     ),
     ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected more than 0."),
+    *(
+        (
+            "tpu-v6e4",
+            "vllm.maxModelLen",
+            text,
+            f'maxModelLen = "{text}": expected a whole number without a unit; write 16384 or 16000.',
+        )
+        for text in ("16k", "16K", "16 Ki")
+    ),
+    ("tpu-v6e4", "vllm.maxModelLen", "16kB", 'maxModelLen = "16kB": expected a whole number.'),
+    *(
+        ("tpu-v6e4", "vllm.maxModelLen", value, f"maxModelLen = {shown}: expected a number from -1e+15 to 1e+15.")
+        for value, shown in ((10**22, "1" + "0" * 22), (-(10**22), "-1" + "0" * 22), (1e22, "1e+22"))
+    ),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
     ("tpu-v6e4", "smoke", {"maxTtftS": float("nan")}, "gemma-serving:smoke.maxTtftS = NaN: expected a finite number"),
     ("tpu-v6e4", "vllm.gpuMemoryUtilization", float("nan"), "expected a finite number"),
@@ -241,24 +266,54 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("space", ["gemma-servng", "gemma_serving", "Gemma-Serving", "gemmaserving"])
-def test_a_misspelt_namespace_is_refused(tmp_path, space):
-    config = {"gemma-serving:target": "tpu", f"{space}:maxUsd": "3"}
-    sentence = f"{space}:maxUsd is not a setting of this project. Did you mean gemma-serving:maxUsd?"
-    with pytest.raises(SettingsError, match=f"^Pulumi.x.yaml: {sentence.replace('?', '[?]')}$"):
-        from_pulumi(config, frozenset(), stack="x")
+SPACES = "gemma-serving, docker, gcp, gcp-tpu or pulumi"
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd[?]"),
+        ("Gemma_Serving:else", "Did you mean gemma-serving:else[?]"),
+        ("gemma:maxAge", "Did you mean gemma-serving:maxAge[?]"),
+        ("gemma:maxAeg", "Did you mean gemma-serving:maxAge[?]"),
+        ("my-serving:maxUsd", "Did you mean gemma-serving:maxUsd[?]"),
+        ("gpc:zone", "Did you mean gcp:zone[?]"),
+        ("aws:region", "Remove it[.]"),
+    ],
+)
+def test_a_namespace_that_nothing_reads_is_refused(tmp_path, key, step):
+    config = {"gemma-serving:target": "tpu", key: "3"}
+    sentence = f"^Pulumi[.]x[.]yaml: {key} is not a setting: expected the namespace {SPACES}[.] {step}$"
+    for read in (partial(from_pulumi, secret_keys=frozenset()), gateway_from_pulumi):
+        with pytest.raises(SettingsError, match=sentence):
+            read(config, stack="x")
     path = tmp_path / "Pulumi.x.yaml"
-    path.write_text(f"config:\n  {space}:maxUsd: 3\n")
-    with pytest.raises(SettingsError, match="Did you mean gemma-serving:maxUsd"):
+    path.write_text(f"config:\n  {key}: 3\n")
+    for read in (from_file, gateway_from_file):
+        with pytest.raises(SettingsError, match=sentence):
+            read(path, project="my-project")
+
+
+def test_a_key_without_a_namespace_is_refused(tmp_path):
+    """The engine reads it as the project's, even instead of the key with the namespace (Pulumi 3.256)."""
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text("config:\n  gemma-serving:maxUsd: 3\n  maxUsd: 4\n")
+    with pytest.raises(SettingsError, match=r": maxUsd is not a setting: .* Did you mean gemma-serving:maxUsd\?$"):
         from_file(path, project="my-project")
 
 
-@pytest.mark.parametrize("space", ["gcp", "gemma", "my-serving", "pulumi", "gcp-tpu"])
-def test_namespaces_of_others_are_theirs(tmp_path, space):
+@pytest.mark.parametrize("space", NAMESPACES[1:])
+def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     text = (ROOT / "Pulumi.tpu-v6e4.yaml").read_text()
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text.replace("config:\n", f"config:\n  {space}:zone: us-east5-a\n", 1))
     assert from_file(path, project="my-project").target == "tpu"
+
+
+def test_the_namespaces_are_those_of_the_providers():
+    plugins = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["plugins"]["providers"]
+    packages = re.findall(r"^pulumi-(\w+)$", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+    assert sorted(NAMESPACES) == sorted({"gemma-serving", "pulumi", *packages, *(one["name"] for one in plugins)})
 
 
 def test_a_mistake_is_one_sentence_with_the_key(subtests):
@@ -556,15 +611,57 @@ def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
             "a: \x00",
             "Pulumi.x.yaml is not YAML: unacceptable character #x0000: special characters are not allowed. Fix the file",
         ),
+        (
+            "config:\n  gemma-serving:model: a\n  gemma-serving:model: b\n",
+            'Pulumi.x.yaml, line 3: mapping key "gemma-serving:model" already defined at line 2. Remove one of the two.',
+        ),
+        (
+            'config:\n  gemma-serving:workload: { users: 32, "users": 4 }\n',
+            'Pulumi.x.yaml, line 2: mapping key "users" already defined at line 2. Remove one of the two.',
+        ),
+        (
+            "config:\n  gemma-serving:x:\n  - 1: a\n    '1': b\n",
+            'Pulumi.x.yaml, line 4: mapping key "1" already defined at line 3. Remove one of the two.',
+        ),
+        (
+            "config: {}\nconfig: {}\n",
+            'Pulumi.x.yaml, line 2: mapping key "config" already defined at line 1. Remove one of the two.',
+        ),
+        (
+            "config:\n  gemma-serving:tpu: &one { ssh: true }\n  gemma-serving:vllm: *one\n",
+            "Pulumi.x.yaml, line 3: aliases are not read. Write the value itself.",
+        ),
+        (
+            f"config:\n  gemma-serving:workload:\n    a0: &a0 [{'1,' * 9}]\n"
+            + "".join(f"    a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 10)),
+            "Pulumi.x.yaml, line 4: aliases are not read. Write the value itself.",
+        ),
+        *(
+            (
+                f"config:\n  gemma-serving:workload: {begin * 20_000}{end * 20_000}\n",
+                "Pulumi.x.yaml, line 2: more than 40 blocks or lists inside each other. Remove some.",
+            )
+            for begin, end in ("[]", ("{ a: ", "}"))
+        ),
     ],
 )
 def test_a_file_that_is_not_yaml_is_one_sentence_with_its_line(tmp_path, text, said):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text)
+    begin_s = time.process_time()
     with pytest.raises(SettingsError) as error:
         from_file(path)
+    assert time.process_time() - begin_s < 1
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
+
+
+def test_a_value_of_the_engine_with_many_levels_is_refused(subtests):
+    """The engine takes 10,000 levels, and passes the value as JSON."""
+    config = {"gcp:project": "my-project", "gemma-serving:target": "tpu"}
+    for levels, key, begin, end in product((41, 300, 950, 9_999), ("workload", "else"), ("[", '{"a":'), "]}"):
+        with subtests.test(f"{key}: {levels} times {begin}{end}"), pytest.raises(SettingsError, match=key):
+            from_pulumi({**config, f"gemma-serving:{key}": f"{begin * levels}1{end * levels}"}, frozenset(), stack="x")
 
 
 @pytest.mark.parametrize("text", ["", "config: {}\n", "config:\n  gcp:project: p\n", "# nothing\n"])

@@ -92,7 +92,14 @@ def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"version https://git-lfs.github.com/spec/v1", b"\x02" + b"\0" * 7 + b"{]" + b"\0" * 9]
+    "content",
+    [
+        b"",
+        b"version https://git-lfs.github.com/spec/v1",
+        b"\x02" + b"\0" * 7 + b"{]" + b"\0" * 9,
+        (200_000).to_bytes(8, "little") + b"[" * 200_000,
+    ],
+    ids=len,
 )
 def test_a_placeholder_of_weights_is_refused(stack, tmp_path, content):
     (tmp_path / "models" / "model.safetensors.index.json").unlink()
@@ -106,12 +113,13 @@ def test_a_placeholder_of_weights_is_refused(stack, tmp_path, content):
     [
         ("models/none.json", 'gemma-serving:modelConfig = "models/none.json": .* cannot be read: No such file'),
         ("models/broken.json", "is not JSON"),
+        ("models/deep.json", "is not JSON: too many lists or objects inside each other"),
         ("models/list.json", "must hold one JSON object"),
         ("models/empty.json", '"num_hidden_layers" is missing'),
     ],
 )
 def test_a_file_that_gives_no_model_is_refused_with_its_key(stack, tmp_path, value, said):
-    for name, text in {"broken": "{", "list": "[]", "empty": "{}"}.items():
+    for name, text in {"broken": "{", "deep": "[" * 20_000, "list": "[]", "empty": "{}"}.items():
         (tmp_path / "models" / f"{name}.json").write_text(text)
     with pytest.raises(PlanningError, match=said):
         stack(f"modelConfig: {value}")

@@ -1,17 +1,18 @@
 """Editors check the stacks' files with the JSON schema; it refuses what the program refuses by key and by type."""
 
-import json
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from stacks.loading import SettingsError, from_file, read_yaml
+from stacks.schema import file_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(ROOT.glob("Pulumi.*.yaml"))
 FIRST_LINE = "# yaml-language-server: $schema=docs/settings.schema.json"
-SCHEMA = json.loads((ROOT / "docs" / "settings.schema.json").read_text())
+SCHEMA = file_schema()
+"""Contents of docs/settings.schema.json."""
 VALIDATOR = jsonschema.validators.validator_for(SCHEMA)(SCHEMA)
 
 
@@ -42,7 +43,7 @@ def test_every_stack_names_the_schema_on_its_first_line_and_keeps_it(path):
 TPU, RUN = ((ROOT / f"Pulumi.{stack}.yaml").read_text() for stack in ("tpu-v6e4", "l4-qat"))
 GOOD = {
     "what the engine adds": TPU + "encryptionsalt: v1:abc\nsecretsprovider: passphrase\n",
-    "keys of other namespaces": TPU + "  gcp:project: my-project\n  aws:region: us-east-1\n",
+    "keys of providers": TPU + "  gcp:project: my-project\n  docker:host: unix:///run/docker.sock\n",
     "a secret token": TPU + "  gemma-serving:hfToken:\n    secure: v1:abc\n",
     "secrets by reference": TPU
     + "  gemma-serving:hfTokenSecret: projects/p-1/secrets/t/versions/3\n  gemma-serving:apiKey:\n    secure: v1:abc\n",
@@ -52,6 +53,8 @@ GOOD = {
     "no compile cache": TPU.replace("waitPerZone: 30m", "compileCache: off"),
 }
 WRONG = {
+    "a key of another namespace": TPU + "  gemma:maxAge: 24h\n",
+    "a key without a namespace": TPU + "  maxAge: 24h\n",
     "an unknown key": TPU.replace("maxModelLen", "maxModelLength"),
     "an unknown key of our namespace": TPU + "  gemma-serving:modle: x\n",
     "an unknown key in a block": TPU.replace("waitPerZone", "waitPerZoen"),

@@ -159,6 +159,15 @@ def test_nothing_to_do_asks_nothing(engine, capsys):
     assert engine.updates == []
 
 
+def test_invalid_settings_are_refused_before_the_preview(engine, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
+    (tmp_path / f"Pulumi.{STACK}.yaml").write_text("config:\n  gemma:maxAge: 24h\n")
+    assert typed() == ExitCode.REFUSED
+    said = capsys.readouterr()
+    assert "gemma:maxAge is not a setting" in said.err
+    assert "previewing" not in said.err
+
+
 def test_a_stack_without_a_state_gets_one_and_is_deployed(engine, monkeypatch, capsys):
     engine.known, made = [], []
     monkeypatch.setattr(up.runner, "query", made.append)

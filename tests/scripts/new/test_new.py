@@ -120,6 +120,15 @@ def test_json_is_one_object(new, tmp_path):
     assert report["locations"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
 
 
+def test_an_existing_file_that_is_not_yaml_is_named_with_its_line(new, tmp_path):
+    (tmp_path / "Pulumi.chat.yaml").write_text("config:\n  gcp:project: p-one\n  gcp:project: p-two\n")
+    code, _, err = new("chat", "--model", "12B", "--force")
+    assert code == 2
+    assert err == (
+        'new: Pulumi.chat.yaml, line 3: mapping key "gcp:project" already defined at line 2. Remove one of the two.\n'
+    )
+
+
 def test_an_existing_file_is_kept_unless_it_may_be_replaced(new, tmp_path):
     path = tmp_path / "Pulumi.chat.yaml"
     path.write_text("# mine\n")

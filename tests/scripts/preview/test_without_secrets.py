@@ -108,9 +108,10 @@ def test_what_makes_a_stack_names_the_provider_of_its_file(folder):
     (folder / "Pulumi.a.yaml").write_text(f"secretsprovider: gcpkms://{KEY}?additional_authenticated_data=eA==\n")
     (folder / "Pulumi.b.yaml").write_text("encryptionsalt: v1:x\n")
     (folder / "Pulumi.c.yaml").write_text("- not: a mapping\n")
+    (folder / "Pulumi.d.yaml").write_text("[" * 20_000)
     assert key_of("a") == KmsKey(KEY)
     assert provider_options("a") == [f"--secrets-provider=gcpkms://{KEY}?additional_authenticated_data=eA=="]
-    for stack in ("b", "c", "missing"):
+    for stack in ("b", "c", "d", "missing"):
         assert (key_of(stack), provider_options(stack)) == (None, [])
 
 
