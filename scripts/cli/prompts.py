@@ -14,7 +14,7 @@ _TIMES: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Prompt on stderr and return if the answer is yes or y. What was typed before the question is no answer to it.
+    """Prompt on stderr and return if the answer is yes or y. What was typed before the question does not count.
 
     Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
     """
