@@ -27,8 +27,7 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 T = TypeVar("T")
 
 _CALLED: ContextVar[Sequence[str]] = ContextVar("called", default=())
-_SIGPIPE: Final = 128 + 13
-"""Exit code of a program whose reader has gone, as shells report it."""
+_SIGPIPE: Final = 128 + 13  # as shells report a program whose reader has gone
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
 

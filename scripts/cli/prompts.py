@@ -6,11 +6,11 @@ import termios
 from typing import Final
 
 from contracts.errors import CommandRefusedError
+from scripts.cli.lines import for_stream
 
 _YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"n", "no"})
-_TIMES: Final = 2
-"""Times that a question is asked while the answer is neither yes nor no."""
+_TIMES_ASKED: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
@@ -20,10 +20,10 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
     """
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
-    for _ in range(_TIMES):
+    for _ in range(_TIMES_ASKED):
         with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+        print(for_stream(f"{question} Type yes:", sys.stderr), end=" ", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if answer.strip().lower() in _YES:
             return

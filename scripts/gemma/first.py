@@ -17,7 +17,6 @@ from scripts.gemma.catalog import ENTRIES, rows
 from scripts.gemma.stacks import ListedStack, listed
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
-"""The commands in the README's table, in its order."""
 _LIMIT_S: Final = 5.0
 """Time for the list of stacks, and again for their states."""
 _READERS: Final = 4
