@@ -30,6 +30,7 @@ def pytest_configure() -> None:
 def keep_compiled_modules() -> None:
     """Allow Python to cache compiled modules: the suite starts about a thousand interpreters, and each compiles the project otherwise."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.pop("COLUMNS", None)  # of the workers' terminal: a pipe would be as wide
     sys.dont_write_bytecode = False
 
 

@@ -31,9 +31,5 @@ def meant(word: str, known: Iterable[str]) -> Sequence[str]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question that suggests a word, with a space in front; empty if none is close."""
-    return suggestion(meant(word, known))
-
-
-def suggestion(words: Sequence[str]) -> str:
-    """Return the question that suggests these words, with a space in front; empty without a word."""
-    return f" Did you mean {' or '.join(words)}?" if words else ""
+    found = meant(word, known)
+    return f" Did you mean {' or '.join(found)}?" if found else ""

@@ -6,24 +6,28 @@ immediately, and Ctrl-C stops a command with one sentence at any time.
 
 import argparse
 import inspect
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill, wrap
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TextIO, TypeVar
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from engine.children import interruptible
 from planning.errors import PlanningError
+from scripts.cli.lines import for_stream
 from scripts.cli.options import Parser, add_options, positional_names, read_options
 
 T = TypeVar("T")
 
 _CALLED: ContextVar[Sequence[str]] = ContextVar("called", default=())
+_SIGPIPE: Final = 128 + 13  # as shells report a program whose reader has gone
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
 
@@ -67,7 +71,7 @@ class Command(Generic[T]):
 
 
 def called() -> Sequence[str]:
-    """Return the words that start the running command again, with the stack as a word: `gemma NAME STACK ...`."""
+    """Return the words that start the last command again, with the stack as a word: `gemma NAME STACK ...`."""
     return _CALLED.get()
 
 
@@ -75,26 +79,42 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
     """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
     chosen = command
     words = sys.argv[1:] if arguments is None else arguments
-    token = _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))
+    _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))
     try:
         with interruptible():
             chosen, options = _read(command, arguments)
             assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
-            return int(chosen.run(options))
+            code = chosen.run(options)
+            sys.stdout.flush()
     except (ScriptError, PlanningError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
         say(command.name, str(error))
+    except BrokenPipeError:
+        if not _has_lost_its_reader(sys.stdout):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        return _SIGPIPE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
         say(command.name, f"interrupted. {chosen.after_interrupt}".strip())
-    finally:
-        _CALLED.reset(token)
     return int(code)
+
+
+def _has_lost_its_reader(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe whose reader has gone, such as `head`."""
+    pipe = select.poll()
+    pipe.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in pipe.poll(0))
 
 
 def say(name: str, text: str) -> None:
     """Print one line of a command's progress, or its last sentence, on stderr, with terminal control characters removed."""
-    print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
+    print(for_stream(f"{name}: {for_terminal(text)}", sys.stderr), file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Print sentences of the result on stdout, on a terminal wrapped between words."""
+    print(for_stream(for_terminal(text), sys.stdout))
 
 
 def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Command[Any], Any]:

@@ -6,24 +6,24 @@ import termios
 from typing import Final
 
 from contracts.errors import CommandRefusedError
+from scripts.cli.lines import for_stream
 
 _YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"n", "no"})
-_TIMES: Final = 2
-"""Times that a question is asked while the answer is neither yes nor no."""
+_TIMES_ASKED: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Prompt on stderr and return if the answer is yes or y. What was typed before the question is no answer to it.
+    """Prompt on stderr and return if the answer is yes or y. What was typed before the question does not count.
 
     Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
     """
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
-    for _ in range(_TIMES):
+    for _ in range(_TIMES_ASKED):
         with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        print(f"{question} Type yes: ", end="", file=sys.stderr, flush=True)
+        print(for_stream(f"{question} Type yes:", sys.stderr), end=" ", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if answer.strip().lower() in _YES:
             return

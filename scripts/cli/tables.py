@@ -1,10 +1,9 @@
-"""Tables that crop nothing: titles on the left, no frame, as wide as the terminal. Nothing is folded where no terminal reads.
+"""Tables that crop nothing: titles on the left, no frame, as wide as the terminal. Nothing is folded in a file.
 
 A table that is too wide for its terminal loses the columns that its caller names as the least important, and says which. If that is not
 enough, each row becomes a block of lines. A number or a name is never shortened.
 """
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO
@@ -14,8 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from scripts.cli.lines import glued, piped_columns, wrapped
+
 UNFOLDED: Final = 100_000
-"""Columns if the output is not a terminal. A table is as wide as its text, so each row is one line for grep and awk."""
+"""Columns if the output is neither a terminal nor a pipe with one behind it. A table is as wide as its text, so each row is one line for grep and awk."""
 _BETWEEN: Final = 3
 """Columns of a terminal between two columns of a table: a blank, the line, a blank."""
 _NARROWEST: Final = 12
@@ -23,8 +24,15 @@ _NARROWEST: Final = 12
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console that renders text on a stream."""
-    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else UNFOLDED)
+    """Return a console that renders text on a stream. A pipe is as wide as the terminal behind it, a file as wide as the text."""
+    width = None if stream.isatty() else piped_columns(stream) or UNFOLDED
+    return _Console(file=stream, highlight=False, soft_wrap=False, width=width)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command end as one whose reader has gone."""
+        raise BrokenPipeError
 
 
 def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> None:
@@ -40,7 +48,7 @@ def _lines(text: Text, width: int) -> Iterator[Text]:
     """Yield the lines of a text, wrapped at blanks and as far to the right as their first, each with its styles."""
     for given in text.split(allow_blank=True):
         indent, end = _indent_of(given.plain), 0
-        for line in _wrapped(given.plain, width, indent):
+        for line in wrapped(given.plain, width, indent):
             start = given.plain.index(line.lstrip(), end)
             end = start + len(line.lstrip())
             yield Text(indent) + given[start:end]
@@ -76,7 +84,7 @@ class FittedTable:
         left_out = next(
             (self.least[:count] for count in range(len(self.least) + 1) if self._fits(self.least[:count], width)), None
         )
-        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
+        yield from (Text(line, style="italic") for line in wrapped(self.title, width))
         if left_out is None:
             yield from self._blocks(width)
             return
@@ -146,7 +154,7 @@ def _width_of_lines(texts: Sequence[str]) -> int:
 
 def _width_of_words(texts: Sequence[str]) -> int:
     lines = [line for text in texts for line in text.splitlines()]
-    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in line.split()), default=0)
+    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in glued(line).split()), default=0)
 
 
 def _indent_of(line: str) -> str:
@@ -163,22 +171,10 @@ def _filled(items: Sequence[str], width: int) -> Iterator[str]:
             continue
         if line:
             yield line
-        *lines, line = _wrapped(f"  {item}", width, indent="    ")
+        *lines, line = wrapped(f"  {item}", width, indent="    ")
         yield from lines
     if line:
         yield line
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=indent,
-        expand_tabs=False,
-        replace_whitespace=False,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def table(

@@ -17,14 +17,16 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
 from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import meant, suggestion
+from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say
+from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import GemmaCall, has_settings
 from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
@@ -37,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gemma` with these arguments, by default those of the process, and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _drop_own_path()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an encoding without a character of a drawing, such as ascii
     try:
         return _run(words)
     except ScriptError as error:
@@ -92,19 +97,19 @@ def _first() -> str:
     lines = first_lines()
     if shutil.which("gemma") is None:
         lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{_ROOT}/.venv/bin:$PATH"`.']
-    return "\n".join(lines) + "\n"
+    return for_stream("\n".join(lines), sys.stdout) + "\n"
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
     """Return the sentence about a word that is not a command, with the command that was probably meant."""
     if word.startswith("-"):
         return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
-    close = meant(word, [*ENTRIES, "completion", *SYNONYMS])
-    synonym = next((SYNONYMS[one] for one in close if one in SYNONYMS), "")
+    known = [*ENTRIES, "completion"]
+    synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     if synonym:
         stack = rest[0] if rest and has_settings(rest[0]) else "STACK"
         return f"{word} is not a command. {synonym.replace('STACK', stack)}"
-    return f"{word} is not a command.{suggestion(close)} Run `gemma help` to list the commands."
+    return f"{word} is not a command.{did_you_mean(word, known)} Run `gemma help` to list the commands."
 
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:

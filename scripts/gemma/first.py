@@ -17,18 +17,17 @@ from scripts.gemma.catalog import ENTRIES, rows
 from scripts.gemma.stacks import ListedStack, listed
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
-"""The commands in the README's table, in its order."""
 _LIMIT_S: Final = 5.0
 """Time for the list of stacks, and again for their states."""
 _READERS: Final = 4
-_WHAT: Final = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
 
 
 def first_lines() -> Sequence[str]:
     """Return the lines: what this is, the state, the next command and eight commands."""
     state, following = _state()
     commands = rows([ENTRIES[name] for name in FIRST_DAY])
-    return [_WHAT, "", *state, *following, "", *commands, "", "`gemma help` lists all commands."]
+    what = "Deploy Gemma 4 with vLLM in your own Google Cloud project."
+    return [what, "", *state, *following, "", *commands, "", "`gemma help` lists all commands."]
 
 
 def _state() -> tuple[Sequence[str], Sequence[str]]:
@@ -38,7 +37,10 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
         return [f"What is deployed, and what it costs, is unknown. {error}"], ()
     deployed = [stack for stack in stacks if stack.resources != 0]
     if not deployed:
-        return ["Nothing is deployed, nothing costs."], [f"Next: {_to_start()}"]
+        known = runner.stacks_in(runner.project_folder())
+        return ["Nothing is deployed, nothing costs."], [
+            f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"
+        ]
     lines = each_within([partial(_line, stack) for stack in deployed], workers=_READERS, limit_s=_LIMIT_S)
     width = max(len(stack.name) for stack in deployed) + 2
     shown = [
@@ -69,9 +71,3 @@ def _line(stack: ListedStack) -> str:
         return f"{price}, without an end"
     left_s = datetime.fromisoformat(outputs.deadline).timestamp() - time.time()
     return f"{price}, {duration(left_s)} left" if left_s > 0 else "its run has ended, so the machine costs nothing"
-
-
-def _to_start() -> str:
-    """Return the command that costs nothing and shows the most."""
-    known = runner.stacks_in(runner.project_folder())
-    return f"gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else known[0]}" if known else "gemma new NAME --model E2B"

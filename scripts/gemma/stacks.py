@@ -66,6 +66,6 @@ def require_known(word: str) -> None:
     known = sorted({*with_settings, *deployed})
     if word not in known:
         raise CommandRefusedError(
-            f"Stack {word} not found.{did_you_mean(word, known)} Stacks: {', '.join(known) or 'none'}. "
+            f"Stack {word} not found.{did_you_mean(word, known) or ' Stacks: ' + (', '.join(known) or 'none') + '.'} "
             "Run `gemma new` to create the settings of a new one."
         )

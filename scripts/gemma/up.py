@@ -8,7 +8,6 @@ two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says
 `pulumi up --stack NAME` deploys the same.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Annotated, Final
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
-from contracts.plain_text import for_terminal
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.events import EventLog
@@ -28,11 +26,10 @@ from engine.private_folders import private_folder
 from engine.secrets_provider import provider_options
 from engine.stack import stack_outputs
 from engine.update import UpdateResult, update
-from scripts.cli.command import Command, say
+from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_project, stack_settings
-from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
@@ -50,24 +47,19 @@ class UpOptions:
     refresh: Annotated[bool, Option("Compare the state with Google first.")] = False
 
 
-class UpInterruptedError(ScriptError):
-    """Ctrl-C while the stack was deployed."""
-
-    exit_code = ExitCode.INTERRUPTED
-
-
 def _up(options: UpOptions) -> ExitCode:
     stack, refresh = options.stack, ["--refresh"] if options.refresh else []
     _require_stack(stack)
     say("up", f"previewing stack {stack}")
     document = previewed(stack, *refresh)
     changes, unchanged, warnings = changes_of(document)
-    _show([*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))])
+    for line in [*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))]:
+        tell(line)
     if not changes:
-        _show([f"{stack}: no changes; {unchanged} resources are up to date."])
+        tell(f"{stack}: no changes; {unchanged} resources are up to date.")
         return ExitCode.DONE
     effect = upcoming(stack, document, changes)
-    _show(["", *effect_lines(effect, changes, unchanged)])
+    tell("\n".join(["", *effect_lines(effect, changes, unchanged)]))
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -77,10 +69,10 @@ def _up(options: UpOptions) -> ExitCode:
     try:
         return _deploy(stack, refresh, steps=len(changes))
     except KeyboardInterrupt:
-        raise UpInterruptedError(
-            f"interrupted. What exists stays, also capacity and its request, and costs {effect.cost.partition('. ')[0].rstrip('.')}. "
-            f"Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it."
-        ) from None
+        cost = effect.cost.partition(". ")[0].rstrip(".")
+        kept = f"interrupted. What exists stays, also capacity and its request, and costs {cost}."
+        say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
+        return ExitCode.INTERRUPTED
 
 
 def _require_stack(stack: str) -> None:
@@ -130,7 +122,7 @@ def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[UpdateR
 
 def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
     if result.exit_code == 0:
-        _show([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))])
+        tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
         return ExitCode.DONE
     reason = runner.first_error(result.output, result.exit_code).rstrip(".")
     raise ScriptError(
@@ -164,16 +156,6 @@ def _minute(moment: str) -> str:
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:
     return [line for message in messages for line in message.splitlines() if line.strip()]
-
-
-def _show(lines: Sequence[str]) -> None:
-    """Print lines on stdout; on a terminal, broken between words."""
-    out = console(sys.stdout)
-    for line in map(for_terminal, lines):
-        if line:
-            paragraph(out, line)
-        else:
-            out.print()
 
 
 COMMAND: Final = Command(

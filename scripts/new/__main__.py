@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -262,12 +262,12 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
 
     settings = from_file(path, project=NO_PROJECT)
     wording = StackWording(to_deployment(settings, path.parent), path.stem.removeprefix("Pulumi."))
-    print(f"Wrote {path.name}.")
-    print(headline(plan))
-    print(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")
+    tell(f"Wrote {path.name}.")
+    tell(headline(plan))
+    tell(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")
     for finding in plan.findings:
         if finding.severity == "warn":
-            print(finding_text(finding, wording))
+            tell(finding_text(finding, wording))
     print("\nNext:")
     print("".join(f"  {command}\n" for command in following), end="")
 

@@ -29,7 +29,7 @@ from planning.planner import plan_of
 from planning.rules.findings import notes_of
 from planning.solve.plan_json import plan_json
 from planning.solve.wording import remedy_of, worded
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.prices_options import PricesOptions
 from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
@@ -87,7 +87,7 @@ def _plan(options: PlanOptions) -> ExitCode:
         notes = [f"{one.id}: {worded(one.message, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
         for title, lines in (*explain(subject), ("Notes", notes)):
             print(title)
-            print("".join(f"  {line}\n" for line in lines))
+            tell("".join(f"  {line}\n" for line in lines))
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
@@ -102,12 +102,12 @@ def _show_findings(
     }
     for key, meaning in meanings.items():
         for finding in named[key]:
-            print(f"{meaning}: {finding.noun} {finding.name}")
+            tell(f"{meaning}: {finding.noun} {finding.name}")
     if named["pending"]:
-        print(f"{len(named['pending'])} more can be checked after the others are imported.")
+        tell(f"{len(named['pending'])} more can be checked after the others are imported.")
     if not named["owned"]:
-        print(f"recover: {options.stack}: no resources to import.")
-    print(f"Plan: {document['plan']}")
+        tell(f"recover: {options.stack}: no resources to import.")
+    tell(f"Plan: {document['plan']}")
 
 
 def _to_json(recovery: "Recovery") -> dict[str, object]:
@@ -128,20 +128,20 @@ def _to_json(recovery: "Recovery") -> dict[str, object]:
 def _show(recovery: "Recovery") -> None:
     stack = recovery.stack
     for finding in recovery.not_owned:
-        print(
+        tell(
             f"recover: {stack}: {finding.noun} {finding.name} exists but does not have the labels of this stack. It was not modified. "
             "Delete it if it is yours, or use another stack name."
         )
     for text in recovery.open:
-        print(f"recover: {stack}: {text}")
+        tell(f"recover: {stack}: {text}")
     if recovery.unknown:
-        print(
+        tell(
             f"recover: {stack}: could not check {len(recovery.unknown)} resources because their APIs are off. "
             "`pulumi up` prints the command that enables them. If it fails because a resource already exists, run recover again."
         )
     again = f"Resolve the problems above, then run `gemma recover {stack}` again."
     next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again
-    print(
+    tell(
         f"recover: {stack}: imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations. {next_step}"
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.looked import require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
@@ -57,7 +57,7 @@ def _restart(options: RestartOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps(report.to_json()))
     else:
-        print(_text((f"{stack}: {report.outcome}. {report.reason}",)))
+        tell(_text((f"{stack}: {report.outcome}. {report.reason}",)))
     return report.exit_code
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
-from scripts.cli.command import Command, run_command, say
+from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.looked import require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 
@@ -61,9 +61,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     else:
         from stacks.hooks.rollout_state import shares_text
 
-        print(
-            f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nTraffic: {shares_text(report.traffic)}"
-        )
+        tell(f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nTraffic: {shares_text(report.traffic)}")
     return report.exit_code
 
 

@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from rich.text import Text
 
+from scripts.cli.command import Command, run_command
+from scripts.cli.lines import for_stream, wrapped
 from scripts.cli.tables import FittedTable, console, paragraph, table
+from tests.engine.terminal import Terminal as RealTerminal
 
 ROOT = Path(__file__).parents[3]
 WORDS = " ".join(["word"] * 60)
@@ -20,6 +24,11 @@ WORDS = " ".join(["word"] * 60)
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """None."""
 
 
 def printed(stream):
@@ -172,18 +181,116 @@ def test_no_command_makes_a_console_of_its_own():
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "scripts").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Console", "get_console"}
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"Console", "_Console", "get_console"}
     ]
     assert makers == ["scripts/cli/tables.py"]
 
 
 @pytest.mark.parametrize("words", [("--stack", "tpu-v6e4"), ("--stack", "l4-qat", "--costs")])
-def test_a_piped_plan_is_the_same_at_any_width(words):
-    def run(columns):
+def test_a_plan_in_a_file_is_the_same_at_any_width_and_a_piped_one_takes_it(words, tmp_path):
+    def run(columns, **where):
         environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "COLUMNS": columns}
         command = [sys.executable, "-m", "scripts.plan", *words]
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
-        ).stdout
+        return subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120, **where).stdout
 
-    assert run("40") == run("300")
+    def widest(text):
+        return max(len(line) for line in text.splitlines())
+
+    def piped(columns):
+        return run(columns, stdout=subprocess.PIPE, stderr=subprocess.PIPE).decode()
+
+    def filed(columns):
+        with (tmp_path / "plan").open("wb") as file:
+            run(columns, stdout=file)
+        return (tmp_path / "plan").read_text()
+
+    assert filed("40") == filed("300") == piped("")
+    assert widest(piped("")) > 100
+    assert widest(piped("80")) <= 80
+
+
+def test_a_pipe_is_as_wide_as_the_terminal_behind_it(tmp_path):
+    command = f"{sys.executable} -m scripts.plan --stack tpu-v6e4 | cat > {tmp_path}/plan"
+    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project"}
+    shown = RealTerminal(
+        ["sh", "-c", f"unset COLUMNS; {command}"], columns=72, lines=24, folder=ROOT, environment=environment
+    )
+    try:
+        assert shown.end() == 0
+    finally:
+        shown.close()
+    assert 60 < max(len(line) for line in (tmp_path / "plan").read_text().splitlines()) <= 72
+
+
+@pytest.mark.parametrize("words", ["plan --stack tpu-v6e4", "plan --stack tpu-v6e4 --json"])
+def test_a_reader_that_leaves_ends_the_command_as_the_shell_says_it(words):
+    """`gemma plan | head` under pipefail was exit code 1, the code of a failure."""
+    command = f"exec {sys.executable} -m scripts.{words}"
+    process = subprocess.Popen(
+        ["sh", "-c", command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        env={**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    assert (process.wait(), errors) == (141, "")
+
+
+def test_another_broken_pipe_is_no_reader_that_leaves(capfd):
+    def call(_options):
+        raise BrokenPipeError("of a server")
+
+    with pytest.raises(BrokenPipeError, match="of a server"):
+        run_command(Command(name="x", help="Do x.", options=NoOptions, run=call), [])
+    assert capfd.readouterr().out == ""
+
+
+FIGURES = (
+    "Start-up: 11 min 53 s; probe budget 900 s; restart 5 min 4 s; 31.24 GiB; 3,055 tok/s; 87 % of 4 chips, 12 tokens."
+)
+TOGETHER = ("53 s", "900 s", "4 s", "31.24 GiB", "3,055 tok/s", "87 %", "4 chips", "12 tokens")
+ADVICE = "Stack x is not deployed, because its files in /a/rather/long/path/Pulumi.x.yaml are new. Run `gemma up x --refresh` to deploy it."
+
+
+@pytest.mark.parametrize("width", range(14, 100))
+def test_a_number_stays_with_its_unit_and_words_stay_whole(width):
+    lines = wrapped(FIGURES, width, "  ")
+    assert [one for one in TOGETHER if not any(one in line for line in lines)] == []
+    assert " ".join(" ".join(lines).split()) == FIGURES
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", range(30, 100))
+def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = for_stream(f"status: {ADVICE}\n\n  {ADVICE}", Terminal()).split("\n")
+    assert sum("`gemma up x --refresh`" in line for line in lines) == 2
+    assert sum("/a/rather/long/path/Pulumi.x.yaml" in line for line in lines) == 2
+    assert max(map(len, lines)) <= max(width, len("  /a/rather/long/path/Pulumi.x.yaml"))
+    assert for_stream(ADVICE, io.StringIO()) == ADVICE
+
+
+def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):
+    """The terminal cut a plain message at its last column: "the pl / an"."""
+    shown = RealTerminal(
+        [sys.executable, "-m", "scripts.gemma", "plan", "--stack", "none", "--write", "x"],
+        columns=40, lines=24, folder=ROOT, environment=os.environ,
+    )  # fmt: skip
+    try:
+        assert shown.end() == 2
+    finally:
+        shown.close()
+    lines = shown.text.split("\n")
+    words = " ".join(shown.text.split())
+    assert len([line for line in lines if line]) > 1
+    assert "plan: --write" in words
+    assert words.endswith("Add --solve.")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_drawing_in_a_poor_encoding_is_drawn(encoding):
+    command = [sys.executable, "-m", "scripts.gemma", "plan", "tpu-v6e4"]
+    environment = {**os.environ, "GOOGLE_CLOUD_PROJECT": "my-project", "PYTHONIOENCODING": encoding}
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120)
+    assert (shown.stderr, b"KV cache" in shown.stdout) == (b"", True)

@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -287,6 +289,26 @@ def test_the_launcher_without_an_environment_names_the_command_that_makes_it(tmp
     shown = launched(tmp_path / "gemma", "plan", cwd="/")
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr == f"gemma: the environment of {tmp_path} is missing. Run `make -C {tmp_path} setup`.\n"
+
+
+@pytest.mark.parametrize(
+    ("begins", "does", "ends"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT)", "print('ran')", -signal.SIGINT),
+        ("", "os.kill(os.getpid(), signal.SIGINT)", 130),
+    ],
+    ids=["while Python imports", "later"],
+)
+def test_ctrl_c_at_the_start_shows_no_traceback_of_the_imports(tmp_path, begins, does, ends):
+    shutil.copy(ROOT / "gemma", tmp_path / "gemma")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "scripts" / "gemma").mkdir(parents=True)
+    (tmp_path / "scripts" / "gemma" / "__main__.py").write_text(
+        f"import os, signal\n{begins}\ndef main():\n  try: {does}\n  except KeyboardInterrupt: return 130\n"
+    )
+    shown = launched(tmp_path / "gemma", cwd="/")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (ends, "", "")
 
 
 def test_programs_that_a_command_starts_do_not_inherit_the_launchers_path(monkeypatch):

@@ -1,6 +1,7 @@
 """`gemma up` with an engine that answers as told: what is said before the question, what after, and each error in one sentence."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,7 +230,7 @@ def test_an_interrupt_at_the_question_says_that_nothing_was_made(engine, monkeyp
     def interrupted(_self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(up.sys.stdin), "readline", interrupted)
+    monkeypatch.setattr(type(sys.stdin), "readline", interrupted)
     assert typed() == ExitCode.INTERRUPTED
     assert capsys.readouterr().err.endswith("up: interrupted. No resource was changed.\n")
     assert engine.updates == []

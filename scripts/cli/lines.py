@@ -1,0 +1,56 @@
+"""Lines for a terminal: its width, and text that is wrapped at blanks only. Without rich, which takes long to load."""
+
+import os
+import re
+import shutil
+import stat
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Final, TextIO
+
+_GLUE: Final = "\ue000"
+"""Stands for a blank at which no line ends. Private use, so no text has it."""
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|d|[KMGT]?i?B|GiB/s|tok/s|tokens(?:/s)?|chips?|%)(?![\w-]))")
+_COMMAND: Final = re.compile(r"`[^`\n]+`")
+
+
+def glued(text: str) -> str:
+    """Return a text in which a number with its unit, and a command, are one word."""
+    return _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), _UNIT.sub(_GLUE, text))
+
+
+def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
+    """Return the lines of a text. What is `glued`, and a word that is longer than a line, stays whole."""
+    lines = textwrap.wrap(
+        glued(text),
+        width,
+        subsequent_indent=indent,
+        expand_tabs=False,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+def for_stream(text: str, stream: TextIO) -> str:
+    """Return a text as a stream shows it: on a terminal, each line wrapped at its width and as far to the right as it begins."""
+    if not stream.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    return "\n".join(
+        "\n".join(wrapped(line, columns, " " * (len(line) - len(line.lstrip())))) for line in text.split("\n")
+    )
+
+
+def piped_columns(stream: TextIO) -> int | None:
+    """Return the columns of the terminal behind a pipe: that of stderr, else COLUMNS; None for a file, or if neither is known."""
+    named = os.environ.get("COLUMNS", "")
+    columns = int(named) if named.isdecimal() and int(named) > 0 else None
+    try:
+        if not stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+            return None
+        return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else columns
+    except (OSError, ValueError):  # no descriptor
+        return None

@@ -1,0 +1,233 @@
+"""Every command that the code prints runs as it is printed: it is read by the launcher and by the options of its command.
+
+Commands are collected from the literals of the code, with a stack's name for each value that is put in, and from what some commands print.
+"""
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.exit_codes import ExitCode
+from loadtest.run import _continuation
+from scripts.cli.command import called, run_command
+from scripts.gemma.__main__ import main, overview
+from scripts.gemma.arguments import GemmaCall
+from scripts.gemma.catalog import ENTRIES, SYNONYMS, entry_of
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("cloud", "components", "contracts", "engine", "packages/loadtest", "planning", "scripts", "stacks", "vm_agent")
+STACK = "tpu-v6e1"
+HOLE = "\ue001"
+"""Stands for a value that is put into a text."""
+VALUES = {"key": "hfToken", "folder": "results"}
+"""Values that are put in under these names; every other one is the name of a stack."""
+QUOTED = re.compile(r"`((?:gemma|pulumi) [^`]+)`")
+BARE = re.compile(r"(?:\A|^ {2,}|\brun:? |^Next: |with: )(gemma [a-z_]+(?: [^`\n]*)?)$", re.MULTILINE)
+WORDS = {
+    r"\b(?:STACK|NAME)\b|\$\{?stack\}?|\{\w+\}": STACK,
+    r"\bID\b": "my-project",
+    r"(?<=-number |request )N\b": "1",
+    r" \[[^]]*\]": "",
+}
+NOT_TEXT = re.compile(
+    rf"gemma (?:COMMAND|NAME|4 |deploy|quality|batch|drift|plan learn|preview save|completion {HOLE}|{HOLE})|pulumi {HOLE}"
+)
+"""The form of every command, the model, words that are printed because they do not exist, and a command whose word is put in."""
+
+
+def text_of(node):
+    """The text of a literal, with a hole for each value; None for anything else."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "" for part in node.values)
+    return VALUES.get(ast.unparse(node.value), HOLE) if isinstance(node, ast.FormattedValue) else None
+
+
+def literals(source):
+    """Yield the texts of a module; of an f-string, only the whole."""
+    tree = ast.parse(source)
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
+    for node in ast.walk(tree):
+        text = text_of(node) if id(node) not in parts else None
+        if text:
+            yield text
+
+
+def commands_in(text):
+    """Yield the commands of a text: in backticks, at the end of a sentence that says "run", and the lines of an example."""
+    whole = re.sub(r"\\\n *", "", text)
+    yield from QUOTED.findall(whole)
+    yield from (re.split(r" {2,}|\)", one)[0].rstrip(".") for one in BARE.findall(whole))
+
+
+def typed_form(command):
+    """A command as a user types it."""
+    for pattern, value in WORDS.items():
+        command = re.sub(pattern, value, command)
+    return re.sub(r"\s+", " ", command.replace(HOLE, STACK)).strip()
+
+
+def printed(source):
+    """Yield the commands of a module as a user would type them."""
+    for text in literals(source):
+        for command in commands_in(text):
+            if not NOT_TEXT.match(command):
+                yield typed_form(command)
+
+
+@cache
+def all_printed():
+    """Every command of the code, each with the first file that prints it."""
+    found = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "tests" not in path.relative_to(ROOT).parts:
+                for command in printed(path.read_text()):
+                    found.setdefault(command, path.relative_to(ROOT).as_posix())
+    return found
+
+
+def reading_only(command):
+    """The same command, which reads its options and does nothing."""
+    subcommands = tuple(reading_only(sub) for sub in command.subcommands)
+    return replace(command, run=command.run and (lambda _: ExitCode.DONE), subcommands=subcommands)
+
+
+def refusal_of(command):
+    """What the launcher and the options of a command say against a command line; empty if they accept it."""
+    own = shlex.split(command, comments=True)[1:]
+    if own[0] == "help":
+        own = [*own[1:], "--help"]
+    if own == ["--help"] or own[0] in {"completion", "--version"}:
+        return "" if main(own) == ExitCode.DONE else "refused"
+    entry = entry_of(own[0])
+    if entry is None:
+        return f"{own[0]} is not a command"
+    words = own[1:] if "--" not in own else own[1 : own.index("--")]
+    if not words and entry.name != "status":
+        words = ["--help"]  # a command that is only named
+    said = io.StringIO()
+    try:
+        whole = reading_only(entry.whole())
+        lead, call = GemmaCall(name=entry.name, command=whole, words=words).split(entry.subcommand)
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            code = run_command(whole, [*lead, *call.with_stack(lambda: STACK, lambda _: None)])
+    except SystemExit as ended:
+        code = ended.code or 0
+    except CommandRefusedError as error:
+        return str(error)
+    return "" if code == ExitCode.DONE else said.getvalue() or "refused"
+
+
+def gemma_commands():
+    return sorted(command for command in all_printed() if command.startswith("gemma "))
+
+
+def test_the_code_prints_many_commands_of_every_kind():
+    words = {command.split()[1] for command in gemma_commands()}
+    assert len(gemma_commands()) > 60
+    assert set(ENTRIES) - words == set()
+
+
+@pytest.mark.parametrize("command", gemma_commands())
+def test_a_printed_command_is_accepted(command, monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")  # a workflow has it
+    assert refusal_of(command) == "", f"{all_printed()[command]} prints `{command}`"
+
+
+PLANTED = (
+    'f"Run `gemma smok {stack}` to check it."',
+    'f"Run `gemma logs {stack} --tail 5`."',
+    '"Run `gemma plan STACK STACK`."',
+    'f"gemma bench bench {stack} --resume"',
+    '"Run `gemma restart`, then `gemma save_token hftoken --stack NAME`."',
+    'f"Afterwards, run: gemma up --stak {stack}"',
+    '"""Do it.\\n\\n  gemma teardown NAME --force\\n"""',
+)
+
+
+@pytest.mark.parametrize("source", PLANTED)
+def test_a_planted_wrong_command_is_seen(source):
+    assert [one for one in printed(source) if refusal_of(one)] != []
+
+
+def test_no_text_names_a_module_where_a_command_exists():
+    names = "|".join(ENTRIES)
+    wrong = [
+        f"{path.relative_to(ROOT)}: {text[:60]!r}"
+        for room in (*ROOMS, "authors")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if "tests" not in path.relative_to(ROOT).parts
+        for text in literals(path.read_text())
+        if re.search(rf"python3? -m scripts\.(?:{names})\b(?!\.)", text)
+        and path.relative_to(ROOT).as_posix() != "scripts/gemma/__main__.py"
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "continued"),
+    [
+        (
+            ["--stack", STACK, "--concurrency", "1,2", "--out", "x y"],
+            f"gemma bench {STACK} --concurrency 1,2 --out 'x y' --resume",
+        ),
+        (["--stack", STACK, "--resume", "--out=x"], f"gemma bench {STACK} --out=x --resume"),
+        (["--url", "http://h", "--model", "m"], "gemma bench --url http://h --model m --out here --resume"),
+    ],
+)
+def test_the_line_that_continues_a_sweep_runs(typed, continued, capsys):
+    seen = []
+    command = replace(ENTRIES["bench"].whole(), run=lambda _: seen.append(called()) or ExitCode.DONE)
+    assert run_command(command, typed) == ExitCode.DONE
+    program = SimpleNamespace(name="bench", words=seen[0])
+    line = _continuation(SimpleNamespace(out=Path("here")), program)
+    assert (line, refusal_of(line)) == (continued, "")
+
+
+def test_what_the_launcher_prints_runs(capsys):
+    shown = [overview(), *SYNONYMS.values()]
+    for words in (["frobnicate"], ["plan", STACK, "tpu-v6e4"], ["rollout"], ["destroy", STACK], ["x", "--stack", "y"]):
+        main(words)
+        shown.append(capsys.readouterr().err)
+    found = [typed_form(command) for text in shown for command in QUOTED.findall(text) if not NOT_TEXT.match(command)]
+    assert len(found) > 10
+    assert {one: said for one in found if (said := refusal_of(one))} == {}
+
+
+@pytest.mark.engine
+def test_a_printed_command_of_the_engine_has_its_options():
+    """`pulumi WORD --help` names each option."""
+    shown = {}
+    for command in (one for one in all_printed() if one.startswith("pulumi ")):
+        words = shlex.split(command.partition(" && ")[0])[1:]
+        plain = [word for word in words[:2] if re.fullmatch(r"[a-z-]+", word) and word not in {STACK, "gs"}]
+        pair = plain if words[0] in {"stack", "config"} else plain[:1]
+        shown.setdefault(tuple(pair), set()).update(word.partition("=")[0] for word in words if word.startswith("--"))
+    engine = Path(sys.executable).with_name("pulumi")
+    wrong = {}
+    for words, options in shown.items():
+        done = subprocess.run([engine, *words, "--help"], capture_output=True, text=True, check=False)
+        lacking = [option for option in sorted(options) if not re.search(rf"{option}\b", done.stdout)]
+        if done.returncode or lacking or not re.search(rf"pulumi {' '.join(words)}\b", done.stdout):
+            wrong[words] = lacking
+    assert len(shown) > 8
+    assert wrong == {}
