@@ -22,7 +22,7 @@ from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean
-from scripts.cli.command import launched_as, run_command, say
+from scripts.cli.command import launched_as, run_command, say, written
 from scripts.gemma.arguments import GemmaCall
 from scripts.gemma.catalog import ENTRIES, GROUPS, Entry, entry_of
 from scripts.gemma.completion import COMPLETE, candidates, script
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _drop_own_path()
     try:
-        return _run(words)
+        return written("gemma", lambda: _run(words))
     except ScriptError as error:
         say("gemma", str(error))
         return int(error.exit_code)

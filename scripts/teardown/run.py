@@ -34,6 +34,7 @@ from engine.deployment import (
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
+from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending, pending_store
 from scripts.teardown.output import TeardownOutput
@@ -120,7 +121,7 @@ class Teardown:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
-                pending_store.remember(state)
+                self._with_file(pending_store.remember, state)
                 self._destroy(state)
             pending.wait(
                 self.api,
@@ -133,8 +134,15 @@ class Teardown:
             for state in self.known.states:
                 self._update_state(state)
                 if self._is_proven():
-                    pending_store.forget(state.stack)
+                    self._with_file(pending_store.forget, state)
         self.done = True
+
+    def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
+        """Change a local file. A failure becomes a warning, because no resource may stay for it."""
+        try:
+            change(state)
+        except OSError as error:
+            self.warnings.append(not_written(error))
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
@@ -414,7 +422,13 @@ class Teardown:
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
         """Replace a state with an empty one and keep a copy."""
-        copied = f" A copy is in {back_up(stack, before)}." if before else ""
+        try:
+            copied = f" A copy is in {back_up(stack, before)}." if before else ""
+        except OSError as error:
+            self.warnings.append(
+                f"{not_written(error)} The state of stack {stack} stays, because it could not be copied."
+            )
+            return
         if self._import(stack, empty(stack)):
             self.warnings.append(f"{warning}{copied}")
 

@@ -3,7 +3,6 @@
 import textwrap
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -61,7 +60,7 @@ def said(leaked, unknown=(), stack="tpu-v6e1"):
         elapsed_s=1,
         dry_run=True,
     )
-    return text_of(receipt, Path(".work/teardown/tpu-v6e1-20261122T120000000000Z.json"))
+    return text_of(receipt)
 
 
 def test_a_fresh_stack_is_a_screen_of_80_columns():
