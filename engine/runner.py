@@ -227,8 +227,8 @@ def _no_such_stack(stack: str) -> str:
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
-            f"Stack {stack} does not exist. Run `pulumi stack init {stack}`, or pass another with --stack. "
-            f"If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
+            f"Stack {stack} does not exist. Run `gemma up {stack}` to deploy it. "
+            f"If it was deployed and its state is lost, run `gemma recover {stack}`."
         )
     known = sorted({*with_settings, *_stacks_of_backend()})
     listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."

@@ -51,17 +51,14 @@ def _alerts(options: AlertsOptions) -> ExitCode:
 def _read(options: AlertsOptions) -> "AlertReport":
     from cloud import google_api
     from cloud.alerts import POLICY_TYPE, read_alerts
-    from contracts.errors import CommandRefusedError
     from engine import state as states
     from scripts.cli.settings import stack_project
 
     state = states.read(options.stack)
+    states.require_deployed(state)
     project = state.outputs.project if state.outputs is not None else None
     if project is None:
-        try:
-            project = stack_project(options.stack, project=next(iter(state.projects), None))
-        except CommandRefusedError as error:
-            raise CommandRefusedError(f"Stack {options.stack} is not deployed. {error}") from None
+        project = stack_project(options.stack, project=next(iter(state.projects), None))
     declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
     return read_alerts(
         google_api.connect(project),

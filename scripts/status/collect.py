@@ -10,7 +10,7 @@ from typing import Final, cast
 from cloud import google_api
 from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
 from cloud.simulated import is_simulated
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each, each_within
 from engine import state as states
@@ -83,14 +83,13 @@ class _Known:
 def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
     """Return the status of the stacks.
 
-    Raises CommandRefusedError if the stack does not exist, and ScriptError if Pulumi is not logged in and the stacks are unknown.
+    Raises CommandRefusedError if the stack does not exist or is not deployed, and ScriptError if Pulumi is not logged in and the stacks are unknown.
     """
     found = [states.read(request.stack)] if request.stack else states.all_states()
     if found and all(state.detail == NOT_LOGGED_IN for state in found):
         raise ScriptError(NOT_LOGGED_IN)
-    if request.stack and found[0].status == "missing":
-        _require_settings(request.stack, found[0])
     if request.stack:
+        states.require_deployed(found[0])
         found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
     _find_fronts(known)
@@ -112,13 +111,6 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
             for row, one in zip(rows, known, strict=True)
         ),
     )
-
-
-def _require_settings(stack: str, state: StackState) -> None:
-    from engine.runner import project_folder  # noqa: PLC0415 - one use
-
-    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
-        raise CommandRefusedError(state.detail)
 
 
 def _known(state: StackState) -> _Known:

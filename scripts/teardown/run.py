@@ -455,7 +455,8 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     settings: dict[str, SettingsFacts] = {}
     for state in found:
         if state.status != "read" and (request.stack or state.status != "missing"):
-            read_errors.append(f"{state.detail} Continuing without the state.")
+            why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
+            read_errors.append(f"{why} Continuing without the state.")
         try:
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:

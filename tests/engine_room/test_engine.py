@@ -95,7 +95,7 @@ def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch,
 
 def test_a_missing_stack_names_the_command(monkeypatch, project):
     answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
-    with pytest.raises(CommandRefusedError, match=r"Stack mine does not exist. Run `pulumi stack init mine`"):
+    with pytest.raises(CommandRefusedError, match=r"Stack mine does not exist. Run `gemma up mine`"):
         runner.query(["stack", "output"])
 
 

@@ -290,7 +290,7 @@ class TestMachine:
 
     def test_a_stack_that_is_not_deployed_is_refused(self, command):
         code, _, said = command.run("--yes")
-        assert (code, said) == (ExitCode.REFUSED, "restart: Stack x is not deployed. Run `pulumi up --stack x`.\n")
+        assert (code, said) == (ExitCode.REFUSED, "restart: Stack x is not deployed. Run `gemma up x`.\n")
 
     def test_a_stack_that_another_update_holds_is_refused(self, world, command):
         node(world)
