@@ -7,6 +7,7 @@ Before anything changes it states what happens to the server, how long that take
 two lines, at any width of the terminal. `pulumi up --stack NAME` deploys the same.
 """
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,17 +25,19 @@ from engine.events import EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
-from engine.stack import stack_outputs
+from engine.stack import SERVER_TYPES, stack_outputs
 from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
+from scripts.cli.settings import stack_settings
 from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
+_STARTS: Final = frozenset({"create", "update", "replace"})
 _ACTIVE: Final = "ACTIVE"
 
 
@@ -53,6 +56,8 @@ def _up(options: UpOptions) -> ExitCode:
     say("up", f"previewing stack {stack}")
     document = previewed(stack, *refresh)
     changes, unchanged, warnings = changes_of(document)
+    if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
+        _require_weights(stack)
     _show([*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))])
     if not changes:
         _show([f"{stack}: no changes; {unchanged} resources are up to date."])
@@ -74,6 +79,16 @@ def _require_stack(stack: str) -> None:
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
     if stack not in runner.listed_stacks():
         raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
+
+
+def _require_weights(stack: str) -> None:
+    """Raise CommandRefusedError if the weights that the server will load are not staged, or if that is unknown."""
+    from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
+
+    for check in staged_weights(stack_settings(stack), stack):
+        fault = asyncio.run(check.fault())
+        if fault is not None and fault.blocks:
+            raise CommandRefusedError(fault.text)
 
 
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:

@@ -9,6 +9,7 @@ import pytest
 from tests.engine.terminal import Terminal
 
 STACK = "tpu-v6e1"
+BUCKET = "l4-qat"
 OTHER = "tpu-v6e1-e4b"
 CAPACITY = "gcp-tpu:index:QueuedResource"
 COLUMNS = 80
@@ -52,6 +53,24 @@ def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
         assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
     finally:
         shown.close()
+
+
+def test_weights_that_are_not_staged_stop_it_before_the_first_resource(workspace):
+    workspace.pulumi("stack", "init", BUCKET)
+    refused = workspace.run(sys.executable, "-m", "scripts.gemma", "up", BUCKET, "--yes", expect=2)
+    assert "up: No weights are staged in gs://" in refused.err.splitlines()[-1]
+    assert "stage_model" in refused.err.splitlines()[-1]
+    assert not json.loads(workspace.state(BUCKET))["checkpoint"]["latest"].get("resources")
+    workspace.stage(BUCKET)
+    undeployed = workspace.script("smoke", "--stack", BUCKET, expect=2)
+    assert f"Stack {BUCKET} is not deployed. Run `gemma up {BUCKET}`." in undeployed.err
+    shown = typed(workspace, BUCKET)
+    try:
+        shown.until(lambda it: "Type yes:" in it.text, "the question")
+        assert shown.type("no\n") == 2, shown.text
+    finally:
+        shown.close()
+    workspace.script("teardown", "--stack", BUCKET, "--yes", "--include-retained")
 
 
 def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(workspace):
