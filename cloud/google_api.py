@@ -13,6 +13,7 @@ from google.auth.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from cloud import google_session
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_session import GoogleCallError, endpoint, refusal_in
 from contracts.answers import Absent, Answer, Cause, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
@@ -143,6 +144,7 @@ class GoogleApi:
             )
         except (requests.ConnectionError, requests.Timeout) as error:
             raise _TransientError(type(error).__name__) from None
+        GOOGLE_CLOCK.see(answer.headers.get("Date"))
         if answer.status_code in _RETRIED:
             raise _TransientError(f"HTTP {answer.status_code}")
         if not answer.ok:

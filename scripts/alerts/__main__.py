@@ -9,7 +9,7 @@ Exit code 0: no alert fires. 1: an alert fires, or it is unknown whether one doe
 import json
 import sys
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
@@ -40,10 +40,11 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         found = {"schema_version": SCHEMA_VERSION, "simulated": is_simulated(), "verdict": report.verdict}
         print(json.dumps({**found, **asdict(report)}))
     else:
+        from cloud.clock import GOOGLE_CLOCK
         from scripts.alerts.render import AlertTimes, print_alerts
         from scripts.cli.tables import console
 
-        times = AlertTimes(now=datetime.now(UTC), zone=UTC if options.utc else None)
+        times = AlertTimes(now=GOOGLE_CLOCK.now(), zone=UTC if options.utc else None)
         print_alerts(console(sys.stdout), report, times, simulated=is_simulated())
     return ExitCode.DONE if report.verdict == "silent" else ExitCode.FAILED
 

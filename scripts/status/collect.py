@@ -1,14 +1,14 @@
 """Query every source for every stack concurrently and combine the results."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
 from cloud import google_api
 from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
+from cloud.clock import GOOGLE_CLOCK
 from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
@@ -46,7 +46,7 @@ ANSWER_LIMIT_S: Final = 60.0
 TUNNEL_LIMIT_S: Final = 240.0
 REFRESH_LIMIT_S: Final = 600.0
 
-Clock = Callable[[], float]
+Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class _Known:
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
 
 
-def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
+def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
     """Return the status of the stacks.
 
     Raises CommandRefusedError if the stack does not exist or is not deployed, and ScriptError if Pulumi is not logged in and the stacks are unknown.
@@ -100,11 +100,10 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
             one.answers[source] = value
         else:
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
-    now_s = clock()
-    now = datetime.fromtimestamp(now_s, UTC)
+    now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
-        at_s=now_s,
+        at_s=now.timestamp(),
         simulated=is_simulated(),
         stacks=tuple(
             judged_gateway(row, one.state, rows) if one.state.is_gateway else row
@@ -158,7 +157,7 @@ def _of_server(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[],
 
 
 def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
-    return cloud_facts(google_api.connect(found.project), found, stack=stack, now=datetime.now(UTC))
+    return cloud_facts(google_api.connect(found.project), found, stack=stack)
 
 
 def _query_alerts(state: StackState, project: str) -> AlertReport:

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, connect
 from cloud.simulated import is_simulated
@@ -79,7 +79,7 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
     scan = Teardown(request=replace(request, dry_run=True), known=found, api=api, output=output)
     scan.search()
     seen = scan.searches[-1]
-    stacks = spending(api, seen.found, datetime.now(UTC))
+    stacks = spending(api, seen.found, GOOGLE_CLOCK.now())
     for item in stacks:
         output.report_progress(item.sentence())
         for line in item.read:
@@ -109,7 +109,7 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
     if len(item.exceeded) > len(item.exceeded_idle):
         return False
     own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
-    if spending(api, own, datetime.now(UTC))[0].exceeded:
+    if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
         return False
     output.report_progress(f"stack {item.owner.stack} is not idle anymore and is kept")
     return True

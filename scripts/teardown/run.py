@@ -8,10 +8,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from cloud.clock import WaitClock
+from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi
@@ -97,7 +97,6 @@ class Teardown:
     api: GoogleApi
     output: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
@@ -116,7 +115,7 @@ class Teardown:
         self._require_known_stack()
         self._require_no_guests()
         if not self.request.dry_run:
-            self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
+            self.output.show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
@@ -177,6 +176,7 @@ class Teardown:
     def receipt(self) -> Receipt:
         """Return the results so far."""
         last = self.searches[-1] if self.searches else None
+        elapsed_s = time.monotonic() - self.started_s
         return Receipt(
             stack=self.request.stack or "",
             projects=self.known.projects,
@@ -188,8 +188,8 @@ class Teardown:
             unknown=last.unknown if last else ["The search did not run."],
             warnings=self.warnings,
             searches=self.searches,
-            started=self.started,
-            elapsed_s=time.monotonic() - self.started_s,
+            started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
+            elapsed_s=elapsed_s,
             interrupted=not self.done,
             dry_run=self.request.dry_run,
         )
@@ -283,7 +283,7 @@ class Teardown:
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.request.yes:
-            self.output.show("Found since", more, datetime.now(UTC))
+            self.output.show("Found since", more, GOOGLE_CLOCK.now())
             refusal = (
                 f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             )
