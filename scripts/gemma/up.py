@@ -129,10 +129,9 @@ def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
         _show([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))])
         return ExitCode.DONE
     reason = runner.first_error(result.output, result.exit_code).rstrip(".")
-    raise ScriptError(
-        f"Stack {stack} was not deployed completely: {reason}. What was created is in the state: fix the cause and run "
-        f"`gemma up {stack}` again.{runner.recover_hint(stack, result.output)}"
-    )
+    hint = runner.recover_hint(stack, result.output)
+    then = "Then run" if hint else "What was created is in the state: fix the cause and run"
+    raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:

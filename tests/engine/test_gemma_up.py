@@ -10,6 +10,7 @@ from tests.engine.terminal import Terminal
 
 STACK = "tpu-v6e1"
 BUCKET = "l4-qat"
+FAILED = "tpu-v6e4-e4b"
 OTHER = "tpu-v6e1-e4b"
 CAPACITY = "gcp-tpu:index:QueuedResource"
 COLUMNS = 80
@@ -91,6 +92,25 @@ def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_qu
         assert "up: Nothing was changed." in shown.text
     finally:
         shown.close()
+
+
+@pytest.mark.long
+def test_after_a_500_recover_stands_first_and_repairs_the_stack(workspace):
+    """Google creates the account, answers 500, and the provider's next attempt gets a 409 for it."""
+    workspace.pulumi("stack", "init", FAILED)
+    lost = {"method": "iam.projects.serviceAccounts.create", "status": 500, "when": "after", "count": 30}
+    workspace.change_scenario({"faults": [lost]})
+    up = (sys.executable, "-m", "scripts.gemma", "up", FAILED, "--yes")
+    for faults in ([lost], []):
+        workspace.change_scenario({"faults": faults})
+        failed = workspace.run(*up, expect=1)
+        assert failed.err.splitlines()[-1].startswith(
+            f"up: Run `gemma recover {FAILED}` first, because Google may have"
+        )
+        assert f"Run `gemma recover {FAILED}`, then `pulumi up --stack {FAILED}`. " in failed.err
+    workspace.script("recover", "--stack", FAILED, "--yes")
+    workspace.run(*up)
+    workspace.script("teardown", "--stack", FAILED, "--yes")
 
 
 @pytest.mark.long

@@ -220,18 +220,24 @@ def test_settings_without_a_state_are_one_sentence_with_the_command(engine, caps
 
 
 @pytest.mark.parametrize(
-    ("output", "ends"),
+    ("output", "starts", "ends"),
     [
-        ("error: update failed\nerror: no capacity.\n", f"fix the cause and run `gemma up {STACK}` again."),
-        ("error: 409: already exists\n", f"Run `python -m scripts.recover --stack {STACK}`."),
+        ("error: update failed\nerror: no capacity.\n", "", "in the state: fix the cause and run"),
+        ("error: 409: already exists\n", f"Run `gemma recover {STACK}` first, because ", "exists. Then run"),
+        (
+            "error: googleapi: Error 500: Internal\n",
+            f"Run `gemma recover {STACK}` first, because ",
+            "Internal. Then run",
+        ),
     ],
 )
-def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, ends):
+def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, starts, ends):
     engine.result = UpdateResult(exit_code=255, output=output)
     assert typed("--yes") == ExitCode.FAILED
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"up: Stack {STACK} was not deployed completely: ")
-    assert last.endswith(ends)
+    assert last.startswith(f"up: {starts or 'Stack'}")
+    assert f"Stack {STACK} was not deployed completely: " in last
+    assert last.endswith(f"{ends} `gemma up {STACK}` again.")
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
