@@ -1,8 +1,12 @@
-"""Replaceable clock, so that tests do not wait."""
+"""Clocks: a replaceable one for waits, so that tests do not wait, and Google's time of day."""
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +15,27 @@ class WaitClock:
 
     now_s: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
+
+
+_RESOLUTION: Final = timedelta(seconds=2)
+"""A difference that the header's whole seconds and the way of the response explain."""
+
+
+@dataclass(slots=True)
+class GoogleClock:
+    """Google's time of day. Stamps of Google or of another machine are compared with it, because this machine's clock may be wrong."""
+
+    _ahead: timedelta = timedelta()
+
+    def see(self, date: str | None) -> None:
+        """Read the header `Date` of a response from Google. An invalid one changes nothing."""
+        with suppress(TypeError, ValueError):
+            ahead = parsedate_to_datetime(date or "") - datetime.now(UTC)
+            self._ahead = ahead if abs(ahead) > _RESOLUTION else timedelta()
+
+    def now(self) -> datetime:
+        """Return Google's time according to its last response to this process; before the first one, this machine's time."""
+        return datetime.now(UTC) + self._ahead
+
+
+GOOGLE_CLOCK: Final = GoogleClock()

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TypeVar, cast
 
@@ -15,6 +13,7 @@ from google.auth.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from cloud import google_session
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_session import GoogleCallError, endpoint, refusal_in
 from contracts.answers import Absent, Answer, Cause, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
@@ -111,15 +110,6 @@ class GoogleApi:
         """Delete a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("DELETE", endpoint(api) + path, parameters)
 
-    def time(self, api: str, path: str) -> datetime:
-        """Return Google's time, which the response to a read method has, whatever it is. Without one, return this machine's."""
-        try:
-            answer = self.session.get(endpoint(api) + path, timeout=CALL_LIMIT_S, auth=self._counted(path))
-        except (requests.ConnectionError, requests.Timeout):
-            return datetime.now(UTC)
-        date = answer.headers.get("Date")
-        return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
-
     def _ask(
         self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
     ) -> Mapping[str, object]:
@@ -154,6 +144,7 @@ class GoogleApi:
             )
         except (requests.ConnectionError, requests.Timeout) as error:
             raise _TransientError(type(error).__name__) from None
+        GOOGLE_CLOCK.see(answer.headers.get("Date"))
         if answer.status_code in _RETRIED:
             raise _TransientError(f"HTTP {answer.status_code}")
         if not answer.ok:

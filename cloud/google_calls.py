@@ -5,12 +5,13 @@ Endpoints and credentials come from the environment, as for gcloud and the provi
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, cast
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_session import GoogleCallError, endpoint, open_session, refusal_in
 
 __all__ = ["GoogleCallError", "call", "call_now", "endpoint"]
@@ -59,13 +60,9 @@ def call_now(
     limit_s: float,
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
-    headers: MutableMapping[str, str] | None = None,
 ) -> Mapping[str, object]:
-    """Return the result of `call` while the program waits, before it declares anything. Raises GoogleCallError, including after `limit_s` seconds.
-
-    The headers of the response are added to `headers`.
-    """
-    work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb, headers=headers))
+    """Return the result of `call` while the program waits, before it declares anything. Raises GoogleCallError, including after `limit_s` seconds."""
+    work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     try:
         return work.result(limit_s)
     except TimeoutError:
@@ -82,8 +79,6 @@ def _ask(
     body: Mapping[str, object] | None,
     limit_s: float,
     verb: str | None = None,
-    *,
-    headers: MutableMapping[str, str] | None = None,
 ) -> Mapping[str, object]:
     import google.auth.exceptions  # noqa: PLC0415 - slow to load, and few runs need it
     import requests  # noqa: PLC0415 - as above
@@ -96,8 +91,7 @@ def _ask(
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:
         raise GoogleCallError(0, f"no connection to {url.partition('?')[0]} ({type(error).__name__})") from None
-    if headers is not None:
-        headers.update(answer.headers)
+    GOOGLE_CLOCK.see(answer.headers.get("Date"))
     if not answer.ok:
         raise GoogleCallError(answer.status_code, *refusal_in(answer))
     try:

@@ -71,6 +71,9 @@ def replace_file(path: Path, text: str) -> None:
         if exists:
             shutil.copymode(path, fresh)
         fresh.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a full disk names no file
+        raise
     finally:
         fresh.unlink(missing_ok=True)
 

@@ -28,7 +28,10 @@ _LAST_OUTPUT_S: Final = 5.0
 """Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
 NO_VARIABLES: Final[Mapping[str, str]] = {}
 _NO_MEMORY: Final = ", for example because the machine ran out of memory"
-_LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
+_LOST_TRACK = re.compile(
+    r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations|\bError 50\d\b", re.IGNORECASE
+)
+"""Errors after which a resource may exist that is not in the state. Google may fail after it has created the resource."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Text that the engine adds to a run's errors (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
 NOT_LOGGED_IN: Final = (
@@ -126,8 +129,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     code, output = attended(*command, on_line=_to_stderr)
     if code != 0:
         raise PulumiFailedError(
-            f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}"
-            f"{recover_hint(stack, output)}",
+            f"{recover_hint(stack, output)}`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}",
             output,
         )
 
@@ -139,10 +141,10 @@ def _because(output: str) -> str:
 
 
 def recover_hint(stack: str, output: str) -> str:
-    """Return a sentence with the command for resources missing from the state, if the output mentions them."""
+    """Return the first sentence of an error, with the command for resources missing from the state, if the output hints at them."""
     if _LOST_TRACK.search(output) is None:
         return ""
-    return f" An interrupted run may have left resources that are not in the state. Run `gemma recover {stack}`."
+    return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
 
 
 def attended(

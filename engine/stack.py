@@ -6,9 +6,11 @@ from typing import Final
 from contracts.errors import CommandRefusedError
 from contracts.fields import ContractError, from_json
 from contracts.outputs import DETAILS_TYPE, StackOutputs
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.deployment import ResourceState, read_deployment
 
 STACK_TYPE: Final = "pulumi:pulumi:Stack"
+SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 
 
 def stack_outputs(stack: str) -> StackOutputs:
@@ -27,7 +29,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
-        raise CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
+        raise not_deployed(stack)
     if "next" in printed and not printed.get("endpoint"):
         raise CommandRefusedError(
             f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
@@ -35,9 +37,16 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     try:
         return from_json(StackOutputs, raw)
     except ContractError as error:
+        if not any(resource.type in SERVER_TYPES for resource in resources):
+            raise not_deployed(stack) from None  # only its bucket exists
         raise CommandRefusedError(
             f"The outputs of stack {stack} are from another version of the project: {error} Run `gemma up {stack}`."
         ) from None
+
+
+def not_deployed(stack: str) -> CommandRefusedError:
+    """Return the error for a stack that was never deployed, is only staged, or was torn down."""
+    return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
 
 
 def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:

@@ -23,7 +23,8 @@ from engine.deployment import (
     parse_checkpoint,
     parse_deployment,
 )
-from engine.stack import STACK_TYPE, outputs_in
+from engine.locks import stack_locks
+from engine.stack import SERVER_TYPES, STACK_TYPE, not_deployed, outputs_in
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
@@ -133,6 +134,18 @@ def read(stack: str) -> StackState:
         return of_deployment(stack, parse_deployment(stack, text))
     except StateUnreadableError as error:
         return _from_file(stack, "unreadable", str(error))
+
+
+def require_deployed(state: StackState) -> None:
+    """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
+
+    A state that cannot be read is unknown, and a locked stack may be deployed just now: neither is refused.
+    """
+    if state.status == "missing":
+        raise CommandRefusedError(state.detail)
+    has_server = any(item.get("type") in SERVER_TYPES for item in (*state.resources, *state.pending))
+    if state.status == "read" and not (has_server or state.outputs or state.is_gateway or stack_locks(state.stack)):
+        raise not_deployed(state.stack)
 
 
 def all_states() -> Sequence[StackState]:

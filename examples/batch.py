@@ -53,5 +53,7 @@ if __name__ == "__main__":
         asyncio.run(send_all(Path(sys.argv[1]), Path(sys.argv[2])))
     except KeyboardInterrupt:
         sys.exit("Interrupted. Run it again to send the other requests.")
+    except OSError as error:
+        sys.exit(f"{error}. Free space or choose another place, then run it again to send the other requests.")
     except ExceptionGroup as failures:
         sys.exit(f"{failures.exceptions[0]!r} Run it again to send the other requests.")

@@ -299,12 +299,17 @@ def lost_passphrase(tools):
     return refusal(lambda: previewed.declared("dev"))
 
 
-@produces("A resource of this stack already exists.", "The resource ... already exists")
+@produces(
+    "A resource of this stack already exists.",
+    "The resource ... already exists",
+    "Google failed, and a resource may exist that is not in the state.",
+)
 def conflict(_tools):
     with open_world() as world:
         world.network("gemma-x", owner("x").description)
         error = refusal(lambda: world.network("gemma-x", owner("x").description), AssertionError)
-    return f"{error}\n{propagation.exists_hint(f'Error 409: {error}')}"
+    hints = map(propagation.exists_hint, (f"Error 409: {error}", "googleapi: Error 500: Internal error"))
+    return "\n".join([error, *hints])
 
 
 @produces("Waiting up to ... min for", "was still unavailable after ... min")

@@ -9,7 +9,7 @@ Exit code 0: no alert fires. 1: an alert fires, or it is unknown whether one doe
 import json
 import sys
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
@@ -40,10 +40,11 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         found = {"schema_version": SCHEMA_VERSION, "simulated": is_simulated(), "verdict": report.verdict}
         print(json.dumps({**found, **asdict(report)}))
     else:
+        from cloud.clock import GOOGLE_CLOCK
         from scripts.alerts.render import AlertTimes, print_alerts
         from scripts.cli.tables import console
 
-        times = AlertTimes(now=datetime.now(UTC), zone=UTC if options.utc else None)
+        times = AlertTimes(now=GOOGLE_CLOCK.now(), zone=UTC if options.utc else None)
         print_alerts(console(sys.stdout), report, times, simulated=is_simulated())
     return ExitCode.DONE if report.verdict == "silent" else ExitCode.FAILED
 
@@ -51,17 +52,14 @@ def _alerts(options: AlertsOptions) -> ExitCode:
 def _read(options: AlertsOptions) -> "AlertReport":
     from cloud import google_api
     from cloud.alerts import POLICY_TYPE, read_alerts
-    from contracts.errors import CommandRefusedError
     from engine import state as states
     from scripts.cli.settings import stack_project
 
     state = states.read(options.stack)
+    states.require_deployed(state)
     project = state.outputs.project if state.outputs is not None else None
     if project is None:
-        try:
-            project = stack_project(options.stack, project=next(iter(state.projects), None))
-        except CommandRefusedError as error:
-            raise CommandRefusedError(f"Stack {options.stack} is not deployed. {error}") from None
+        project = stack_project(options.stack, project=next(iter(state.projects), None))
     declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
     return read_alerts(
         google_api.connect(project),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import CommandRefusedError
+from engine.atomic_file import replace_file
 from planning.planner import plan
 from scripts.capacity.gates import JudgedPlace
 from scripts.cli.settings import NO_PROJECT, gateway_settings
@@ -39,7 +40,7 @@ class FileChange:
             raise CommandRefusedError(
                 f"{self.path.name} changed after it was read. Nothing was written. Run the command again."
             )
-        self.path.write_text(self.after, encoding="utf-8")
+        replace_file(self.path.resolve(), self.after)
 
 
 def change_of(path: Path, stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> FileChange:

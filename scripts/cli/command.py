@@ -5,11 +5,13 @@ immediately, and Ctrl-C stops a command with one sentence at any time.
 """
 
 import argparse
+import errno
 import inspect
 import os
 import select
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,6 +32,9 @@ _CALLED: ContextVar[Sequence[str]] = ContextVar("called", default=())
 _SIGPIPE: Final = 128 + 13  # as shells report a program whose reader has gone
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_NO_PLACE: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
+"""Errors of a file or folder that cannot be written. Errors of connections are not among them."""
 
 
 def _wrapped(text: str) -> str:
@@ -77,6 +82,41 @@ def called() -> Sequence[str]:
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
+    return written(command.name, lambda: _exit_code_of(command, arguments))
+
+
+def written(name: str, work: Callable[[], int]) -> int:
+    """Return the exit code of `work`. A file or an output that cannot be written becomes one sentence on stderr.
+
+    The output is flushed here, because the interpreter would report the error after the end, without a sentence.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _FULL and not isinstance(error, _NO_PLACE):
+            raise
+        _drop_output()
+        say(name, f"{not_written(error)} Free space or choose another place, then run the command again.")
+        return int(ExitCode.FAILED)
+    return code
+
+
+def not_written(error: OSError, place: str = "") -> str:
+    """Return one sentence for a file, or for output whose file the error does not name, that cannot be written."""
+    return f"Cannot write {place or error.filename or 'output'}: {error.strerror}."
+
+
+def _drop_output() -> None:
+    """Drop output that stdout does not take, because the interpreter writes it again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int:
     chosen = command
     words = sys.argv[1:] if arguments is None else arguments
     _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))

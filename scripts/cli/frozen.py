@@ -13,6 +13,7 @@ from typing import Final
 from cloud.price_file import REFRESHED
 from contracts.errors import CommandRefusedError
 from engine import runner
+from engine.atomic_file import replace_file
 from engine.backend import absolute_backend
 from engine.private_folders import private_folder, remove_left_folders
 from planning import plan as planned
@@ -77,7 +78,7 @@ class FrozenProject:
                 )
                 continue
             text = path.read_text(encoding="utf-8")
-            path.write_text(f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n", encoding="utf-8")
+            replace_file(path.resolve(), f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")
             sentences.append(f"The engine added {key} to {name}. Keep the line, because the stack's secrets need it.")
         return sentences
 

@@ -25,7 +25,7 @@ from contracts.dropped_words import COMMANDS, answer
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean, meant
-from scripts.cli.command import run_command, say
+from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import GemmaCall, has_settings
 from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without a character of a drawing, such as ascii
     try:
-        return _run(words)
+        return written("gemma", lambda: _run(words))
     except ScriptError as error:
         say("gemma", str(error))
         return int(error.exit_code)

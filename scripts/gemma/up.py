@@ -8,6 +8,7 @@ two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says
 `pulumi up --stack NAME` deploys the same.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
 from engine.secrets_provider import provider_options
-from engine.stack import stack_outputs
+from engine.stack import SERVER_TYPES, stack_outputs
 from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
@@ -35,6 +36,7 @@ from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
+_STARTS: Final = frozenset({"create", "update", "replace"})
 _ACTIVE: Final = "ACTIVE"
 
 
@@ -53,6 +55,8 @@ def _up(options: UpOptions) -> ExitCode:
     say("up", f"previewing stack {stack}")
     document = previewed(stack, *refresh)
     changes, unchanged, warnings = changes_of(document)
+    if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
+        _require_weights(stack)
     for line in [*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))]:
         tell(line)
     if not changes:
@@ -85,6 +89,16 @@ def _require_stack(stack: str) -> None:
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
         say("up", f"created an empty state for stack {stack}")
     stack_project(stack)
+
+
+def _require_weights(stack: str) -> None:
+    """Raise CommandRefusedError if the weights that the server will load are not staged, or if that is unknown."""
+    from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
+
+    for check in staged_weights(stack_settings(stack), stack):
+        fault = asyncio.run(check.fault())
+        if fault is not None and fault.blocks:
+            raise CommandRefusedError(fault.text)
 
 
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
@@ -125,10 +139,9 @@ def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
         tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
         return ExitCode.DONE
     reason = runner.first_error(result.output, result.exit_code).rstrip(".")
-    raise ScriptError(
-        f"Stack {stack} was not deployed completely: {reason}. What was created is in the state: fix the cause and run "
-        f"`gemma up {stack}` again.{runner.recover_hint(stack, result.output)}"
-    )
+    hint = runner.recover_hint(stack, result.output)
+    then = "Then run" if hint else "What was created is in the state: fix the cause and run"
+    raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:

@@ -60,18 +60,26 @@ class LogsOptions:
 
 def _logs(options: LogsOptions) -> ExitCode:
     from cloud import google_api
+    from contracts.errors import ScriptError
     from contracts.masking import LineMask
     from engine import state as states
     from scripts.logs.causes import newest_cause, sentence
     from scripts.logs.place import server_log
     from scripts.logs.reading import follow, newest
 
-    log = server_log(states.read(options.stack))
+    state = states.read(options.stack)
+    log = server_log(state)
     secrets, api = _secrets(log), google_api.connect(log.project)
     seconds = options.since_s if options.since_s is not None else parse_duration_s(DEFAULT_SINCE)
     since = datetime.now(UTC) - timedelta(seconds=seconds)
     show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
-    found = newest(api, log, since, options.lines, LineMask(secrets))
+    try:
+        found = newest(api, log, since, options.lines, LineMask(secrets))
+    except ScriptError:
+        states.require_deployed(state)
+        raise
+    if not found:
+        states.require_deployed(state)
     if not options.follow:
         cause = newest_cause(log, found)
         show.whole(found, cause)

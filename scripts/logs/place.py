@@ -8,7 +8,7 @@ from contracts.errors import CommandRefusedError
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from contracts.naming import Names
 from contracts.outputs import StackOutputs, Target
-from engine.state import StackState
+from engine.state import StackState, require_deployed
 from scripts.cli.settings import stack_settings
 from stacks.hooks.container_logs import RevisionLog
 
@@ -47,15 +47,16 @@ class ServerLog:
 def server_log(state: StackState) -> ServerLog:
     """Return the log of a stack from its outputs, or else from its settings, because logs outlive the server.
 
-    Raises CommandRefusedError if the stack has neither.
+    Raises CommandRefusedError if the stack has neither, or if its settings are invalid.
     """
     outputs = state.outputs
     if outputs is not None:
         return _of_outputs(state.stack, outputs)
     try:
         return log_of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
-    except CommandRefusedError as error:
-        raise CommandRefusedError(f"Stack {state.stack} is not deployed. {error}") from None
+    except CommandRefusedError:
+        require_deployed(state)
+        raise
 
 
 def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:

@@ -12,6 +12,7 @@ import yaml
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from contracts.naming import Names, NamingError
+from engine.atomic_file import replace_file
 from planning.data.images import IMAGES
 from planning.errors import PlanningError
 from planning.planner import plan
@@ -83,10 +84,7 @@ def write_stack(
         )
         text += "".join(kept)
         _check(text, path)
-        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise PlanningError(f"Cannot write {path.name}: {error.strerror}.") from None
+        replace_file(path, text)
     except yaml.YAMLError as error:
         raise PlanningError(not_yaml(path.name, error)) from None
     except ValueError as error:

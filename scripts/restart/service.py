@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from cloud.clock import WaitClock
+from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.google_prices import container_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
@@ -138,7 +137,7 @@ class ServiceRestart:
                 f"The settings of stack {self.stack} fix the traffic split (cloudRun.rollout.traffic), so a restarted revision would get no traffic. "
                 f"Remove it, run `gemma up {self.stack}`, and retry."
             )
-        shares, view = known_shares(service), view_of(service, self.stack, datetime.now(UTC))
+        shares, view = known_shares(service), view_of(service, self.stack, GOOGLE_CLOCK.now())
         latest = short_name(service.get("latestCreatedRevision"))
         if view.phase != "none" or shares != {latest: ALL}:
             sentence = view.sentence or "Google does not return one revision with all the traffic."

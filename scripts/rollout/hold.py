@@ -37,13 +37,8 @@ class LostHoldError(ScriptError):
     """Another run or `pulumi up` changed the service since this run last changed it, so this run must stop."""
 
 
-def utc_now() -> datetime:
-    """Return the current time of this machine."""
-    return datetime.now(UTC)
-
-
 def this_run(now: datetime) -> RolloutHolder:
-    """Return this process as the holder of a rollout."""
+    """Return this process as the holder of a rollout. `now` is this machine's time, with which `is_alive` compares the process's start."""
     return RolloutHolder(
         id=uuid.uuid4().hex[:_ID_DIGITS],
         user=_user(),

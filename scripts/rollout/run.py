@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal
 
+from cloud.clock import GOOGLE_CLOCK
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import RolloutPlan
 from contracts.rollout_record import (
@@ -30,7 +32,7 @@ from scripts.rollout.decisions import (
     whole,
 )
 from scripts.rollout.gates import TagGates
-from scripts.rollout.hold import Clock, Hold, LostHoldError, refusal, this_run, utc_now
+from scripts.rollout.hold import Clock, Hold, LostHoldError, refusal, this_run
 from scripts.rollout.look import RolloutLook, look_at
 from scripts.rollout.patience import Patience
 from scripts.rollout.report import Gate, Outcome, Progress, RolloutReport
@@ -49,7 +51,7 @@ class Rollout:
     refresh: Callable[[], None]
     """Refreshes the service in the stack's state."""
     say: Callable[[str], None]
-    now: Clock = utc_now
+    now: Clock = GOOGLE_CLOCK.now
     patience: Patience = field(default_factory=Patience)
 
     def to_latest(self, *, again: bool = False) -> RolloutReport:
@@ -162,7 +164,9 @@ class Rollout:
         return sentence
 
     def _hold(self, service: Service, before: RolloutRecord, *, revision: str, serving: str) -> Hold:
-        record = RolloutRecord(holder=this_run(self.now()), revision=revision, serving=serving, refused=before.refused)
+        record = RolloutRecord(
+            holder=this_run(datetime.now(UTC)), revision=revision, serving=serving, refused=before.refused
+        )
         return Hold(service=self.service, record=record, now=self.now, seen=service)
 
     def _given_up(self, service: Service, record: RolloutRecord, revision: str, hold: Hold) -> RefusedRevision | None:

@@ -1,7 +1,5 @@
 """Detect a server that will not become ready because the agent of its TPU node has given up."""
 
-from datetime import UTC, datetime
-
 from cloud import google_api
 from contracts.errors import ScriptError
 from contracts.guest_attributes import FAILED
@@ -24,7 +22,7 @@ class ServerFailure:
             if self._found is None or self._found.kind not in CAPACITY:
                 return None
             api = google_api.connect(self._found.project)
-            facts = cloud_facts(api, self._found, stack=self._stack, now=datetime.now(UTC))
+            facts = cloud_facts(api, self._found, stack=self._stack)
         except ScriptError:
             return None
         # A node that has just received a new document still reports the result of the previous one.

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
+from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.idle import reported
@@ -87,11 +88,11 @@ def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
     return list(dict.fromkeys([*named, *capacity_names(inputs, known)]))
 
 
-def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datetime) -> CloudFacts:
+def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str) -> CloudFacts:
     """Return the facts from Google Cloud. Raises ScriptError with Google's error message."""
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
-        return reader(api, found, stack, now)
+        return reader(api, found, stack)
     except GoogleListError as error:
         raise ScriptError(f"Google returned an error: {error}") from None
 
@@ -118,7 +119,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     return None
 
 
-def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
+def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     document = _read(api, INSTANCE, found.names)
     declared = _declared(found)
     if document is None:
@@ -135,8 +136,8 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
         stored=document_hash(stored) if stored else None,
     )
     if instance.status == "RUNNING":
-        facts = _with_phase(facts, TpuMachine(api=api, name=instance.name).published, now)
-    return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)], now)
+        facts = _with_phase(facts, TpuMachine(api=api, name=instance.name).published)
+    return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)])
 
 
 def _declared(found: DeployedServer) -> str | None:
@@ -146,7 +147,7 @@ def _declared(found: DeployedServer) -> str | None:
     return document_hash(metadata) if isinstance(metadata, str) else None
 
 
-def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
+def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     document = _read(api, QUEUED, found.names)
     declared = _declared(found)
     if document is None:
@@ -163,8 +164,8 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) ->
     node = _read(api, NODE, [node_name]) if node_name else None
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
-        facts = _with_node(api, facts, Node(node), node_name, now)
-    return _with_cost(api, _after_run(api, facts, found, stack), owned, now)
+        facts = _with_node(api, facts, Node(node), node_name)
+    return _with_cost(api, _after_run(api, facts, found, stack), owned)
 
 
 def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: str) -> CloudFacts:
@@ -176,8 +177,8 @@ def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: 
     is_gone = facts.machine is None or facts.phase == _PREEMPTED
     if facts.state not in DEAD | {MISSING} or not planned or not is_gone:
         return facts
-    ends, how, kind = datetime.fromisoformat(planned), "early", by_name(found.kind)
-    if facts.phase != _PREEMPTED and ends <= api.time(kind.api, kind.address(found.names[0])):
+    ends, how = datetime.fromisoformat(planned), "early"
+    if facts.phase != _PREEMPTED and ends <= GOOGLE_CLOCK.now():
         match answer_of("logging", lambda: is_simulated() or _has_seen_end(api, found.project, stack, ends)):
             case Present(value=has_seen):
                 how = "planned" if has_seen else "early"
@@ -199,21 +200,21 @@ def _has_seen_end(api: GoogleApi, project: str, stack: str, ends: datetime) -> b
     return bool(as_sequence(api.post("logging", "v2/entries:list", body).get("entries")))
 
 
-def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str, now: datetime) -> CloudFacts:
+def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
     stored = node.serving_document
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
         return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
-    return _with_phase(facts, TpuMachine(api=api, name=name).published, now)
+    return _with_phase(facts, TpuMachine(api=api, name=name).published)
 
 
-def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]], now: datetime) -> CloudFacts:
+def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> CloudFacts:
     """Return the facts with the machine's guest attributes. A machine without any is booting."""
     try:
         published = read()
     except GoogleListError as error:
         return replace(facts, unknown=(f"Cannot read the phase of the machine: {error}",))
-    idle = reported(published, now)
+    idle = reported(published, GOOGLE_CLOCK.now())
     return replace(
         facts,
         idle_since=idle.value.isoformat() if isinstance(idle, Present) else None,
@@ -229,7 +230,7 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]], now: d
     )
 
 
-def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:
+def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     document = _read(api, SERVICE, found.names)
     declared = _short(found.outputs.get("latestCreatedRevision"))
     if document is None:
@@ -253,13 +254,13 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
     )
     # Without a rollout, traffic follows the latest revision, even while it is being shifted.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
-        facts = _with_rollout(facts, document, stack, now)
-    return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)], now)
+        facts = _with_rollout(facts, document, stack)
+    return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)])
 
 
-def _with_rollout(facts: CloudFacts, document: Item, stack: str, now: datetime) -> CloudFacts:
+def _with_rollout(facts: CloudFacts, document: Item, stack: str) -> CloudFacts:
     """Return the facts with the status of the service's rollout."""
-    view = view_of(document, stack, now)
+    view = view_of(document, stack, GOOGLE_CLOCK.now())
     is_unknown = view.phase == "unknown" and facts.traffic is not None
     record = to_json(view.record) if isinstance(view.record, RolloutRecord) and view.record.holder else None
     return replace(
@@ -298,8 +299,8 @@ def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
     return [_owned(ACCOUNT, document, owned.project, owned.owner.stack)]
 
 
-def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource], now: datetime) -> CloudFacts:
-    spent = spending(api, [*owned, *_account(api, owned[0])], now)[0]
+def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]) -> CloudFacts:
+    spent = spending(api, [*owned, *_account(api, owned[0])], GOOGLE_CLOCK.now())[0]
     return replace(
         facts,
         since=spent.since,

@@ -1,16 +1,16 @@
 """Query every source for every stack concurrently and combine the results."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
 from cloud import google_api
 from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
+from cloud.clock import GOOGLE_CLOCK
 from cloud.simulated import is_simulated
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each, each_within
 from engine import state as states
@@ -46,7 +46,7 @@ ANSWER_LIMIT_S: Final = 60.0
 TUNNEL_LIMIT_S: Final = 240.0
 REFRESH_LIMIT_S: Final = 600.0
 
-Clock = Callable[[], float]
+Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +80,16 @@ class _Known:
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
 
 
-def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
+def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> StatusReport:
     """Return the status of the stacks.
 
-    Raises CommandRefusedError if the stack does not exist, and ScriptError if Pulumi is not logged in and the stacks are unknown.
+    Raises CommandRefusedError if the stack does not exist or is not deployed, and ScriptError if Pulumi is not logged in and the stacks are unknown.
     """
     found = [states.read(request.stack)] if request.stack else states.all_states()
     if found and all(state.detail == NOT_LOGGED_IN for state in found):
         raise ScriptError(NOT_LOGGED_IN)
-    if request.stack and found[0].status == "missing":
-        _require_settings(request.stack, found[0])
     if request.stack:
+        states.require_deployed(found[0])
         found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
     _find_fronts(known)
@@ -101,24 +100,16 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
             one.answers[source] = value
         else:
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
-    now_s = clock()
-    now = datetime.fromtimestamp(now_s, UTC)
+    now = clock()
     rows = [_status(one, now) for one in known]
     return StatusReport(
-        at_s=now_s,
+        at_s=now.timestamp(),
         simulated=is_simulated(),
         stacks=tuple(
             judged_gateway(row, one.state, rows) if one.state.is_gateway else row
             for row, one in zip(rows, known, strict=True)
         ),
     )
-
-
-def _require_settings(stack: str, state: StackState) -> None:
-    from engine.runner import project_folder  # noqa: PLC0415 - one use
-
-    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
-        raise CommandRefusedError(state.detail)
 
 
 def _known(state: StackState) -> _Known:
@@ -166,7 +157,7 @@ def _of_server(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[],
 
 
 def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
-    return cloud_facts(google_api.connect(found.project), found, stack=stack, now=datetime.now(UTC))
+    return cloud_facts(google_api.connect(found.project), found, stack=stack)
 
 
 def _query_alerts(state: StackState, project: str) -> AlertReport:

@@ -41,9 +41,7 @@ def _down(status: StackStatus, state: StackState, rows: Mapping[str, StackStatus
     return replace(
         status,
         waits=[*status.waits, f"No server behind the gateway answers, so its callers get {health}."],
-        next_command=_up(status.stack)
-        if runs_elsewhere
-        else [*asleep, f"gemma logs {status.stack}"][0],
+        next_command=_up(status.stack) if runs_elsewhere else [*asleep, f"gemma logs {status.stack}"][0],
     )
 
 

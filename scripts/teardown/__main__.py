@@ -1,7 +1,7 @@
 """Destroy a stack, then find and delete leaked resources.
 
 The search reads every zone and region and needs neither state nor settings. Exit code 0: every list was read and no resource leaked. Exit code 1:
-a resource leaked or a list could not be read. The receipt lists every call and every deletion.
+a resource leaked, a list could not be read, or the receipt could not be written. The receipt lists every call and every deletion.
 """
 
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from contracts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
@@ -62,11 +62,16 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         teardown.run()
     except BaseException:
         if teardown.searches:
-            output.report_progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
+            try:
+                output.report_progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
+            except ScriptError as error:
+                output.report_progress(str(error))
         raise
     receipt = teardown.receipt()
+    if not options.as_json:
+        print(text_of(receipt))
     path = receipt.write(options.receipt)
-    print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else text_of(receipt, path))
+    print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
     return ExitCode.DONE if receipt.clean else ExitCode.FAILED
 
 

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, connect
 from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Present, Unknown
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.teardown.output import TeardownOutput, text_of
 from scripts.teardown.receipt import Receipt
@@ -22,14 +23,14 @@ class GuardReport:
     """Age and cost of each stack against its limits, and the receipts of the stacks that were torn down."""
 
     stacks: Sequence[StackSpending]
-    receipts: Sequence[tuple[Receipt, Path]]
+    receipts: Sequence[tuple[Receipt, Path | None]]
     unknown: Sequence[str]
 
     @property
     def clean(self) -> bool:
         """True if everything could be read and no teardown leaked a resource."""
         all_read = not self.unknown and not any(item.unknown for item in self.stacks)
-        return all_read and all(receipt.clean for receipt, _ in self.receipts)
+        return all_read and all(receipt.clean and path for receipt, path in self.receipts)
 
     def to_json(self) -> dict[str, object]:
         """Return the report as `--json` prints it."""
@@ -54,7 +55,7 @@ class GuardReport:
                 }
                 for item in self.stacks
             ],
-            "receipts": [{**receipt.to_json(), "receipt": str(path)} for receipt, path in self.receipts],
+            "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in self.receipts],
             "unknown": list(self.unknown),
             "clean": self.clean,
             "simulated": is_simulated(),
@@ -68,7 +69,7 @@ def guard(request: TeardownRequest, output: TeardownOutput, *, as_json: bool) ->
         print(json.dumps(report.to_json()))
     else:
         for receipt, path in report.receipts:
-            print(text_of(receipt, path))
+            print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
     return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
@@ -78,7 +79,7 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
     scan = Teardown(request=replace(request, dry_run=True), known=found, api=api, output=output)
     scan.search()
     seen = scan.searches[-1]
-    stacks = spending(api, seen.found, datetime.now(UTC))
+    stacks = spending(api, seen.found, GOOGLE_CLOCK.now())
     for item in stacks:
         output.report_progress(item.sentence())
         for line in item.read:
@@ -108,7 +109,7 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
     if len(item.exceeded) > len(item.exceeded_idle):
         return False
     own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
-    if spending(api, own, datetime.now(UTC))[0].exceeded:
+    if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
         return False
     output.report_progress(f"stack {item.owner.stack} is not idle anymore and is kept")
     return True
@@ -116,8 +117,12 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
 
 def _torn_down(
     request: TeardownRequest, item: StackSpending, api: GoogleApi, output: TeardownOutput
-) -> tuple[Receipt, Path]:
+) -> tuple[Receipt, Path | None]:
     teardown = Teardown(request=request, known=known(request, output.report_progress), api=api, output=output)
     teardown.run()
     receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
-    return receipt, receipt.write(None)
+    try:
+        return receipt, receipt.write(None)
+    except ScriptError as error:
+        output.report_progress(str(error))
+        return receipt, None

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from cloud.found import FoundResource
@@ -66,10 +65,10 @@ class TeardownOutput:
         paragraph(out, "Prices are list prices of each resource's location, not your bill.")
 
 
-def text_of(receipt: Receipt, path: Path) -> str:
+def text_of(receipt: Receipt) -> str:
     """Return the receipt as text; of a dry run, what would be deleted."""
     if receipt.dry_run:
-        return would_delete(receipt, path)
+        return would_delete(receipt)
     name = receipt.stack or "all stacks"
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
@@ -96,7 +95,7 @@ def text_of(receipt: Receipt, path: Path) -> str:
         )
     lines += receipt.unknown
     lines += receipt.warnings
-    return "\n".join([*lines, f"Receipt: {path}"])
+    return "\n".join(lines)
 
 
 def _short(item: FoundResource) -> str:

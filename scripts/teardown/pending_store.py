@@ -42,9 +42,9 @@ def remembered(state: StackState) -> StackState:
     )
 
 
-def forget(stack: str) -> None:
+def forget(state: StackState) -> None:
     """Delete the stored pending creations of a stack."""
-    _path(stack).unlink(missing_ok=True)
+    _path(state.stack).unlink(missing_ok=True)
 
 
 def _path(stack: str) -> Path:

@@ -1,6 +1,7 @@
 """Receipt of a teardown: every list call, the result of each deletion, retained buckets and failed checks."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,8 @@ from cloud.deletion import DeletedResource
 from cloud.found import FoundResource, Inventory
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
+from contracts.errors import ScriptError
+from scripts.cli.command import not_written
 from scripts.teardown.retained_bucket import RetainedBucket
 
 FOLDER: Final = Path(".work") / "teardown"
@@ -99,9 +102,24 @@ class Receipt:
         }
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt, by default to `.work/teardown`, and return its path."""
+        """Write the receipt, by default to `.work/teardown`, and return its path.
+
+        Raises ScriptError if it cannot be written there. It is then on stdout and, if possible, in a temporary folder.
+        """
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
+        try:
+            return self._written(target)
+        except OSError as error:
+            problem = f"{not_written(error, f'the receipt {target}')} It is on stdout"
+        print(json.dumps(self.to_json()))
+        try:
+            elsewhere = self._written(Path(tempfile.mkdtemp(prefix="teardown-")) / target.name)
+        except OSError:
+            raise ScriptError(f"{problem}.") from None
+        raise ScriptError(f"{problem} and in {elsewhere}.")
+
+    def _written(self, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(f"{json.dumps(self.to_json(), indent=2)}\n", encoding="utf-8")
         return target

@@ -8,10 +8,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from cloud.clock import WaitClock
+from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi
@@ -34,6 +34,7 @@ from engine.deployment import (
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
+from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending, pending_store
 from scripts.teardown.output import TeardownOutput
@@ -96,7 +97,6 @@ class Teardown:
     api: GoogleApi
     output: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
@@ -115,12 +115,12 @@ class Teardown:
         self._require_known_stack()
         self._require_no_guests()
         if not self.request.dry_run:
-            self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
+            self.output.show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
-                pending_store.remember(state)
+                self._with_file(pending_store.remember, state)
                 self._destroy(state)
             pending.wait(
                 self.api,
@@ -133,8 +133,15 @@ class Teardown:
             for state in self.known.states:
                 self._update_state(state)
                 if self._is_proven():
-                    pending_store.forget(state.stack)
+                    self._with_file(pending_store.forget, state)
         self.done = True
+
+    def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
+        """Change a local file. A failure becomes a warning, because no resource may stay for it."""
+        try:
+            change(state)
+        except OSError as error:
+            self.warnings.append(not_written(error))
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
@@ -169,6 +176,7 @@ class Teardown:
     def receipt(self) -> Receipt:
         """Return the results so far."""
         last = self.searches[-1] if self.searches else None
+        elapsed_s = time.monotonic() - self.started_s
         return Receipt(
             stack=self.request.stack or "",
             projects=self.known.projects,
@@ -180,8 +188,8 @@ class Teardown:
             unknown=last.unknown if last else ["The search did not run."],
             warnings=self.warnings,
             searches=self.searches,
-            started=self.started,
-            elapsed_s=time.monotonic() - self.started_s,
+            started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
+            elapsed_s=elapsed_s,
             interrupted=not self.done,
             dry_run=self.request.dry_run,
         )
@@ -275,7 +283,7 @@ class Teardown:
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.request.yes:
-            self.output.show("Found since", more, datetime.now(UTC))
+            self.output.show("Found since", more, GOOGLE_CLOCK.now())
             refusal = (
                 f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             )
@@ -414,7 +422,13 @@ class Teardown:
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
         """Replace a state with an empty one and keep a copy."""
-        copied = f" A copy is in {back_up(stack, before)}." if before else ""
+        try:
+            copied = f" A copy is in {back_up(stack, before)}." if before else ""
+        except OSError as error:
+            self.warnings.append(
+                f"{not_written(error)} The state of stack {stack} stays, because it could not be copied."
+            )
+            return
         if self._import(stack, empty(stack)):
             self.warnings.append(f"{warning}{copied}")
 
@@ -441,7 +455,8 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     settings: dict[str, SettingsFacts] = {}
     for state in found:
         if state.status != "read" and (request.stack or state.status != "missing"):
-            read_errors.append(f"{state.detail} Continuing without the state.")
+            why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
+            read_errors.append(f"{why} Continuing without the state.")
         try:
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:

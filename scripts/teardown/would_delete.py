@@ -6,7 +6,6 @@ It names no single resource and no command; `--json` lists both, in the order of
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Final
 
 from cloud.capacity import Node
@@ -38,7 +37,7 @@ def searched(receipt: Receipt) -> str:
     return f"{len(calls)} list calls, {len(KINDS) + 1} resource types, project {', '.join(receipt.projects)}"
 
 
-def would_delete(receipt: Receipt, path: Path) -> str:
+def would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run as text."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
     lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked)]
@@ -47,7 +46,7 @@ def would_delete(receipt: Receipt, path: Path) -> str:
     lines += [*receipt.unknown, *receipt.warnings, f"Searched: {searched(receipt)}."]
     if receipt.leaked:
         lines.append("With --json: each name, its age and its delete command, in the order of deletion.")
-    return "\n".join([*lines, f"Receipt: {path}"])
+    return "\n".join(lines)
 
 
 def _verdict(receipt: Receipt) -> str:

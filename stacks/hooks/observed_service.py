@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, cast
 from urllib.parse import quote
 
 import pulumi
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import (
@@ -148,4 +149,4 @@ def report_next_step(stack: str) -> None:
 
 def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:
     """Return the sentence for a service in the engine's form, or empty if its latest revision gets all traffic."""
-    return view_of(outputs, stack, now or datetime.now(UTC)).sentence
+    return view_of(outputs, stack, now or GOOGLE_CLOCK.now()).sentence

@@ -7,12 +7,13 @@ and adds the planner's hint. The hook never changes the outcome, and takes no lo
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError
 from contracts.fields import as_mapping, as_sequence
 from contracts.masking import LineMask, masked
@@ -150,7 +151,7 @@ class FailureReport:
             location=self.start.cloud_run.region,
             service=self.service,
             revision=found["linked"] or found["named"] if found else None,
-            since=(datetime.now(UTC) - self._longest()).isoformat(),
+            since=(GOOGLE_CLOCK.now() - self._longest()).isoformat(),
         )
 
     def _longest(self) -> timedelta:

@@ -5,15 +5,14 @@ record: the account's description is one of its `ignoreChanges`, so neither an `
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 import pulumi
 
 from cloud.capacity import QueuedResource, capacity_names
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.seen_machines import seen_instance, seen_queued, seen_service
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
@@ -60,8 +59,7 @@ class RunKeeper:
         _retried(self._note, _was_changed, pauses=False)
 
     def _note(self) -> None:
-        headers: dict[str, str] = {}
-        account = self._account(headers)
+        account = self._account()
         if account is None:
             return
         description = str(account.get("description") or "")
@@ -69,7 +67,7 @@ class RunKeeper:
             return  # another owner's account of the same name, so Google will reject ours
         before = RunRecord.of(description) or RunRecord()
         seen, complete = self._seen()
-        text = before.after(seen, _googles_time_s(headers), complete=complete).written_into(description)
+        text = before.after(seen, int(GOOGLE_CLOCK.now().timestamp()), complete=complete).written_into(description)
         if text == description:
             return
         if len(text.encode()) > MOST_BYTES:
@@ -112,9 +110,9 @@ class RunKeeper:
                 "The next `pulumi up` will try again."
             )
 
-    def _account(self, headers: MutableMapping[str, str]) -> Mapping[str, object] | None:
+    def _account(self) -> Mapping[str, object] | None:
         try:
-            return self._call("iam", f"v1/{self.account}", headers=headers)
+            return self._call("iam", f"v1/{self.account}")
         except GoogleCallError as error:
             if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
                 return None
@@ -151,12 +149,11 @@ class RunKeeper:
         body: Mapping[str, object] | None = None,
         *,
         verb: str | None = None,
-        headers: MutableMapping[str, str] | None = None,
     ) -> Mapping[str, object]:
         """Return the response of a call. Temporary errors are retried. Raises GoogleCallError."""
 
         def read() -> Mapping[str, object]:
-            return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb, headers=headers)
+            return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb)
 
         return _retried(read)
 
@@ -225,12 +222,6 @@ def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _m
         reraise=True,
     )
     return attempts(work)
-
-
-def _googles_time_s(headers: Mapping[str, str]) -> int:
-    """Return Google's time from a response, because this machine's clock may be wrong, and starts are in Google's time."""
-    date = {name.lower(): text for name, text in headers.items()}.get("date")
-    return int(parsedate_to_datetime(date).timestamp() if date else time.time())
 
 
 def _why(error: Exception) -> str:

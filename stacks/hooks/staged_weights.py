@@ -28,7 +28,9 @@ from contracts.staged_weights import (
 )
 from stacks.base import Context
 from stacks.bound_hooks import bind_types
+from stacks.parts import parts_of
 from stacks.planned import doctor_hint
+from stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
@@ -40,10 +42,9 @@ class WeightsNotStagedError(ValueError):
 
 def require_staged_weights(context: Context) -> None:
     """Register a hook that fails the deployment of a service if its weights are not completely staged. A preview only warns."""
-    settings = context.settings
-    if settings.weights != "bucket":
+    checks = staged_weights(context.settings, context.names.stack)
+    if not checks:
         return
-    checks = staged_weights(context)
 
     async def require(args: pulumi.ResourceHookArgs) -> None:
         for check in checks:
@@ -54,18 +55,19 @@ def require_staged_weights(context: Context) -> None:
     bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(before_create=[hook], before_update=[hook]))
 
 
-def staged_weights(context: Context) -> "tuple[StagedWeights, ...]":
-    """Return the folders that must be complete: the model's, and those of its staged drafter and adapters."""
-    settings = context.settings
+def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":
+    """Return the folders that must be complete: the model's, and those of its staged drafter and adapters. None unless weights are in a bucket."""
+    if settings.weights != "bucket":
+        return ()
     model = StagedWeights(
         project=settings.project,
-        bucket=settings.bucket.existing or context.names.bucket,
+        bucket=settings.bucket_name(stack),
         prefix=settings.weights_prefix,
-        stack=context.names.stack,
+        stack=stack,
         existing=settings.bucket.existing is not None,
         manifest=settings.bucket.manifest_hash,
     )
-    staged = [(part.folder, part.digest) for part in context.parts if part.folder is not None]
+    staged = [(part.folder, part.digest) for part in parts_of(settings) if part.folder is not None]
     return (model, *(replace(model, prefix=folder, manifest=digest) for folder, digest in staged))
 
 
@@ -76,6 +78,8 @@ class Unproved:
     text: str
     blocks: bool = True
     """True if `up` must stop."""
+    is_known: bool = True
+    """False if the folder could not be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,27 +103,29 @@ class StagedWeights:
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
         """Raise WeightsNotStagedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
-        preview = pulumi.runtime.is_dry_run()
+        preview, fault = pulumi.runtime.is_dry_run(), await self.fault()
+        if fault is None or (preview and not fault.is_known):  # a preview may run without any access
+            return
+        if fault.blocks and not preview:
+            raise WeightsNotStagedError(fault.text)
+        pulumi.log.warn(fault.text)
+
+    async def fault(self) -> Unproved | None:
+        """Return what is wrong with the folder, or that it cannot be checked; None if a complete checkpoint is staged."""
         match await self.proof():
             case Present():
-                return
+                return None
             case Absent():
-                text, blocks = (
-                    f"No weights are staged in {self.folder}. The server cannot start without them. {self._remedy}",
-                    True,
+                return Unproved(
+                    f"No weights are staged in {self.folder}. The server cannot start without them. {self._remedy}"
                 )
-            case Unproved(text=text, blocks=blocks):
-                pass
+            case Unproved() as found:
+                return found
             case Unknown(why=why):
-                if preview:
-                    return  # a preview may run without any access
-                text, blocks = (
-                    f"Cannot check the weights in {self.folder}: {why}. Nothing was changed. {doctor_hint(self.stack)}",
-                    True,
+                text = (
+                    f"Cannot check the weights in {self.folder}: {why}. Nothing was changed. {doctor_hint(self.stack)}"
                 )
-        if blocks and not preview:
-            raise WeightsNotStagedError(text)
-        pulumi.log.warn(text)
+                return Unproved(text, is_known=False)
 
     @property
     def _remedy(self) -> str:

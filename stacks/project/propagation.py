@@ -47,6 +47,8 @@ _NO_ROLE: Final = re.compile(
 )
 """Also matches a custom role that was just created."""
 _EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
+_INTERNAL: Final = re.compile(r"\bError 50\d\b")
+"""Google may return this after it has created the resource. The provider repeats the call, and then fails or gets a 409."""
 _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
 _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
 """Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet."""
@@ -132,13 +134,16 @@ def awaited(message: str) -> str | None:
 
 
 def exists_hint(message: str) -> str | None:
-    """Return a sentence with the fix if an error reports that a resource already exists, otherwise None."""
-    if _EXISTS.search(message) is None:
+    """Return the fix first, then the cause, if an error reports that a resource already exists or may exist, otherwise None."""
+    if _EXISTS.search(message) is not None:
+        cause = "A resource of this stack already exists."
+    elif _INTERNAL.search(message) is not None:
+        cause = "Google failed, and a resource may exist that is not in the state."
+    else:
         return None
-    return (
-        "A resource of this stack already exists. If a previous run was interrupted or the state was lost, run "
-        f"`gemma recover {pulumi.get_stack()}` to import resources with this stack's labels and list the others."
-    )
+    stack = pulumi.get_stack()
+    fix = f"Run `gemma recover {stack}`, then `pulumi up --stack {stack}`."
+    return f"{fix} {cause} recover imports resources with this stack's labels and lists the others."
 
 
 def patience_s(message: str) -> float:

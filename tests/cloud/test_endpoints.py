@@ -1,6 +1,12 @@
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import pytest
 
+from cloud import google_calls
+from cloud.clock import GOOGLE_CLOCK, GoogleClock
 from cloud.google_api import endpoint
+from tests.cloud.populated import PROJECT, open_world
 
 
 @pytest.mark.parametrize(
@@ -19,3 +25,31 @@ def test_the_root_of_an_api_is_without_the_version_that_gcloud_expects(api, give
     if given is not None:
         monkeypatch.setenv(name, given)
     assert endpoint(api) == root
+
+
+def test_googles_clock_is_that_of_its_last_response_and_an_invalid_one_changes_nothing():
+    clock, eleven = GoogleClock(), datetime(2026, 11, 20, 11, tzinfo=UTC)
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1), "before the first response: this machine's"
+    for date in (format_datetime(eleven, usegmt=True), "nonsense", "", None):
+        clock.see(date)
+        assert eleven <= clock.now() < eleven + timedelta(minutes=1)
+    clock.see(format_datetime(datetime.now(UTC), usegmt=True))
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(milliseconds=500), "the header has whole seconds"
+
+
+@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+@pytest.mark.parametrize("way", ["a script", "the program"])
+def test_every_response_of_google_sets_its_clock(monkeypatch, skew, way):
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + skew
+
+    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
+    monkeypatch.setattr("cloud.clock.datetime", Skewed)
+    with open_world() as world:
+        if way == "a script":
+            world.api.get("storage", f"storage/v1/b?project={PROJECT}")
+        else:
+            google_calls.call_now("storage", f"storage/v1/b?project={PROJECT}", project=PROJECT, limit_s=60)
+    assert abs(GOOGLE_CLOCK.now() - datetime.now(UTC)) < timedelta(seconds=5)

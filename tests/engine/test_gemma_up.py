@@ -9,6 +9,8 @@ import pytest
 from tests.engine.terminal import Terminal
 
 STACK = "tpu-v6e1"
+BUCKET = "l4-qat"
+FAILED = "tpu-v6e4-e4b"
 OTHER = "tpu-v6e1-e4b"
 CAPACITY = "gcp-tpu:index:QueuedResource"
 COLUMNS = 80
@@ -55,6 +57,24 @@ def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
     assert re.search(rf"Deployed:\n  {STACK}  \$1\.35/h, \d.* left\nNext: gemma status\n", told), told
 
 
+def test_weights_that_are_not_staged_stop_it_before_the_first_resource(workspace):
+    workspace.pulumi("stack", "init", BUCKET)
+    refused = workspace.run(sys.executable, "-m", "scripts.gemma", "up", BUCKET, "--yes", expect=2)
+    assert "up: No weights are staged in gs://" in refused.err.splitlines()[-1]
+    assert "stage_model" in refused.err.splitlines()[-1]
+    assert not json.loads(workspace.state(BUCKET))["checkpoint"]["latest"].get("resources")
+    workspace.stage(BUCKET)
+    undeployed = workspace.script("smoke", "--stack", BUCKET, expect=2)
+    assert f"Stack {BUCKET} is not deployed. Run `gemma up {BUCKET}`." in undeployed.err
+    shown = typed(workspace, BUCKET)
+    try:
+        shown.until(lambda it: "Type yes:" in it.text, "the question")
+        assert shown.type("no\n") == 2, shown.text
+    finally:
+        shown.close()
+    workspace.script("teardown", "--stack", BUCKET, "--yes", "--include-retained")
+
+
 def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(workspace):
     path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
     path.write_text(path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192"))
@@ -73,6 +93,25 @@ def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_qu
         assert "up: Nothing was changed." in shown.text
     finally:
         shown.close()
+
+
+@pytest.mark.long
+def test_after_a_500_recover_stands_first_and_repairs_the_stack(workspace):
+    """Google creates the account, answers 500, and the provider's next attempt gets a 409 for it."""
+    workspace.pulumi("stack", "init", FAILED)
+    lost = {"method": "iam.projects.serviceAccounts.create", "status": 500, "when": "after", "count": 30}
+    workspace.change_scenario({"faults": [lost]})
+    up = (sys.executable, "-m", "scripts.gemma", "up", FAILED, "--yes")
+    for faults in ([lost], []):
+        workspace.change_scenario({"faults": faults})
+        failed = workspace.run(*up, expect=1)
+        assert failed.err.splitlines()[-1].startswith(
+            f"up: Run `gemma recover {FAILED}` first, because Google may have"
+        )
+        assert f"Run `gemma recover {FAILED}`, then `pulumi up --stack {FAILED}`. " in failed.err
+    workspace.script("recover", "--stack", FAILED, "--yes")
+    workspace.run(*up)
+    workspace.script("teardown", "--stack", FAILED, "--yes")
 
 
 @pytest.mark.long

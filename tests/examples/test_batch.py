@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -56,15 +57,17 @@ def serving(allowed):
         server.shutdown()
 
 
-def start(folder, server):
+def start(folder, server, **options):
     body = {"model": "gemma", "chat_template_kwargs": {"enable_thinking": False}}
     lines = [
         {"custom_id": n, "url": "/v1/chat/completions", "body": {**body, "messages": [{"content": n}]}} for n in NAMES
     ]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     settings = {"OPENAI_BASE_URL": f"http://127.0.0.1:{server.server_address[1]}/v1", "OPENAI_API_KEY": "key"}
-    command = [sys.executable, str(ROOT / "examples" / "batch.py"), "requests.jsonl", "results.jsonl"]
-    return subprocess.Popen(command, cwd=folder, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-B", str(ROOT / "examples" / "batch.py"), "requests.jsonl", "results.jsonl"]
+    return subprocess.Popen(
+        command, cwd=folder, env=os.environ | settings, stderr=subprocess.PIPE, text=True, **options
+    )
 
 
 def complete(folder):
@@ -107,3 +110,15 @@ def test_a_server_that_fails_ends_it_with_one_sentence(tmp_path):
     assert said.count("\n") == 1
     assert "Run it again" in said
     assert complete(tmp_path) == []
+
+
+def test_a_disk_that_is_full_ends_it_with_one_sentence_and_the_next_run_completes_it(tmp_path):
+    with serving(1_000) as server:
+        process = start(tmp_path, server, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)))
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said.count("\n")) == (1, 1)
+        assert "File too large" in said
+        assert "run it again" in said
+        assert start(tmp_path, server).wait(60) == 0
+    assert {json.loads(line)["custom_id"] for line in complete(tmp_path)} == set(NAMES)
+    assert len(complete(tmp_path)) == len(NAMES)

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from engine import runner
+from engine.locks import StackLock
 from scripts.cli.command import run_command
 from scripts.gemma.__main__ import main as gemma
 
@@ -169,13 +170,32 @@ ENGINE = (
     typed(
         "connect --stack tpu-v6e1",
         "Stack tpu-v6e1 does not exist",
-        "Run `gemma up tpu-v6e1` to deploy it.",
+        "Run `gemma up tpu-v6e1` to deploy it. If it was deployed and its state is lost, run `gemma recover tpu-v6e1`.",
     ),
 )
 NO_LOGIN = typed(
     "connect --stack tpu-v6e1", "Pulumi is not logged in", "Run `pulumi login`, or `pulumi login gs://", code=1
 )
-NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
+NO_DEPLOYMENT = {
+    "no state": (255, "", "error: no stack named 'tpu-v6e1' found\n"),
+    "torn down": (0, '{"version": 3, "deployment": {}}', ""),
+    "only its bucket": (
+        0,
+        """{"version": 3, "deployment": {"resources": [
+            {"urn": "urn:pulumi:tpu-v6e1::gemma-serving::pulumi:pulumi:Stack::x", "type": "pulumi:pulumi:Stack",
+             "outputs": {"target": "tpu", "model": "google/gemma-4-E2B-it"}},
+            {"urn": "urn:pulumi:tpu-v6e1::gemma-serving::gcp:storage/bucket:Bucket::models", "type": "gcp:storage/bucket:Bucket"}]}}""",
+        "",
+    ),
+}
+"""Answers of `pulumi stack export` for a stack that serves nothing."""
+NOT_DEPLOYED = tuple(
+    typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
+    for line in (
+        "status", "status --watch", "logs", "logs --follow", "alerts", "connect", "connect chat", "smoke",
+        "bench --out /nowhere", "restart", "restart --dry-run", "rollout", "rollout --dry-run",
+    )
+)  # fmt: skip
 PLAN_X = "plan --stack x"
 SETTINGS = tuple(
     (stack, path, value, typed(PLAN_X, wrong, step))
@@ -400,7 +420,7 @@ def check(row, capsys):
 
 
 def test_the_table_has_sixty_kinds_of_mistakes():
-    rows = [*COMMAND_LINES, *NEW, *PLAN, *BENCH, *GEMMA, *ENGINE, NO_LOGIN, NOT_DEPLOYED, *SETTINGS, *FILES]
+    rows = [*COMMAND_LINES, *NEW, *PLAN, *BENCH, *GEMMA, *ENGINE, NO_LOGIN, *NOT_DEPLOYED, *SETTINGS, *FILES]
     assert len(rows) >= 60
 
 
@@ -414,8 +434,57 @@ def test_a_wrong_command_line_ends_in_the_next_step(project, capsys, subtests):
 def test_what_the_engine_says_ends_in_the_next_step(project, engine, capsys):
     engine["any"] = (255, "", "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n")
     check(NO_LOGIN, capsys)
-    engine["any"] = (0, '{"version": 3, "deployment": {}}', "")
-    check(NOT_DEPLOYED, capsys)
+
+
+@pytest.fixture
+def no_logs(monkeypatch):
+    """Google Cloud with an empty log. What would wait for ever fails."""
+    monkeypatch.setattr("scripts.logs.reading.follow", lambda *_, **__: pytest.fail("it waits for lines"))
+    monkeypatch.setattr("scripts.status.__main__.watch_lines", lambda read, *_, **__: [read(), pytest.fail("it waits")])
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    monkeypatch.setattr("cloud.google_api.connect", lambda *_: None)
+    monkeypatch.setattr("scripts.logs.reading.newest", lambda *_: ())
+
+
+@pytest.mark.usefixtures("project", "no_logs")
+@pytest.mark.parametrize("state", NO_DEPLOYMENT)
+def test_a_stack_that_serves_nothing_is_no_success(engine, capsys, subtests, state):
+    engine["any"] = NO_DEPLOYMENT[state]
+    for row in NOT_DEPLOYED:
+        with subtests.test(row.typed):
+            if state == "no state":
+                row = replace(row, wrong="Stack tpu-v6e1 does not exist", step=ENGINE[-1].step)  # noqa: PLW2901 - the same row
+            check(row, capsys)
+
+
+@pytest.mark.usefixtures("project", "no_logs")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((255, "", "error: PULUMI_ACCESS_TOKEN must be set for login during CLI sessions\n"), "is not logged in"),
+        ((0, '{"version": 3, "depl', ""), "cannot be read"),
+        ((255, "", "error: could not list bucket: blob (code=Unknown)\n"), "could not list bucket"),
+    ],
+)
+def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, subtests, answer, says):
+    engine["any"] = answer
+    for line in ("status", "connect", "connect chat", "smoke", "bench --out /nowhere", "restart", "rollout"):
+        with subtests.test(line):
+            assert run_line(f"{line} --stack tpu-v6e1") == 1
+            out, message = capsys.readouterr()
+            assert says in out.replace("\n", " ") + message
+            assert "is not deployed" not in message
+            assert "gemma up" not in message
+
+
+@pytest.mark.usefixtures("project", "no_logs")
+def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeypatch):
+    engine["any"] = NO_DEPLOYMENT["only its bucket"]
+    held = StackLock(place="", user="ana", host="vm", pid=7, since="2026-11-23T10:00:00Z")
+    for module in ("engine.state", "scripts.status.collect"):
+        monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))
+    assert run_line("status --stack tpu-v6e1") == 0
+    assert "by ana@vm" in capsys.readouterr().out
 
 
 def test_a_wrong_setting_ends_in_the_next_step(project, capsys, subtests):

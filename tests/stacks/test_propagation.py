@@ -69,7 +69,9 @@ def test_only_what_passes_by_itself_is_waited_for(message, what):
             True,
         ),
         ("Error creating RouterNat: the router 'r' has a NAT 'n' already", True),
-        ("Error 400: Invalid value", False),
+        ("Error creating service account: googleapi: Error 500: Internal error encountered.", True),
+        ("googleapi: Error 503: The service is currently unavailable., backendError", True),
+        ("Error 400: Invalid value of 500", False),
         (DISABLED, False),
     ],
 )
@@ -77,7 +79,7 @@ def test_what_exists_already_is_named_with_the_command_that_takes_it_over(monkey
     monkeypatch.setattr(pulumi, "get_stack", lambda: "dev")
     hint = propagation.exists_hint(message)
     assert (hint is not None) is named
-    assert not named or "`gemma recover dev`" in hint
+    assert not named or hint.startswith("Run `gemma recover dev`, then `pulumi up --stack dev`. ")
 
 
 def test_the_command_is_named_once_a_run(monkeypatch):

@@ -133,7 +133,8 @@ def test_a_part_that_is_not_staged_comes_from_the_hub_and_the_plan_says_so():
 
 
 def test_each_staged_part_is_checked_before_the_service_is_made():
-    checks = staged_weights(with_parts("l4-12b-qat", PARTS))
+    context = with_parts("l4-12b-qat", PARTS)
+    checks = staged_weights(context.settings, context.names.stack)
     assert [(one.prefix, one.manifest) for one in checks] == [
         (f"gemma-4-12B-it-qat-w4a16-ct{ENDING}", HASH),
         (f"gemma-4-E2B-it-assistant{ENDING}", HASH),

@@ -97,6 +97,6 @@ def test_the_exit_code_is_0_only_if_nothing_rings_and_everything_can(read, capsy
 def test_a_stack_that_nobody_knows_is_refused(monkeypatch, tmp_path, capsys):
     (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(states, "read", lambda _: replace(state(), status="missing"))
+    monkeypatch.setattr(states, "read", lambda _: replace(state(), status="missing", detail="Stack y does not exist."))
     assert run_command(COMMAND, ["--stack", "y"]) == 2
-    assert capsys.readouterr().err.startswith("alerts: Stack y is not deployed.")
+    assert capsys.readouterr().err == "alerts: Stack y does not exist.\n"

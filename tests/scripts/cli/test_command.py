@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -116,6 +117,59 @@ def test_an_error_is_one_sentence_and_its_exit_code(error, code, sentence, capsy
     command = Command(name="x", help="Do x.", options=Inner, run=fail, after_interrupt="Run it again.")
     assert run_command(command, []) == code
     assert capsys.readouterr().err == sentence
+
+
+BUFFERED = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def small_files():
+    """Let no file of a child grow beyond 200 bytes, as on a full disk; /dev/full refuses each byte."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("scripts.plan --stack tpu-v6e1 >/dev/full", "output"),
+        ("scripts.plan --stack tpu-v6e1 --json >/dev/full", "output"),
+        ("scripts.gemma >/dev/full", "output"),
+        ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md/plans/base.json"),
+        ("scripts.new full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
+        ("scripts.preview plans --out {tmp}/plans.json", "output"),
+        (
+            "scripts.bench --url {url} --concurrency 1 --input-tokens 8 --output-tokens 8 --requests 2 --out {tmp}",
+            "output",
+        ),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_sentence_and_exit_code_1(line, place, tmp_path, url):
+    """Tests may run as root, who may write to a read-only folder: a full device, a limit of the size, a file in place of a folder."""
+    words, is_full, _ = line.format(tmp=tmp_path, url=url, pid=os.getpid()).partition(" >/dev/full")
+    with Path("/dev/full" if is_full else os.devnull).open("w") as out:
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", *words.split()],
+            check=False,
+            cwd=ROOT,
+            env=BUFFERED,
+            preexec_fn=small_files if "{" in line else None,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    name = line.partition(" ")[0].removeprefix("scripts.")
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr.splitlines()[-1].startswith(f"{name}: Cannot write {place}")
+    assert "Traceback" not in done.stderr
+    assert not list(ROOT.glob("Pulumi.full-*")), "half a settings file would be in the way of the next try"
+
+
+def test_an_error_of_a_connection_is_not_called_a_full_disk(capsys):
+    def run(_):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError):
+        run_command(Command(name="x", help="Do it.", options=Inner, run=run), [])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_subcommand_reads_its_own_options(capsys):

@@ -1,12 +1,14 @@
 """`gemma up` with an engine that answers as told: what is said before the question, what after, and each error in one sentence."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from contracts.answers import Absent, Present, Unknown
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
@@ -19,6 +21,8 @@ from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.headline import DeployedStack
 from scripts.preview.upcoming import upcoming
+from stacks.hooks.staged_weights import StagedWeights, Unproved
+from stacks.parts import folder_name
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
@@ -60,6 +64,7 @@ class Engine:
         self.preview, self.result, self.updates = preview_of(RESTART), UpdateResult(exit_code=0, output=""), []
         self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.known = [STACK]
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
         monkeypatch.setattr(up, "update", self._update)
@@ -160,6 +165,71 @@ def test_nothing_to_do_asks_nothing(engine, capsys):
     assert engine.updates == []
 
 
+CREATED = preview_of(
+    step("create", SERVICE_TYPE, after=service(), reasons=()), warned=["warning: No weights are staged"]
+)
+NEW_BUCKET = preview_of(step("create", "gcp:storage/bucket:Bucket", after={"name": "b"}, reasons=()))
+STAGE = "Run `gemma stage_model"
+
+
+class TestWeights:
+    """`gemma up` of a stack with its weights in a bucket."""
+
+    @pytest.fixture
+    def staged(self, engine, monkeypatch):
+        """Answer the check of each folder as told; the default is a complete checkpoint."""
+        answers, asked = {}, []
+
+        async def proof(check):
+            asked.append(check.folder)
+            return next((answer for end, answer in answers.items() if end in check.folder), Present("hash"))
+
+        monkeypatch.setattr(StagedWeights, "proof", proof)
+        engine.preview = CREATED
+        engine.known += [RUN, "l4-e2b-lora", "l4-12b-qat-mtp"]
+        return answers, asked
+
+    @pytest.mark.parametrize(
+        ("answer", "says"),
+        [
+            (Absent(), f"No weights are staged in gs://.*{STAGE} l4-qat`"),
+            (Unproved(f"Staging is incomplete. {STAGE} l4-qat`."), f"Staging is incomplete. {STAGE}"),
+            (Unknown("the API is off"), "Cannot check the weights in gs://.*: the API is off. Nothing was changed."),
+        ],
+    )
+    def test_weights_that_are_not_proved_are_refused_before_the_question(self, engine, staged, capsys, answer, says):
+        staged[0][""] = answer
+        assert run_command(up.COMMAND, ["--stack", RUN]) == ExitCode.REFUSED
+        out, err = capsys.readouterr()
+        assert (engine.updates, out) == ([], "")
+        assert re.search(f"up: {says}", err.splitlines()[-1])
+        assert ("not staged" in err or "No weights" in err) == isinstance(answer, Absent)
+
+    def test_an_adapter_or_a_drafter_counts_like_the_model(self, engine, staged, monkeypatch, capsys):
+        answers, asked = staged
+        settings = up.stack_settings("l4-e2b-lora")
+        (source,) = settings.vllm.lora_adapters.values()
+        answers[folder_name(source)] = Absent()
+        bucket = settings.bucket.model_copy(update={"parts": {source: f"sha256:{'a' * 64}"}})
+        pinned = settings.model_copy(update={"bucket": bucket})
+        monkeypatch.setattr(up, "stack_settings", lambda _, **_project: pinned)
+        assert run_command(up.COMMAND, ["--stack", "l4-e2b-lora"]) == ExitCode.REFUSED
+        assert re.search("No weights are staged in gs://[^ ]*-aaaa", capsys.readouterr().err)
+        assert len(asked) == 2
+
+    @pytest.mark.parametrize(
+        ("stack", "preview"), [(RUN, CREATED), (RUN, NEW_BUCKET), (STACK, preview_of(CREATE)), (RUN, preview_of())]
+    )
+    def test_staged_weights_those_of_the_hub_and_an_unchanged_server_are_no_reason(
+        self, engine, staged, stack, preview
+    ):
+        if preview is not CREATED:
+            staged[0][""] = Absent()
+        engine.preview = preview
+        assert run_command(up.COMMAND, ["--stack", stack, "--yes"]) == ExitCode.DONE
+        assert bool(staged[1]) == (preview is CREATED)
+
+
 def test_invalid_settings_are_refused_before_the_preview(engine, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(up.runner, "project_folder", lambda: tmp_path)
     (tmp_path / f"Pulumi.{STACK}.yaml").write_text("config:\n  gemma:maxAge: 24h\n")
@@ -188,18 +258,24 @@ def test_a_missing_project_is_one_sentence_with_the_command(engine, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    ("output", "ends"),
+    ("output", "starts", "ends"),
     [
-        ("error: update failed\nerror: no capacity.\n", f"fix the cause and run `gemma up {STACK}` again."),
-        ("error: 409: already exists\n", f"Run `gemma recover {STACK}`."),
+        ("error: update failed\nerror: no capacity.\n", "", "in the state: fix the cause and run"),
+        ("error: 409: already exists\n", f"Run `gemma recover {STACK}` first, because ", "exists. Then run"),
+        (
+            "error: googleapi: Error 500: Internal\n",
+            f"Run `gemma recover {STACK}` first, because ",
+            "Internal. Then run",
+        ),
     ],
 )
-def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, ends):
+def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, starts, ends):
     engine.result = UpdateResult(exit_code=255, output=output)
     assert typed("--yes") == ExitCode.FAILED
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"up: Stack {STACK} was not deployed completely: ")
-    assert last.endswith(ends)
+    assert last.startswith(f"up: {starts or 'Stack'}")
+    assert f"Stack {STACK} was not deployed completely: " in last
+    assert last.endswith(f"{ends} `gemma up {STACK}` again.")
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):

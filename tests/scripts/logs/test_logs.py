@@ -19,7 +19,7 @@ from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
 from tests.cloud.populated import PROJECT, open_world
-from tests.scripts.status.planted import stack_resource, state
+from tests.scripts.status.planted import queued, stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 RUN = ServerLog(stack="l4-qat", project=PROJECT, target="cloud-run", location="us-east4")
@@ -178,8 +178,10 @@ class TestWhereTheLinesAre:
         assert (found.project, found.location) == (PROJECT, place)
 
     def test_a_stack_that_nobody_knows_is_refused(self):
-        with pytest.raises(CommandRefusedError, match=r"Stack nope is not deployed\. .*Pulumi\.nope\.yaml"):
-            server_log(StackState(stack="nope", status="missing"))
+        with pytest.raises(CommandRefusedError, match=r"^Stack nope does not exist\.$"):
+            server_log(StackState(stack="nope", status="missing", detail="Stack nope does not exist."))
+        with pytest.raises(CommandRefusedError, match=r"Pulumi\.nope\.yaml not found"):
+            server_log(StackState(stack="nope", status="unreadable"))
 
 
 class TestCauses:
@@ -244,7 +246,9 @@ class TestTheCommand:
         assert (found["lines"][0]["source"], found["lines"][0]["text"]) == ("server", "INFO fine")
         assert found["lines"][0]["time"].endswith("Z")
 
-    def test_no_lines_is_said_with_the_way_further_back(self, deployed, capsys):
+    def test_no_lines_is_said_with_the_way_further_back(self, deployed, capsys, monkeypatch):
+        server = [queued()]
+        monkeypatch.setattr("engine.state.read", lambda name: StackState(stack=name, status="read", resources=server))
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
         said = capsys.readouterr()
         assert said.out == ""

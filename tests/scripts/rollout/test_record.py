@@ -6,9 +6,11 @@ import socket
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_api import GoogleListError, UnansweredError
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -216,6 +218,31 @@ def test_a_dead_hold_is_taken_over_and_the_report_says_whose():
             assert report.reason.startswith("Took over the rollout of ann@")
             assert [gate.share for gate in report.gates] == [10, 50, 100]
     assert found == []
+
+
+@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+@pytest.mark.parametrize(("silent_s", "outcome"), [(60, "held"), (660, "rolled out")])
+def test_a_wrong_clock_of_this_machine_neither_takes_over_a_live_hold_nor_waits_for_a_dead_one(
+    monkeypatch, skew, silent_s, outcome
+):
+    """The other run renewed the record by Google's date, which each of Google's responses has."""
+    google = Google("s-1", "s-2")
+    google.date = format_datetime(NOW + timedelta(seconds=silent_s), usegmt=True)
+    held_by(google, host="elsewhere")
+    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
+
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return NOW + timedelta(seconds=silent_s) + skew
+
+    monkeypatch.setattr("cloud.clock.datetime", Skewed)
+    monkeypatch.setattr("scripts.rollout.run.datetime", Skewed)
+    assert plain_rollout(google)[0].to_latest().outcome == outcome
+    if outcome == "rolled out":
+        late = datetime.fromisoformat(google.record.renewed_at) - NOW - timedelta(seconds=silent_s)
+        assert abs(late) < timedelta(seconds=2)
+        assert datetime.fromisoformat(google.record.holder.since) == Skewed.now(), "the process's own clock"
 
 
 def test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another():

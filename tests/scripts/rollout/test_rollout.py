@@ -2,6 +2,7 @@
 
 import pytest
 
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_api import GoogleListError, UnansweredError
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
@@ -45,10 +46,12 @@ class Google:
         ]
         self.seen, self.fail_at, self.answer_lost = [], None, False
         self.has_tag_urls, self.refuse_waiting = True, False
+        self.date = None
         self.annotations, self.down, self.notes, self.before_patch = {}, (), 0, lambda: None
 
     def get(self, api, path):
         assert (api, path) == ("run", f"v2/{NAME}")
+        GOOGLE_CLOCK.see(self.date)
         if "GET" in self.down:
             raise UnansweredError("Google failed 4 times (HTTP 503); try again later.")
         statuses = []

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloud.clock import GoogleClock
 from contracts.errors import ScriptError
 from contracts.guest_attributes import ENDING, NOT_IDLE, READY
 from contracts.labels import StackLimits
@@ -35,7 +36,7 @@ def world():
 
 
 def facts(world, found):
-    return cloud_facts(world.api, serving(found), stack="x", now=datetime.now(UTC))
+    return cloud_facts(world.api, serving(found), stack="x")
 
 
 def machine(world, text=DOCUMENT, limit_s=None):
@@ -144,11 +145,12 @@ IDLE = "2026-11-01T10:00:00+00:00"
         (None, {}, ""),
     ],
 )
-def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, limit_s, values, line):
+def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, monkeypatch, limit_s, values, line):
     node, now = machine(world, limit_s=limit_s), datetime(2026, 11, 1, 12, tzinfo=UTC)
     reports = {"phase": "ready", "updated_at": now.isoformat(), **values}
     publish(world, node, **reports)
-    found = cloud_facts(world.api, serving(state(stack_resource(), queued())), stack="x", now=now)
+    monkeypatch.setattr(GoogleClock, "now", lambda _: now)
+    found = cloud_facts(world.api, serving(state(stack_resource(), queued())), stack="x")
     shown = _idle(found, lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S}", now.timestamp())
     assert (shown, found.idle_after_s) == (line, limit_s)
 
@@ -290,7 +292,7 @@ class Answers:
 def rolling(shares, record, **service_fields):
     statuses = [{"revision": name, "percent": percent} for name, percent in shares.items()]
     google = Answers(trafficStatuses=statuses, annotations={ROLLOUT_ANNOTATION: record}, **service_fields)
-    return cloud_facts(google, serving(state(service())), stack="x", now=datetime.now(UTC))
+    return cloud_facts(google, serving(state(service())), stack="x")
 
 
 def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
@@ -329,7 +331,7 @@ def test_a_refusal_of_google_is_told_in_its_own_words(world):
     world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
     machine_is = serving(state(queued()))
     with pytest.raises(ScriptError, match="Google returned an error: "):
-        cloud_facts(world.api, machine_is, stack="x", now=datetime.now(UTC))
+        cloud_facts(world.api, machine_is, stack="x")
 
 
 def test_a_stack_without_anything_that_serves_has_nothing_to_ask(world):

@@ -237,7 +237,7 @@ class TestTheServer:
     def test_a_server_that_is_gone_is_a_source_without_an_answer(self):
         with listening() as outputs:
             pass
-        with pytest.raises(ScriptError, match="does not respond: GET /health failed: Cannot connect"):
+        with pytest.raises(ScriptError, match="does not respond: GET /health failed: cannot connect"):
             server_facts(outputs)
 
     @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ class TestTheCommand:
             facts["tpu-a"] = CloudFacts(state="SUSPENDED")
             front, first, _ = collect.collect(StatusRequest(stack="x")).stacks
             assert front.waits == ["No server behind the gateway answers, so its callers get HTTP 503."]
-            assert front.next_command == first.next_command == "pulumi up --refresh --stack tpu-a"
+            assert front.next_command == first.next_command == "gemma up tpu-a --refresh"
             assert run_command(COMMAND, ["--stack", "x"]) == 1
         with subtests.test("a caller who may not call"):
             planted.setattr(collect, "server_facts", lambda *_: ServerFacts(health="HTTP 403"))

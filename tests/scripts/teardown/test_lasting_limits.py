@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud.clock import GoogleClock
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
 from cloud.search import Scope, resource_of, search
 from cloud.seen_machines import seen_instance, seen_queued
@@ -18,7 +19,6 @@ from contracts.naming import Names
 from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.teardown import guard
 from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
 from tests.cloud.populated import PROJECT, ZONE, open_world, owner
 from tests.laws import examples
@@ -48,17 +48,6 @@ def keeper(*, has_limits=True, service=""):
         service=service,
         has_limits=has_limits,
     )
-
-
-def clock_of(world):
-    """Return `datetime` at the cloud's own time."""
-
-    class CloudTime(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return world.cloud.cloud.timeline.now()
-
-    return CloudTime
 
 
 def used(world):
@@ -106,7 +95,7 @@ def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_pat
         for old, new in [*pairwise(names)][:4]:
             hours(world, 3.2)
             renew(world, old, new)
-        monkeypatch.setattr(guard, "datetime", clock_of(world))
+        monkeypatch.setattr(GoogleClock, "now", lambda _: world.cloud.cloud.timeline.now())
         code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
         (stack,) = report["stacks"]
         assert stack["age_s"] == pytest.approx(12.8 * 3600, abs=120)

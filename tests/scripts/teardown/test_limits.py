@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cloud.clock import GOOGLE_CLOCK, GoogleClock
 from cloud.search import Scope, search
 from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from scripts.teardown import guard
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
 from tests.tools.ci_page import account_grants
@@ -117,7 +117,7 @@ def test_the_guard_takes_down_what_exceeds_its_limits_and_nothing_else(desk):
     desk.world.everything("y", limits=StackLimits(max_usd=1000))
     desk.world.everything("z")
     kept = desk.world.resources() - theirs
-    desk.monkeypatch.setattr(guard, "datetime", Later)
+    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     code, report, said = desk.run("--over-limit", "--yes", stack=None)
     assert (code, report["clean"]) == (ExitCode.DONE, True), said
     found = {item["stack"]: item for item in report["stacks"]}
@@ -141,23 +141,43 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough(desk):
         desk.world.grant(role, f"serviceAccount:{email}", limit)
     token = desk.world.cloud.cloud.tokens.issue_access_token(email)
     desk.monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
-    desk.monkeypatch.setattr(guard, "datetime", Later)
+    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     code, report, said = desk.run("--over-limit", "--yes", stack=None)
     assert (code, report["clean"]) == (ExitCode.DONE, True), said
     assert not [name for name in desk.world.resources() if "gemma-x" in name]
 
 
-class Later(datetime):
-    """Ten hours from now."""
+def off_by(monkeypatch, skew):
+    """Set this machine's clock; the clocks of Google and of the test stay right."""
 
-    @classmethod
-    def now(cls, tz=None):
-        return datetime.now(tz) + 10 * HOUR
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + skew
+
+    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
+    monkeypatch.setattr("cloud.clock.datetime", Skewed)
+
+
+@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+def test_a_wrong_clock_of_this_machine_neither_takes_down_nor_spares_a_stack(desk, skew):
+    desk.world.everything("x", limits=StackLimits(max_age_s=2))
+    desk.world.everything("y", limits=StackLimits(max_age_s=600))
+    off_by(desk.monkeypatch, skew)
+    time.sleep(4)
+    code, report, said = desk.run("--over-limit", "--yes", stack=None)
+    assert code == ExitCode.DONE, said
+    ages = {item["stack"]: item["age_s"] for item in report["stacks"]}
+    assert 2 < ages["x"] < 60
+    assert 2 < ages["y"] < 60
+    assert [receipt["stack"] for receipt in report["receipts"]] == ["x"]
+    started = datetime.fromisoformat(report["receipts"][0]["started"])
+    assert abs(datetime.now(UTC) - started) < timedelta(minutes=2)
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_taken_down(desk):
     desk.world.everything("x", limits=StackLimits(max_usd=10))
-    desk.monkeypatch.setattr(guard, "datetime", Later)
+    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     before = desk.world.resources()
     code, _, said = desk.run("--over-limit", stack=None)
     assert code == ExitCode.REFUSED
@@ -167,7 +187,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_taken_down(desk):
 
 def test_a_dry_run_names_what_would_go(desk):
     desk.world.everything("x", limits=StackLimits(max_age_s=3600))
-    desk.monkeypatch.setattr(guard, "datetime", Later)
+    desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     before = desk.world.resources()
     code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
     assert "exceeds maxAge 60 min" in said or "exceeds maxAge 1 h" in said

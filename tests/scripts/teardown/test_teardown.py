@@ -351,6 +351,31 @@ def test_the_receipt_has_a_place_of_its_own(desk):
     assert (desk.folder / report["receipt"]).is_file()
 
 
+@pytest.mark.parametrize("place", ["a file in place of the folder", "a full device"])
+@pytest.mark.parametrize("has_temporary", [True, False])
+def test_without_a_place_for_its_receipt_a_teardown_prints_it(desk, tmp_path, place, has_temporary):
+    desk.world.everything(STACK, zone="asia-northeast1-b")
+    (tmp_path / "elsewhere").mkdir()
+    desk.monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("elsewhere" if has_temporary else "nowhere")))
+    (tmp_path / ".work").write_text("")
+    words = ["--receipt", "/dev/full"] if place == "a full device" else []
+    code, report, said = desk.run("--yes", *words)
+    assert (code, report["clean"], report["leaked"]) == (ExitCode.FAILED, True, [])
+    assert {item["kind"] for item in report["deleted"]} == ALL_KINDS
+    sentence = said.splitlines()[-1]
+    assert sentence.startswith("teardown: Cannot write the receipt ")
+    assert not has_temporary or json.loads(Path(sentence.rpartition(" ")[2].rstrip(".")).read_text()) == report
+    assert has_temporary or sentence.endswith("It is on stdout.")
+
+
+def test_a_receipt_without_a_file_follows_the_text(desk):
+    desk.world.everything(STACK)
+    assert run_command(COMMAND, ["--stack", STACK, "--yes", "--receipt", "/dev/full"]) == ExitCode.FAILED
+    text, receipt = desk.capsys.readouterr().out.rstrip().rsplit("\n", 1)
+    assert "No leaked resources" in text
+    assert json.loads(receipt)["clean"] is True
+
+
 def test_the_receipt_as_text_says_what_was_done_and_read(desk):
     desk.world.everything(STACK)
     desk.capsys.readouterr()
