@@ -108,3 +108,10 @@ def test_a_backend_that_does_not_answer_keeps_nobody_waiting(monkeypatch, capsys
     began_s = time.monotonic()
     assert "is unknown. no answer within" in told(capsys)
     assert time.monotonic() - began_s < 10
+
+
+@pytest.mark.parametrize("found", ["/x/gemma", None])
+def test_where_gemma_cannot_be_typed_as_printed_the_command_that_mends_it_is_named(engine, monkeypatch, capsys, found):
+    monkeypatch.setattr("shutil.which", lambda _name: found)
+    last = told(capsys).splitlines()[-1]
+    assert ('is not on PATH here. Run `export PATH="' in last and '/.venv/bin:$PATH"`.' in last) is (found is None)
