@@ -29,6 +29,7 @@ SECTIONS = (
     "vm_agent.weights",
     "vm_agent.signing",
     "vm_agent.archives",
+    "vm_agent.mounted",
     "vm_agent.compile_cache",
     "vm_agent.confinement",
     "vm_agent.guard_file",

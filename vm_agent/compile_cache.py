@@ -4,6 +4,7 @@ Each set of programs (contracts.compile_cache.programs_key) has a folder on the 
 A failure here costs compile time and logs one line. It never affects the server.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -29,11 +30,12 @@ from contracts.serving_document import ServingDocument
 from vm_agent.archives import SIGNED_SUFFIX, ArchiveFolder, archive_key, without_harm
 from vm_agent.base import GIB, ServingError, log
 from vm_agent.cloud import MetadataClient
+from vm_agent.mounted import open_mounted, opened_folder, remove_tree
 
 # On the boot disk, so programs survive the container, a crash of the server and a reboot of the machine.
 COMPILE_CACHE = "/mnt/compile_cache"
-ARCHIVED_NAMES = ".archived.json"
-"""File in a folder of programs with the names of the archived ones."""
+ARCHIVED_SUFFIX = ".archived.json"
+"""Suffix of the file beside a folder of programs with the names of the archived ones. The container cannot write there."""
 SPARE_BYTES = GIB
 """Free disk space that a restore preserves."""
 GRANT = (
@@ -41,6 +43,7 @@ GRANT = (
     "(gemma-serving:tpu.compileCache: bucket grants it)."
 )
 LOWEST_PRIORITY = 19
+BLOCK_BYTES = 1 << 22
 DAY_S = 86_400
 
 
@@ -112,9 +115,7 @@ class ProgramArchive:
         names = [path.name for path in files]
         if not set(names) - self._archived():
             return ""
-        if any(_holds(path, self.secrets) for path in files):
-            return "Compiled programs were not archived because a file contains a secret."
-        archive = self.archives.save(partial(packed_flat, files))
+        archive = self.archives.save(partial(self._packed, files))
         self._remember(names)
         with suppress(ServingError):  # a failed deletion is repeated after the next save
             self._prune(archive.name)
@@ -133,13 +134,19 @@ class ProgramArchive:
             if one.is_archive and one.created < limit:
                 self.archives.delete(one)
 
+    def _packed(self, files: "list[Path]", tar: Path) -> None:
+        """Write the tar, and search its bytes for secrets: the server can change its files between two reads."""
+        packed_flat(files, tar, limit=shutil.disk_usage(tar.parent).free - self.spare_bytes)
+        if _holds(tar, self.secrets):
+            raise ServingError("a file contains a secret, so they were not archived")
+
     def _archived(self) -> set[str]:
         with suppress(OSError, ValueError):
-            return set(json.loads((self.folder / ARCHIVED_NAMES).read_text()))
+            return set(json.loads(archived_names(self.folder).read_text()))
         return set()
 
     def _remember(self, names: Collection[str]) -> None:
-        (self.folder / ARCHIVED_NAMES).write_text(json.dumps(sorted(names)))
+        archived_names(self.folder).write_text(json.dumps(sorted(names)))
 
 
 @dataclass
@@ -246,13 +253,18 @@ class CompiledPrograms:
 
 
 def program_files(folder: Path) -> list[Path]:
-    """Return the programs of a folder, without the agent's files."""
+    """Return the programs of a folder, in order."""
     try:
-        return sorted(
-            path for path in folder.iterdir() if path.is_file() and not path.is_symlink() and path.name[0] != "."
-        )
+        with opened_folder(folder) as opened, os.scandir(opened) as found:
+            files = [one.name for one in found if one.is_file(follow_symlinks=False) and one.name[0] != "."]
     except OSError:
         return []
+    return [folder / name for name in sorted(files)]
+
+
+def archived_names(folder: Path) -> Path:
+    """Return the file with the names of a folder's archived programs."""
+    return folder.with_name(folder.name + ARCHIVED_SUFFIX)
 
 
 def remove_old_programs(root: Path, used: str, now_s: float) -> None:
@@ -261,30 +273,44 @@ def remove_old_programs(root: Path, used: str, now_s: float) -> None:
         with suppress(OSError):
             if folder.name == used:
                 os.utime(folder, (now_s, now_s))
-            elif now_s - folder.stat().st_mtime > ARCHIVE_KEEP_DAYS * DAY_S:
-                shutil.rmtree(folder)
+            elif folder.is_dir() and now_s - folder.stat().st_mtime > ARCHIVE_KEEP_DAYS * DAY_S:
+                with opened_folder(root) as opened:
+                    remove_tree(opened, folder.name)
+                archived_names(folder).unlink(missing_ok=True)
 
 
 def _last_change(folder: Path) -> float:
     try:
-        return max((path.stat().st_mtime for path in program_files(folder)), default=0.0)
+        return max((path.lstat().st_mtime for path in program_files(folder)), default=0.0)
     except FileNotFoundError:  # the server is still writing and renamed or deleted one
         return time.time()
 
 
 def _holds(path: Path, values: Collection[str]) -> bool:
     wanted = [value.encode() for value in tuple(values) if value]
-    content = path.read_bytes() if wanted else b""
-    return any(value in content for value in wanted)
+    overlap, kept = max(map(len, wanted), default=1), b""
+    with path.open("rb") as file:
+        while wanted and (block := file.read(BLOCK_BYTES)):
+            if any(value in kept + block for value in wanted):
+                return True
+            kept = (kept + block)[-overlap:]
+    return False
 
 
-def packed_flat(files: "list[Path]", tar: Path) -> None:
-    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes."""
+def packed_flat(files: "list[Path]", tar: Path, limit: float = float("inf")) -> None:
+    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes.
+
+    Raises:
+        OSError: a file is not a regular one any more, or all are longer than `limit` bytes.
+    """
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
         for path in files:
             entry = tarfile.TarInfo(path.name)
-            entry.size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_mounted(path) as file:
+                entry.size = os.fstat(file.fileno()).st_size
+                limit -= entry.size
+                if limit < 0:
+                    raise OSError(errno.ENOSPC, "No space left for the archive", str(tar))
                 out.addfile(entry, file)
 
 
@@ -294,7 +320,7 @@ def unpacked_flat(tar: Path, folder: Path) -> None:
     with tarfile.open(tar, "r:") as source:
         for entry in source:
             data = source.extractfile(entry) if entry.isreg() else None
-            if data is None or "/" in entry.name or entry.name.startswith("."):
+            if data is None or "/" in entry.name or entry.name[:1] in {"", "."}:
                 raise tarfile.TarError(f"{entry.name!r} is not a regular file of the archive's folder")
             with (folder / entry.name).open("wb") as file:
                 shutil.copyfileobj(data, file)

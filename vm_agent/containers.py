@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -37,6 +36,7 @@ from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
 from vm_agent.kept import STATE_FOLDER_VARIABLE
+from vm_agent.mounted import names_in, opened_folder, remove_tree
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -271,10 +271,12 @@ def remove_image(image: str) -> bool:
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
     """Delete cached models that no document names, to free disk space for the others."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
-    for folder in cache.glob("hub/models--*"):
-        model = folder.name.removeprefix("models--").replace("--", "/", 1)
-        if not any(model in text for text in texts):
-            shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError), opened_folder(cache / "hub") as hub:
+        for name in names_in(hub):
+            model = name.removeprefix("models--").replace("--", "/", 1)
+            if name.startswith("models--") and not any(model in text for text in texts):
+                with suppress(OSError):
+                    remove_tree(hub, name)
 
 
 def container_log() -> "tuple[str, ...]":

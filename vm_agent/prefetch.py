@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,7 @@ from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
+from vm_agent.mounted import names_in, opened_folder, tree_bytes
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)
@@ -103,8 +105,11 @@ class HubFetch:
         if needed <= free:
             return True
         kept = f"models--{model.name.replace('/', '--')}"
-        old = [folder for folder in self.cache.glob("hub/models--*") if folder.name != kept]
-        if needed <= free + sum(path.lstat().st_size for folder in old for path in folder.rglob("*")):
+        old_bytes = 0
+        with suppress(OSError), opened_folder(self.cache / "hub") as hub:
+            old = [name for name in names_in(hub) if name.startswith("models--") and name != kept]
+            old_bytes = sum(tree_bytes(hub, name) for name in old)
+        if needed <= free + old_bytes:
             log(
                 f"{model.name} needs {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free. The old model is deleted first."
             )
