@@ -30,6 +30,7 @@ SECTIONS = (
     "vm_agent.signing",
     "vm_agent.archives",
     "vm_agent.mounted",
+    "vm_agent.passing",
     "vm_agent.compile_cache",
     "vm_agent.confinement",
     "vm_agent.guard_file",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from contracts.guest_attributes import WAITING_FOR_REGISTRY
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
@@ -37,6 +38,7 @@ from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
 from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.mounted import names_in, opened_folder, remove_tree
+from vm_agent.passing import PASSING
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -115,7 +117,7 @@ def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, 
         argv = ["docker", "login", "--username=oauth2accesstoken", "--password-stdin", f"https://{host}"]
         status, output = run_command(argv, stdin=metadata.token(), env=env)
         if status:
-            raise ServingError(f"docker login at {host} failed: {output[-300:]}", denied=bool(DENIED.search(output)))
+            raise refused_by_registry(f"docker login at {host} failed: {output[-300:]}", output)
         yield env
 
 
@@ -141,7 +143,14 @@ def pull(
         status, lines = _pull(image, env, progress, cancelled, limit_s)
     if status:
         text = " ".join(lines)
-        raise ServingError(pull_problem(image, text), denied=bool(DENIED.search(text)))
+        raise refused_by_registry(pull_problem(image, text), text)
+
+
+def refused_by_registry(message: str, said: str) -> ServingError:
+    """Return the error of a login or a pull. `said` is docker's output."""
+    denied = bool(DENIED.search(said))
+    is_passing = not denied and PASSING.search(said) is not None
+    return ServingError(message, denied=denied, waits_for=WAITING_FOR_REGISTRY if is_passing else "")
 
 
 def pull_problem(image: str, said: str) -> str:

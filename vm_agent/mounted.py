@@ -49,7 +49,7 @@ def remove_tree(folder: int, name: str) -> None:
 
 
 def tree_bytes(folder: int, name: str) -> int:
-    """Return the bytes of the files of a tree of an opened folder. What disappears meanwhile does not count."""
+    """Return the bytes of the files of a tree of an opened folder. Files that disappear do not count."""
     size = 0
     with suppress(OSError):
         for parent, one in tree(folder, name):

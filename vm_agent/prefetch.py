@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from contracts.guest_attributes import WAITING_FOR_HUB
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
 from vm_agent.mounted import names_in, opened_folder, tree_bytes
+from vm_agent.passing import PASSING
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)
@@ -97,7 +99,9 @@ class HubFetch:
             return False
         status, lines = self._hf(model, tell=lambda line: self.progress(f"{model.name} {line}"[-200:]))
         if status:
-            raise ServingError(f"Cannot fetch {model.name} from the hub: {' '.join(lines)[-600:]}")
+            said = " ".join(lines)
+            waits_for = WAITING_FOR_HUB if PASSING.search(said) else ""
+            raise ServingError(f"Cannot fetch {model.name} from the hub: {said[-600:]}", waits_for=waits_for)
         return True
 
     def _has_room(self, model: HubModel, needed: float) -> bool:

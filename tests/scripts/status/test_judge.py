@@ -50,6 +50,12 @@ def service(google, phase=None):
         ),
         (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "python -m scripts.logs --stack x"),
         (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "python -m scripts.logs --stack x"),
+        (
+            replace(DEPLOYED, cloud=replace(READY, phase="waiting for the hub")),
+            EMPTY,
+            (),
+            "python -m scripts.logs --stack x",
+        ),
         (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "python -m scripts.recover --stack x"),
         (
             replace(DEPLOYED, deployed=False, cloud=replace(READY, state="WAITING_FOR_RESOURCES")),
