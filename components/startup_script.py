@@ -34,6 +34,7 @@ SECTIONS = (
     "vm_agent.compile_cache",
     "vm_agent.confinement",
     "vm_agent.guard_file",
+    "vm_agent.bounded",
     "vm_agent.containers",
     "vm_agent.metadata_guard",
     "vm_agent.docker_package",

@@ -4,18 +4,18 @@ libtpu and vLLM read the slice's shape from the metadata server, so access canno
 """
 
 import re
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
 from vm_agent.base import environment_variable
+from vm_agent.bounded import BoundedHandler, BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.containers import run_command
 
@@ -57,7 +57,7 @@ class MetadataGuard:
     metadata: MetadataClient
     host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
     port: int = GUARD_PORT
-    _server: "ThreadingHTTPServer | None" = None
+    _server: "BoundedServer | None" = None
 
     def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
         """Return docker's options for a guarded container and the reason that it cannot be guarded. One of them is empty."""
@@ -94,25 +94,22 @@ class MetadataGuard:
         if self._server is not None:
             return ""
         try:
-            self._server = ThreadingHTTPServer((self.host, self.port), guard_handler(self.metadata))
+            self._server = BoundedServer((self.host, self.port), guard_handler(self.metadata))
         except OSError as error:
             return f"cannot use port {self.port} ({error})"
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return ""
 
     def close(self) -> None:
         """Stop responding."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
             self._server = None
 
 
-def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
+def guard_handler(metadata: MetadataClient) -> "type[BoundedHandler]":
     """Return the handler that forwards requests for paths without credentials to the metadata server."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(BoundedHandler, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path not in PROBED and not READABLE.fullmatch(self.path.partition("?")[0]):
                 self._answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n", ())
@@ -144,8 +141,5 @@ def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
 
     return Handler

@@ -5,7 +5,7 @@ Nothing here affects the server, which starts at the same time: a failure is log
 
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NoReturn
 
 from contracts.collector import (
@@ -19,6 +19,7 @@ from contracts.collector import (
 from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
+from vm_agent.bounded import BoundedHandler, BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
 from vm_agent.ending import RunEnd
@@ -53,7 +54,7 @@ class Observer:
     _text: "str | None" = None
     _version: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _server: "ThreadingHTTPServer | None" = None
+    _server: "BoundedServer | None" = None
 
     def set(self, text: "str | None") -> None:
         """Store the key's value, or None if it is absent."""
@@ -125,8 +126,7 @@ class Observer:
 
     def _remove(self) -> None:
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
             self._server = None
         self._remove_container()
 
@@ -140,7 +140,7 @@ class Observer:
             return
         observer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(BoundedHandler, BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = observer.exposition().encode() if self.path == METRICS_PATH else b""
                 self.send_response(200 if body else 404)
@@ -149,12 +149,7 @@ class Observer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                pass
-
-        self._server = ThreadingHTTPServer((self.host, self.port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server = BoundedServer((self.host, self.port), Handler)
 
     def exposition(self) -> str:
         """Return the agent's metrics in Prometheus' text format."""
