@@ -60,9 +60,11 @@ class MetadataGuard:
     _server: "BoundedServer | None" = None
 
     def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
-        """Return docker's options for a guarded container and the reason that it cannot be guarded. One of them is empty."""
-        if reads_google(document):
-            return (), "the server reads from Cloud Storage itself"
+        """Return docker's options for a guarded server and the reason that it cannot be guarded. One of them is empty."""
+        return ((), "the server reads from Cloud Storage itself") if reads_google(document) else self.fetch_options()
+
+    def fetch_options(self) -> "tuple[tuple[str, ...], str]":
+        """Return the same for a container that reads nothing from Google."""
         problem = self._arm()
         return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
 
@@ -86,8 +88,10 @@ class MetadataGuard:
         problem = self._arm_server()
         if problem:
             return problem
-        run_command(guard_rule("-D", self.port))
+        is_set = run_command(guard_rule("-C", self.port))[0] == 0
         status, output = run_command(guard_rule("-A", self.port))
+        if is_set and not status:
+            run_command(guard_rule("-D", self.port))  # the older one, so a running server is guarded without a gap
         return f"iptables rejected the rule: {output[-200:]}" if status else ""
 
     def _arm_server(self) -> str:

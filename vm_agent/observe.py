@@ -21,6 +21,7 @@ from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
 from vm_agent.bounded import BoundedHandler, BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
+from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
 from vm_agent.ending import RunEnd
 from vm_agent.known_secrets import KnownSecrets
@@ -30,6 +31,9 @@ COLLECTOR_NAME = f"{CONTAINER}-collector"
 COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
 COLLECTOR_MEMORY = "512m"
 """Limit of the collector's memory, so that it cannot take the server's."""
+COLLECTOR_USER = 10001
+"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which is built from nothing and writes no file. The collector reads
+the machine's token from the metadata server, because it writes the metrics, so the metadata guard does not apply to it."""
 COLLECTOR_PULL_LIMIT_S = 900.0
 """Time limit of a pull of the collector's image."""
 COLLECTOR_RETRY_S = 60.0
@@ -111,6 +115,7 @@ class Observer:
         key = {} if settings.key is None else {API_KEY_VARIABLE: self.secrets.read(settings.key)}
         argv = ["docker", "run", "-d", f"--name={COLLECTOR_NAME}", *LOG_OPTIONS, "--restart=unless-stopped"]
         argv += ["--net=host", f"--memory={COLLECTOR_MEMORY}", f"--label={COLLECTOR_LABEL}={text_hash}"]
+        argv += [*HARDENED, "--read-only", f"--user={COLLECTOR_USER}"]
         argv.append(f"--env={CONFIG_VARIABLE}={settings.config}")
         with secrets_option(key) as option:
             status, output = run_command([*argv, option, settings.image, CONFIG_ARGUMENT], timeout_s=300)

@@ -75,6 +75,8 @@ class HubFetch:
     progress: Callable[[str], None]
     cancelled: Callable[[], bool]
     cache: Path = field(default_factory=lambda: Path(HUB_CACHE))
+    options: Sequence[str] = ()
+    """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
         """Fetch models that the served document has not fetched. Return False if they do not fit on the disk together with the old model.
@@ -124,14 +126,19 @@ class HubFetch:
             retry=False,
         )
 
-    def _hf(self, model: HubModel, *options: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
+    def _hf(self, model: HubModel, *flags: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
         run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # left by an agent that was killed
         argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
+        argv += [
+            "--read-only",
+            "--tmpfs=/tmp",
+            *self.options,
+        ]  # as root, which owns the hub cache and what the server reads there
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]
         revision = [f"--revision={model.revision}"] if model.revision else []
         with secrets_option(self.secrets) as option:
-            argv += [option, self.document.image, "download", model.name, *revision, "--exclude=original/*", *options]
+            argv += [option, self.document.image, "download", model.name, *revision, "--exclude=original/*", *flags]
             try:
                 return run_followed(argv, env={}, tell=tell, cancelled=self.cancelled)
             except SupersededError:

@@ -88,7 +88,8 @@ class Agent:
         self.pause = Pause(kept, publisher)
         self.idle = IdleTime(publisher)
         self.trial = Trials(kept, latest, self.server, self.pacing)
-        self.form = ContainerForm(latest, publisher, kept, MetadataGuard(metadata))
+        guard = MetadataGuard(metadata)
+        self.form = ContainerForm(latest, publisher, kept, guard)
         self.programs = CompiledPrograms(
             metadata,
             publisher.secrets,
@@ -96,7 +97,7 @@ class Agent:
             publish_unsigned=lambda text: publisher.set_fact(ARCHIVES_KEY, publisher.mask(text)),
         )
         self.preparation = Preparation(
-            metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs
+            metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs, guard
         )
 
     def run(self) -> NoReturn:

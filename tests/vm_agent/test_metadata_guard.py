@@ -88,16 +88,32 @@ def test_a_server_reads_the_shape_of_its_slice_and_no_credentials(
     assert "phase" not in machine.guest()
 
 
-def test_the_rule_is_set_anew_before_each_container(guard: MetadataGuard, rules: list[list[str]]):
-    guard.options(SERVED)
-    guard.options(SERVED)
-    assert rules == [guard_rule(command, guard.port) for command in ("-D", "-A", "-D", "-A")]
-    assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(rules[1])
+def test_the_rule_is_set_anew_before_each_container_and_never_absent_meanwhile(guard: MetadataGuard, monkeypatch):
+    """The container that downloads another model is started while the server runs."""
+    rules, asked, counts = list[str](), list[list[str]](), list[int]()
+
+    def run(argv: list[str]) -> tuple[int, str]:
+        asked.append(argv)
+        if argv[4] == "-A":
+            rules.append("rule")
+        elif argv[4] == "-D":
+            rules.pop()
+        counts.append(len(rules))
+        return (0 if rules else 1), ""
+
+    monkeypatch.setattr(metadata_guard, "run_command", run)
+    for one in (guard.options(SERVED), guard.fetch_options(), guard.options(SERVED)):
+        assert one == (("--cgroup-parent=gemmaserving.slice",), "")
+    assert [argv[4] for argv in asked] == ["-C", "-A", *("-C", "-A", "-D") * 2]
+    assert counts == [0, 1, 1, 2, 1, 1, 2, 1]
+    assert asked[1] == guard_rule("-A", guard.port)
+    assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(asked[1])
 
 
 def test_what_cannot_be_guarded_is_said_and_costs_no_start(guard: MetadataGuard, rules, tmp_path: Path, monkeypatch):
     streams = parse_document(document(8000, args=["gs://bucket/model", "--port=8000"]))
     assert guard.options(streams) == ((), "the server reads from Cloud Storage itself")
+    assert guard.fetch_options()[0], "its download from the hub does not"
     monkeypatch.setattr(metadata_guard, "run_command", lambda argv: (0, "") if "-D" in argv else (4, "no such match"))
     options, why = guard.options(SERVED)
     assert (options, why) == ((), "iptables rejected the rule: no such match")
