@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import hmac
 import io
 import os
 import shutil
@@ -29,7 +30,7 @@ from vm_agent.compile_cache import (
     program_volumes,
     remove_old_programs,
 )
-from vm_agent.signing import ArchiveSigner
+from vm_agent.signing import SIGNED_PURPOSE, ArchiveSigner
 
 SECRET_KEY = "0f" * 32
 KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
@@ -301,7 +302,7 @@ class TestWhatGoesWrong:
         assert "were restored from" in archive(tmp_path / KEY).restore()
         assert held(tmp_path / KEY) == PROGRAMS
 
-    @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json"])
+    @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json", ""])
     def test_an_archive_cannot_write_elsewhere(self, machine: Machine, tmp_path: Path, said: list[str], name: str):
         put(machine, tar_of({name: b"x"}))
         archive(tmp_path / "root" / KEY, tell=said.append).restore()
@@ -333,6 +334,42 @@ class TestWhatGoesWrong:
         assert told[0].startswith(f"{len(planted)} of the objects in gs://models/{PREFIX[:-1]} are not signed")
         assert told[0].isprintable()
         assert len(told[0]) < 600
+
+    @pytest.mark.parametrize("kind", ["foreign", "renamed", "changed", "of the same size", "signed without a key"])
+    def test_a_planted_archive_is_never_unpacked(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ):
+        """A writer of the bucket has an archive of this stack, but not its key."""
+        evil, other = tar_of({"evil": b"code"}), f"compile-cache/v6e-4/{'0' * 32}/"
+        own = put(machine, tar_of(PROGRAMS))
+        digest, size, signature = own.removeprefix(PREFIX).removesuffix(".tar.signed").split("-")
+        evil_name = f"{hashlib.sha256(evil).hexdigest()}-{len(evil)}"
+        del machine.objects[own]
+        if kind == "foreign":
+            put(machine, evil, key="f0" * 32)
+        elif kind == "renamed":
+            machine.objects[f"{PREFIX}{put(machine, evil, prefix=other).removeprefix(other)}"] = evil
+        elif kind == "changed":
+            machine.objects |= {own: evil, f"{PREFIX}{evil_name}-{signature}.tar.signed": evil}
+        elif kind == "of the same size":
+            machine.objects[own] = evil.ljust(int(size), b"\0")
+        else:
+            signed = hmac.new(b"", f"{SIGNED_PURPOSE}\ngs://models/{PREFIX[:-1]}".encode(), hashlib.sha256).hexdigest()
+            machine.objects |= {
+                f"{PREFIX}{evil_name}-{signed}.tar.signed": evil,
+                f"{PREFIX}{digest}-{size}-.tar.signed": evil,
+            }
+        unpacked: list[Path] = []
+        monkeypatch.setattr(compile_cache, "unpacked_flat", lambda tar, _folder: unpacked.append(tar))
+        assert "The server will compile them" in archive(tmp_path / KEY).restore()
+        assert (unpacked, held(tmp_path / KEY)) == ([], {})
+
+    @pytest.mark.parametrize("key", ["", " "])
+    def test_an_empty_key_signs_nothing(self, machine: Machine, tmp_path: Path, key: str):
+        put(machine, tar_of(PROGRAMS), key="x")
+        with pytest.raises(ValueError, match="key that signs archives is empty"):
+            archive(tmp_path / KEY, key=key).restore()
+        assert machine.ranges == []
 
     def test_a_folder_full_of_junk_costs_a_bounded_number_of_calls(
         self, machine: Machine, tmp_path: Path, said: list[str]
