@@ -4,7 +4,6 @@ Each set of programs (contracts.compile_cache.programs_key) has a folder on the 
 A failure here costs compile time and logs one line. It never affects the server.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -136,7 +135,7 @@ class ProgramArchive:
 
     def _packed(self, files: "list[Path]", tar: Path) -> None:
         """Write the tar, and search its bytes for secrets: the server can change its files between two reads."""
-        packed_flat(files, tar, limit=shutil.disk_usage(tar.parent).free - self.spare_bytes)
+        packed_flat(files, tar)
         if _holds(tar, self.secrets):
             raise ServingError("a file contains a secret, so they were not archived")
 
@@ -297,20 +296,17 @@ def _holds(path: Path, values: Collection[str]) -> bool:
     return False
 
 
-def packed_flat(files: "list[Path]", tar: Path, limit: float = float("inf")) -> None:
+def packed_flat(files: "list[Path]", tar: Path) -> None:
     """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes.
 
     Raises:
-        OSError: a file is not a regular one any more, or all are longer than `limit` bytes.
+        OSError: a file is not a regular one any more, or the disk is full.
     """
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
         for path in files:
             entry = tarfile.TarInfo(path.name)
             with open_mounted(path) as file:
                 entry.size = os.fstat(file.fileno()).st_size
-                limit -= entry.size
-                if limit < 0:
-                    raise OSError(errno.ENOSPC, "No space left for the archive", str(tar))
                 out.addfile(entry, file)
 
 

@@ -233,7 +233,7 @@ class ContainerState:
     """State of the server's container. `text_hash` is the hash of the document that it was started for.
 
     `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
-    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions. Both are empty if an earlier agent started it.
+    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions.
     `restart` is the requested restart that its start fulfilled, or empty.
     """
 

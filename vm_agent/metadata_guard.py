@@ -15,7 +15,7 @@ from pathlib import Path
 
 from contracts.serving_document import ServingDocument
 from vm_agent.base import environment_variable
-from vm_agent.bounded import BoundedHandler, BoundedServer
+from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.containers import run_command
 
@@ -110,10 +110,10 @@ class MetadataGuard:
             self._server = None
 
 
-def guard_handler(metadata: MetadataClient) -> "type[BoundedHandler]":
+def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
     """Return the handler that forwards requests for paths without credentials to the metadata server."""
 
-    class Handler(BoundedHandler, BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path not in PROBED and not READABLE.fullmatch(self.path.partition("?")[0]):
                 self._answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n", ())
@@ -145,5 +145,8 @@ def guard_handler(metadata: MetadataClient) -> "type[BoundedHandler]":
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
 
     return Handler

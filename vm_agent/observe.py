@@ -19,7 +19,7 @@ from contracts.collector import (
 from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
-from vm_agent.bounded import BoundedHandler, BoundedServer
+from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
@@ -145,7 +145,7 @@ class Observer:
             return
         observer = self
 
-        class Handler(BoundedHandler, BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = observer.exposition().encode() if self.path == METRICS_PATH else b""
                 self.send_response(200 if body else 404)
@@ -153,6 +153,9 @@ class Observer:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                pass
 
         self._server = BoundedServer((self.host, self.port), Handler)
 

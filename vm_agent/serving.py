@@ -311,15 +311,10 @@ class Agent:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
-    def _has_other_secrets(self, assignment: Assignment, state: ContainerState) -> bool:
+    @staticmethod
+    def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
         """Return whether the document's server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
-        asked = assignment.document.secret_environment
-        if state.secrets:
-            return state.secrets != secrets_hash(asked)
-        # A container of an earlier agent has the secrets of its text, or newer ones after a rollback.
-        kept = self.kept.find(assignment.text_hash)
-        known = (parse_document(assignment.text), *((kept.document,) if kept else ()))
-        return any(one.secret_environment != asked for one in known)
+        return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
         """Return whether the server was started before the last requested restart."""

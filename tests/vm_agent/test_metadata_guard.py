@@ -1,22 +1,18 @@
 """The server's way to the metadata server: the slice's shape and no credentials, and what happens where the rule cannot be set."""
 
-import hashlib
 import resource
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from contracts.serving_document import parse_document
 from tests.vm_agent.machine import Machine, document, eventually, free_port
-from vm_agent import metadata_guard
-from vm_agent.bounded import MOST_CONNECTIONS, BoundedHandler
+from vm_agent import bounded, metadata_guard
 from vm_agent.cloud import MetadataClient
 from vm_agent.metadata_guard import MetadataGuard, guard_rule
 
@@ -159,24 +155,8 @@ def test_hundreds_of_idle_connections_leave_the_agent_its_descriptors_and_the_ne
             idle.kill()
 
 
-def test_requests_that_wait_are_not_closed_for_new_connections(guard: MetadataGuard, machine: Machine, rules):
-    machine.attributes["tpu-env"] = "shape"
-    guard.options(SERVED)
-    etag = hashlib.sha256(b"shape").hexdigest()[:16]
-    path = f"/computeMetadata/v1/instance/attributes/tpu-env?wait_for_change=true&timeout_sec=60&last_etag={etag}"
-    with ThreadPoolExecutor(8) as pool, ExitStack() as opened:
-        waiting = [pool.submit(ask, guard, path) for _ in range(8)]
-        for _ in range(2 * MOST_CONNECTIONS):
-            opened.enter_context(socket.create_connection(("127.0.0.1", guard.port)))
-        assert ask(guard, "/computeMetadata/v1/instance/attributes/tpu-env")[0] == 200
-        with machine.changed:
-            machine.attributes["tpu-env"] = "other"
-            machine.changed.notify_all()
-        assert [one.result(30) for one in waiting] == [(200, "other")] * 8
-
-
 def test_a_silent_connection_is_closed_after_its_time(guard: MetadataGuard, rules, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(BoundedHandler, "timeout", 0.1)
+    monkeypatch.setattr(bounded, "SILENT_S", 0.1)
     guard.options(SERVED)
     with socket.create_connection(("127.0.0.1", guard.port), timeout=30) as silent:
         assert silent.recv(1) == b""

@@ -167,11 +167,3 @@ def test_a_model_with_links_pipes_and_deep_folders_is_deleted_or_left(tmp_path: 
     remove_other_models(replace(SERVED, arguments=()), cache=tmp_path / "cache")
     assert [path.name for path in hub.iterdir()] == ["models--c--d"]
     assert content(files) == {"token": CANARY, f"{MODEL}/blobs/weights": CANARY}
-
-
-def test_a_sparse_file_larger_than_the_disk_is_not_packed(tmp_path: Path):
-    (tmp_path / KEY).mkdir()
-    with (tmp_path / KEY / "program").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(OSError, match="No space left for the archive"):
-        packed_flat(program_files(tmp_path / KEY), tmp_path / "tar", limit=1 << 30)
