@@ -101,14 +101,8 @@ def _forms(secret: str) -> "tuple[str, ...]":
     if len(secret) < _SHORTEST or secret in MASK:
         return ()
     data, quoted = secret.encode(errors="replace"), json.dumps(secret)[1:-1]
-    forms = {
-        secret,
-        quoted,
-        quoted.replace("/", "\\/"),
-        json.dumps(quoted)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-    }
-    forms |= {data.hex(), data.hex().upper()}
+    forms = {secret, quoted, quoted.replace("/", "\\/"), json.dumps(quoted)[1:-1], data.hex(), data.hex().upper()}
+    forms.add(json.dumps(secret, ensure_ascii=False)[1:-1])
     for safe in ("", "/", "/+"):
         url = quote(data, safe=safe)
         forms |= {url, url.replace("%20", "+"), re.sub("%..", lambda found: found[0].lower(), url)}

@@ -5,6 +5,7 @@ A failure here costs compile time and logs one line. It never affects the server
 """
 
 import json
+import mmap
 import os
 import shutil
 import tarfile
@@ -26,7 +27,7 @@ from contracts.compile_cache import (
     programs_key,
 )
 from contracts.serving_document import ServingDocument
-from vm_agent.archives import SIGNED_SUFFIX, ArchiveFolder, archive_key, without_harm
+from vm_agent.archives import ArchiveFolder, archive_key, without_harm
 from vm_agent.base import GIB, ServingError, log
 from vm_agent.cloud import MetadataClient
 from vm_agent.mounted import open_mounted, opened_folder, remove_tree
@@ -42,7 +43,6 @@ GRANT = (
     "(gemma-serving:tpu.compileCache: bucket grants it)."
 )
 LOWEST_PRIORITY = 19
-BLOCK_BYTES = 1 << 22
 DAY_S = 86_400
 
 
@@ -123,13 +123,11 @@ class ProgramArchive:
     def _prune(self, saved: str) -> None:
         """Delete the archives of this set that the saved one replaces, and old archives of other sets."""
         listed = self.archives.listed(self.settings.uri.removeprefix("gs://").partition("/")[2] + "/")
-        own, signed = self.archives.prefix, {one.name for one in self.archives.signed(listed)}
+        signed = {one.name for one in self.archives.signed(listed)}
         created = next((one.created for one in listed if one.name == saved), "")
         oldest = datetime.now(timezone.utc) - timedelta(days=ARCHIVE_KEEP_DAYS)
         for one in listed:
-            # Another stack's signed archive of the same set is kept; an earlier agent's unsigned one is replaced.
-            is_replaced = one.name in signed or (one.name.startswith(own) and not one.name.endswith(SIGNED_SUFFIX))
-            limit = created if is_replaced else f"{oldest:%Y-%m-%dT%H:%M:%S}"
+            limit = created if one.name in signed else f"{oldest:%Y-%m-%dT%H:%M:%S}"  # others can be another stack's
             if one.is_archive and one.created < limit:
                 self.archives.delete(one)
 
@@ -285,15 +283,9 @@ def _last_change(folder: Path) -> float:
         return time.time()
 
 
-def _holds(path: Path, values: Collection[str]) -> bool:
-    wanted = [value.encode() for value in tuple(values) if value]
-    overlap, kept = max(map(len, wanted), default=1), b""
-    with path.open("rb") as file:
-        while wanted and (block := file.read(BLOCK_BYTES)):
-            if any(value in kept + block for value in wanted):
-                return True
-            kept = (kept + block)[-overlap:]
-    return False
+def _holds(tar: Path, values: Collection[str]) -> bool:
+    with tar.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(value.encode()) >= 0 for value in tuple(values) if value)
 
 
 def packed_flat(files: "list[Path]", tar: Path) -> None:
