@@ -21,12 +21,13 @@ from contracts.guest_attributes import (
     RETRYING,
     STARTING,
     UPDATED_AT_KEY,
+    WAITING,
 )
 from planning.units import age
 
 LATEST_REPORT: Final = timedelta(minutes=10)
 """Age from which a report proves nothing. The agent writes one each minute."""
-_STARTS: Final = frozenset({STARTING, PULLING_IMAGE, FETCHING_WEIGHTS, LOADING, COMPILING, RETRYING, RESTORING})
+_STARTS: Final = WAITING | {STARTING, PULLING_IMAGE, FETCHING_WEIGHTS, LOADING, COMPILING, RETRYING, RESTORING}
 """Phases in which a server starts, so the machine is busy."""
 
 

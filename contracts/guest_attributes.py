@@ -37,6 +37,9 @@ LOADING: Final = "loading"
 COMPILING: Final = "compiling"
 READY: Final = "ready"
 RETRYING: Final = "retrying"
+WAITING_FOR_HUB: Final = "waiting for the hub"
+WAITING_FOR_REGISTRY: Final = "waiting for the registry"
+WAITING_FOR_STORAGE: Final = "waiting for storage"
 RESTORING: Final = "restoring"
 ENDING: Final = "ending"
 FAILED: Final = "failed"
@@ -49,6 +52,10 @@ PHASES: Final[Mapping[str, str]] = {
     COMPILING: "vLLM compiles, captures graphs or warms up.",
     READY: "`/health` answers.",
     RETRYING: "The attempt failed, and the agent will retry shortly. `detail` has the reason, as for `failed`.",
+    WAITING_FOR_HUB: "The Hugging Face hub answers 429 or 5xx, or not at all. The agent tries again every few minutes until the run ends. "
+    "`detail` has the reason, as for `failed`.",
+    WAITING_FOR_REGISTRY: "The same for the image's registry.",
+    WAITING_FOR_STORAGE: "The same for Cloud Storage.",
     RESTORING: "The document failed, and the agent starts the last known good document. `detail` has the reason, as for `failed`.",
     ENDING: "The run is about to expire. The server has finished the running requests and stopped.",
     FAILED: "The agent does not retry until the document or its limits change. `detail` has the server's last log lines. "
@@ -56,13 +63,18 @@ PHASES: Final[Mapping[str, str]] = {
 }
 """All phases and their meaning, in the order of a start."""
 
+WAITING: Final = frozenset({WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE})
+"""Phases of a cause that passes by itself."""
+WITH_REASON: Final = frozenset({FAILED, RETRYING, RESTORING, *WAITING})
+"""Phases whose `detail` ends with the reason."""
+
 DETAIL_LIMIT_BYTES: Final = 2048
 
 GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
     DOCUMENT_HASH_KEY: "Hash of the serving document to which the phase belongs.",
     UPDATED_AT_KEY: "RFC 3339, UTC.",
-    DETAIL_KEY: f"For `{RETRYING}`, `{RESTORING}` and `{FAILED}`: the last log lines of the server without secrets, "
+    DETAIL_KEY: f"For `{RETRYING}`, `{RESTORING}`, `{FAILED}` and the phases that wait: the last log lines of the server without secrets, "
     f"maximum {DETAIL_LIMIT_BYTES // 1024} KiB. "
     "Otherwise one line of progress, or empty.",
     SERVING_HASH_KEY: "Hash of the document whose server is ready now, or empty. After a failed change this is the last known good document.",

@@ -6,14 +6,18 @@ is then repeated by its name matches as a whole in the same way, and avoids quad
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
+from urllib.parse import quote
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 6
 """A shorter value is not a secret, and would mask words of the text."""
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
 """Start of a word, including in a URL. Only forms that are part of common words need it, such as `sk-` of `task-`."""
 TOKEN_FORM: Final = re.compile(
@@ -30,6 +34,10 @@ TOKEN_FORM: Final = re.compile(
     rf"|{_START}(?:AKIA|ASIA|GOOG1)[A-Z0-9]{{16,}}"  # access key ids of Amazon and Cloud Storage
     rf"|{_START}xox[a-z]-[\w-]{{10,}}|{_START}xapp-[\w-]{{10,}}"  # Slack
     rf"|{_START}(?:sk|rk)-[\w-]{{16,}}|{_START}(?:sk|rk)_(?:live|test)_\w{{10,}}"  # API keys of OpenAI and Stripe
+    rf"|{_START}xai-[A-Za-z0-9]{{20,}}|{_START}nvapi-[\w-]{{20,}}"  # xAI and NVIDIA
+    rf"|{_START}SG\.[\w-]{{16,}}\.[\w-]{{16,}}|{_START}dop_v1_[0-9a-f]{{32,}}"  # SendGrid and DigitalOcean
+    r"|hooks\.slack\.com/(?:services|workflows|triggers)/[\w/-]{8,}"  # webhooks
+    r"|discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{6,}/[\w-]{8,}"
     r"|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}|pypi-[\w-]{30,}"  # package and image registries
 )
 _PEM_LINE: Final = re.compile(r"^(?=[^\n]*[a-z])(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{60,76}={0,2}$", re.MULTILINE)
@@ -45,6 +53,9 @@ _SIGNATURE: Final = re.compile(
     r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]+",
     re.IGNORECASE,
 )
+_COOKIE: Final = re.compile(
+    r"(?P<name>\b(?:set-)?cookie[\"']?\s{0,4}:\s{0,4}[\"']?)(?!\[masked\])[^\s=;\"']{1,128}=[^\r\n\"']+", re.IGNORECASE
+)
 _BASIC: Final = re.compile(r"(?P<name>\bbasic\s{1,4})(?P<value>[A-Za-z0-9+/]{8,4096}={0,2})", re.IGNORECASE)
 _VALUE: Final = (
     r"(?=(?P<open>(?:(?!\[masked\])[\\\[(\"'])*))(?P=open)(?!\[masked\])"
@@ -52,7 +63,7 @@ _VALUE: Final = (
 )
 _NAMED: Final = re.compile(
     r"(?P<name>\bbearer(?=(?P<a>\s{1,4}))(?P=a)"
-    r"|(?:\\?[\"'])?(?:api[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
+    r"|(?:\\?[\"'])?(?:api[_-]?key|account[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
     r"(?:\\?[\"'])?(?=(?P<b>\s{0,4}))(?P=b)[:=](?=(?P<c>\s{0,4}(?:bearer\s{1,4})?))(?P=c))"
     rf"{_VALUE}",
     re.IGNORECASE,
@@ -72,15 +83,35 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     if len(text) < _SHORTEST:
         return text
     # Copy first, because the agent's threads add secrets while others mask.
-    for secret in sorted({secret.strip() for secret in tuple(secrets)}, key=len, reverse=True):
-        if len(secret) >= _SHORTEST and secret not in MASK:
-            text = text.replace(secret, MASK)
+    known = {form for secret in tuple(secrets) for form in _forms(secret.strip())}
+    for form in sorted(known, key=len, reverse=True):
+        text = text.replace(form, MASK)
     text = _PEM_LINE.sub(MASK, TOKEN_FORM.sub(MASK, text))
     text = _ONLY_A_TOKEN.sub(MASK, text)
     text = _USER_AND_PASSWORD.sub(lambda found: f"{found['user']}{MASK}", text)
     text = _SIGNATURE.sub(lambda found: f"{found['name']}{MASK}", text)
+    text = _COOKIE.sub(lambda found: f"{found['name']}{MASK}", text)
     text = _BASIC.sub(_without_credentials, text)
     return _NAMED.sub(_without_value, text)
+
+
+@lru_cache(maxsize=256)
+def _forms(secret: str) -> "tuple[str, ...]":
+    """Return a value as plain text, JSON, URL, hex and base64, also within a longer base64 text, which shifts it by one or two bytes."""
+    if len(secret) < _SHORTEST or secret in MASK:
+        return ()
+    data, quoted = secret.encode(errors="replace"), json.dumps(secret)[1:-1]
+    forms = {secret, quoted, quoted.replace("/", "\\/"), json.dumps(quoted)[1:-1], data.hex(), data.hex().upper()}
+    forms.add(json.dumps(secret, ensure_ascii=False)[1:-1])
+    for safe in ("", "/", "/+"):
+        url = quote(data, safe=safe)
+        forms |= {url, url.replace("%20", "+"), re.sub("%..", lambda found: found[0].lower(), url)}
+    for shift in range(3):
+        # The first characters depend on the bytes before the value, and the last ones on those after it.
+        whole = base64.b64encode(bytes(shift) + data).decode().rstrip("=")
+        parts = {whole[-(-8 * shift // 6) : (len(data) + shift) * 8 // 6], whole if shift == 0 else ""}
+        forms |= parts | {part.translate(_URL_SAFE) for part in parts}
+    return tuple(form for form in forms if form)
 
 
 @dataclass

@@ -32,16 +32,14 @@ from vm_agent.signing import SIGNED_NAME, ArchiveSigner
 from vm_agent.weights import md5_of
 
 RANGE_BYTES = 32 * 1024 * 1024
-MOST_LISTINGS = 3
-"""Listings per restore. An archive that disappears before it is read was replaced by a newer one."""
 MOST_PAGES = 10
 """Pages of a listing that are read, of 1,000 objects each. Limits the delay that a full folder can cause."""
 MOST_READ = 3
 """Signed archives that a restore reads until it finds an intact one."""
 SIGNED_SUFFIX = ".signed"
-"""Suffix of an archive's name. An earlier agent deletes a `.tar` with an unknown name and skips other objects."""
-ARCHIVE_NAME = re.compile(rf"(?:{SIGNED_NAME.pattern}|[0-9a-f]{{64}})\.tar(?:\.gz)?(?:{re.escape(SIGNED_SUFFIX)})?")
-"""Names assigned by this agent or an earlier one. Objects with other names are never deleted."""
+"""Suffix of an archive's name."""
+ARCHIVE_NAME = re.compile(rf"{SIGNED_NAME.pattern}\.tar(?:\.gz)?{re.escape(SIGNED_SUFFIX)}")
+"""Names assigned by an agent. Objects with other names are never deleted."""
 LONGEST_NAME = 200
 
 
@@ -135,21 +133,13 @@ class ArchiveFolder:
             ServingError: an archive cannot be read.
             OSError: the disk is full.
         """
-        for listing in range(MOST_LISTINGS):
-            found = self.listed(self.prefix)
-            signed = self.signed(found)
-            if listing == 0:
-                self._report_unsigned([one for one in found if one not in signed])
-            try:
-                for archive in signed[:MOST_READ]:
-                    names = self._restored(archive, unpack)
-                    if names:
-                        return archive, names
-            except ServingError as error:
-                if error.status != HTTPStatus.NOT_FOUND or listing == MOST_LISTINGS - 1:
-                    raise
-            else:
-                break
+        found = self.listed(self.prefix)
+        signed = self.signed(found)
+        self._report_unsigned([one for one in found if one not in signed])
+        for archive in signed[:MOST_READ]:
+            names = self._restored(archive, unpack)
+            if names:
+                return archive, names
         return None
 
     def _report_unsigned(self, found: "Sequence[StoredArchive]") -> None:

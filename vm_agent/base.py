@@ -38,17 +38,25 @@ class ServingError(Exception):
 
     `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
     until the document changes. `denied` is True if Google denied a permission. A new grant may take minutes to take effect.
-    `status` is the HTTP status of Google's response, if any.
+    `status` is the HTTP status of Google's response, if any. `waits_for` is the phase of a cause that passes by itself, or empty.
     """
 
     def __init__(
-        self, message: str, log_lines: Sequence[str] = (), *, retry: bool = True, denied: bool = False, status: int = 0
+        self,
+        message: str,
+        log_lines: Sequence[str] = (),
+        *,
+        retry: bool = True,
+        denied: bool = False,
+        status: int = 0,
+        waits_for: str = "",
     ) -> None:
         super().__init__(message)
         self.log_lines = tuple(log_lines)
         self.retry = retry
         self.denied = denied
         self.status = status
+        self.waits_for = waits_for
 
 
 class SupersededError(Exception):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE, RETRYING, WAITING_FOR_STORAGE
 from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in, parse_repositories
 from vm_agent.base import ServingError, environment_variable, log
 
@@ -172,12 +172,18 @@ def _google_call(
         except urllib.error.HTTPError as error:
             with error:
                 problem, status = f"{error.code} {_google_message(error)}", error.code
-            if status != HTTPStatus.TOO_MANY_REQUESTS and status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            if not _passes(status):
                 break
         except CONNECTION_ERRORS as error:
             problem, status = str(error), 0
-    denied = status == HTTPStatus.FORBIDDEN
-    raise ServingError(f"{verb} {urllib.parse.urlsplit(url).path} failed: {problem}", denied=denied, status=status)
+    path, denied = urllib.parse.urlsplit(url).path, status == HTTPStatus.FORBIDDEN
+    waits_for = (WAITING_FOR_STORAGE if "/storage/v1/" in path else RETRYING) if _passes(status) else ""
+    raise ServingError(f"{verb} {path} failed: {problem}", denied=denied, status=status, waits_for=waits_for)
+
+
+def _passes(status: int) -> bool:
+    """Return whether another attempt may succeed. The status is 0 without a response."""
+    return not status or status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _google_message(error: urllib.error.HTTPError) -> str:
@@ -202,6 +208,7 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
             "roles/secretmanager.secretAccessor on the secret.",
             denied=error.denied,
             status=error.status,
+            waits_for=error.waits_for,
         ) from None
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise ServingError(f"Secret {version} has no text payload.") from None

@@ -5,6 +5,7 @@ A failure here costs compile time and logs one line. It never affects the server
 """
 
 import json
+import mmap
 import os
 import shutil
 import tarfile
@@ -26,14 +27,15 @@ from contracts.compile_cache import (
     programs_key,
 )
 from contracts.serving_document import ServingDocument
-from vm_agent.archives import SIGNED_SUFFIX, ArchiveFolder, archive_key, without_harm
+from vm_agent.archives import ArchiveFolder, archive_key, without_harm
 from vm_agent.base import GIB, ServingError, log
 from vm_agent.cloud import MetadataClient
+from vm_agent.mounted import open_mounted, opened_folder, remove_tree
 
 # On the boot disk, so programs survive the container, a crash of the server and a reboot of the machine.
 COMPILE_CACHE = "/mnt/compile_cache"
-ARCHIVED_NAMES = ".archived.json"
-"""File in a folder of programs with the names of the archived ones."""
+ARCHIVED_SUFFIX = ".archived.json"
+"""Suffix of the file beside a folder of programs with the names of the archived ones. The container cannot write there."""
 SPARE_BYTES = GIB
 """Free disk space that a restore preserves."""
 GRANT = (
@@ -112,9 +114,7 @@ class ProgramArchive:
         names = [path.name for path in files]
         if not set(names) - self._archived():
             return ""
-        if any(_holds(path, self.secrets) for path in files):
-            return "Compiled programs were not archived because a file contains a secret."
-        archive = self.archives.save(partial(packed_flat, files))
+        archive = self.archives.save(partial(self._packed, files))
         self._remember(names)
         with suppress(ServingError):  # a failed deletion is repeated after the next save
             self._prune(archive.name)
@@ -123,23 +123,27 @@ class ProgramArchive:
     def _prune(self, saved: str) -> None:
         """Delete the archives of this set that the saved one replaces, and old archives of other sets."""
         listed = self.archives.listed(self.settings.uri.removeprefix("gs://").partition("/")[2] + "/")
-        own, signed = self.archives.prefix, {one.name for one in self.archives.signed(listed)}
+        signed = {one.name for one in self.archives.signed(listed)}
         created = next((one.created for one in listed if one.name == saved), "")
         oldest = datetime.now(timezone.utc) - timedelta(days=ARCHIVE_KEEP_DAYS)
         for one in listed:
-            # Another stack's signed archive of the same set is kept; an earlier agent's unsigned one is replaced.
-            is_replaced = one.name in signed or (one.name.startswith(own) and not one.name.endswith(SIGNED_SUFFIX))
-            limit = created if is_replaced else f"{oldest:%Y-%m-%dT%H:%M:%S}"
+            limit = created if one.name in signed else f"{oldest:%Y-%m-%dT%H:%M:%S}"  # others can be another stack's
             if one.is_archive and one.created < limit:
                 self.archives.delete(one)
 
+    def _packed(self, files: "list[Path]", tar: Path) -> None:
+        """Write the tar, and search its bytes for secrets: the server can change its files between two reads."""
+        packed_flat(files, tar)
+        if _holds(tar, self.secrets):
+            raise ServingError("a file contains a secret, so they were not archived")
+
     def _archived(self) -> set[str]:
         with suppress(OSError, ValueError):
-            return set(json.loads((self.folder / ARCHIVED_NAMES).read_text()))
+            return set(json.loads(archived_names(self.folder).read_text()))
         return set()
 
     def _remember(self, names: Collection[str]) -> None:
-        (self.folder / ARCHIVED_NAMES).write_text(json.dumps(sorted(names)))
+        archived_names(self.folder).write_text(json.dumps(sorted(names)))
 
 
 @dataclass
@@ -246,13 +250,18 @@ class CompiledPrograms:
 
 
 def program_files(folder: Path) -> list[Path]:
-    """Return the programs of a folder, without the agent's files."""
+    """Return the programs of a folder, in order."""
     try:
-        return sorted(
-            path for path in folder.iterdir() if path.is_file() and not path.is_symlink() and path.name[0] != "."
-        )
+        with opened_folder(folder) as opened, os.scandir(opened) as found:
+            files = [one.name for one in found if one.is_file(follow_symlinks=False) and one.name[0] != "."]
     except OSError:
         return []
+    return [folder / name for name in sorted(files)]
+
+
+def archived_names(folder: Path) -> Path:
+    """Return the file with the names of a folder's archived programs."""
+    return folder.with_name(folder.name + ARCHIVED_SUFFIX)
 
 
 def remove_old_programs(root: Path, used: str, now_s: float) -> None:
@@ -261,30 +270,35 @@ def remove_old_programs(root: Path, used: str, now_s: float) -> None:
         with suppress(OSError):
             if folder.name == used:
                 os.utime(folder, (now_s, now_s))
-            elif now_s - folder.stat().st_mtime > ARCHIVE_KEEP_DAYS * DAY_S:
-                shutil.rmtree(folder)
+            elif folder.is_dir() and now_s - folder.stat().st_mtime > ARCHIVE_KEEP_DAYS * DAY_S:
+                with opened_folder(root) as opened:
+                    remove_tree(opened, folder.name)
+                archived_names(folder).unlink(missing_ok=True)
 
 
 def _last_change(folder: Path) -> float:
     try:
-        return max((path.stat().st_mtime for path in program_files(folder)), default=0.0)
+        return max((path.lstat().st_mtime for path in program_files(folder)), default=0.0)
     except FileNotFoundError:  # the server is still writing and renamed or deleted one
         return time.time()
 
 
-def _holds(path: Path, values: Collection[str]) -> bool:
-    wanted = [value.encode() for value in tuple(values) if value]
-    content = path.read_bytes() if wanted else b""
-    return any(value in content for value in wanted)
+def _holds(tar: Path, values: Collection[str]) -> bool:
+    with tar.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(value.encode()) >= 0 for value in tuple(values) if value)
 
 
 def packed_flat(files: "list[Path]", tar: Path) -> None:
-    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes."""
+    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes.
+
+    Raises:
+        OSError: a file is not a regular one any more, or the disk is full.
+    """
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
         for path in files:
             entry = tarfile.TarInfo(path.name)
-            entry.size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_mounted(path) as file:
+                entry.size = os.fstat(file.fileno()).st_size
                 out.addfile(entry, file)
 
 
@@ -294,7 +308,7 @@ def unpacked_flat(tar: Path, folder: Path) -> None:
     with tarfile.open(tar, "r:") as source:
         for entry in source:
             data = source.extractfile(entry) if entry.isreg() else None
-            if data is None or "/" in entry.name or entry.name.startswith("."):
+            if data is None or "/" in entry.name or entry.name[:1] in {"", "."}:
                 raise tarfile.TarError(f"{entry.name!r} is not a regular file of the archive's folder")
             with (folder / entry.name).open("wb") as file:
                 shutil.copyfileobj(data, file)

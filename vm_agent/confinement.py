@@ -19,6 +19,7 @@ CAPABILITIES = ("SYS_RESOURCE", "IPC_LOCK")
 (docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode), and VFIO needs IPC_LOCK beyond the limit of locked memory."""
 HARDENED = ("--cap-drop=ALL", "--security-opt=no-new-privileges")
 """Options of every container that is not privileged."""
+ERROR_EXIT_CODE = 1  # an exception of Python
 USAGE_EXIT_CODE = 2  # Python's argparse: the command line is invalid, so a retry fails too
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 LOG_LINES = 2000

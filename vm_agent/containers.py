@@ -3,18 +3,18 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from contracts.guest_attributes import WAITING_FOR_REGISTRY
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
@@ -37,6 +37,8 @@ from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
 from vm_agent.kept import STATE_FOLDER_VARIABLE
+from vm_agent.mounted import names_in, opened_folder, remove_tree
+from vm_agent.passing import PASSING
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -115,7 +117,7 @@ def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, 
         argv = ["docker", "login", "--username=oauth2accesstoken", "--password-stdin", f"https://{host}"]
         status, output = run_command(argv, stdin=metadata.token(), env=env)
         if status:
-            raise ServingError(f"docker login at {host} failed: {output[-300:]}", denied=bool(DENIED.search(output)))
+            raise refused_by_registry(f"docker login at {host} failed: {output[-300:]}", output)
         yield env
 
 
@@ -141,7 +143,14 @@ def pull(
         status, lines = _pull(image, env, progress, cancelled, limit_s)
     if status:
         text = " ".join(lines)
-        raise ServingError(pull_problem(image, text), denied=bool(DENIED.search(text)))
+        raise refused_by_registry(pull_problem(image, text), text)
+
+
+def refused_by_registry(message: str, said: str) -> ServingError:
+    """Return the error of a login or a pull. `said` is docker's output."""
+    denied = bool(DENIED.search(said))
+    is_passing = not denied and PASSING.search(said) is not None
+    return ServingError(message, denied=denied, waits_for=WAITING_FOR_REGISTRY if is_passing else "")
 
 
 def pull_problem(image: str, said: str) -> str:
@@ -224,7 +233,7 @@ class ContainerState:
     """State of the server's container. `text_hash` is the hash of the document that it was started for.
 
     `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
-    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions. Both are empty if an earlier agent started it.
+    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions.
     `restart` is the requested restart that its start fulfilled, or empty.
     """
 
@@ -271,10 +280,12 @@ def remove_image(image: str) -> bool:
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
     """Delete cached models that no document names, to free disk space for the others."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
-    for folder in cache.glob("hub/models--*"):
-        model = folder.name.removeprefix("models--").replace("--", "/", 1)
-        if not any(model in text for text in texts):
-            shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError), opened_folder(cache / "hub") as hub:
+        for name in names_in(hub):
+            model = name.removeprefix("models--").replace("--", "/", 1)
+            if name.startswith("models--") and not any(model in text for text in texts):
+                with suppress(OSError):
+                    remove_tree(hub, name)
 
 
 def container_log() -> "tuple[str, ...]":

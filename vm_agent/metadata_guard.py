@@ -4,18 +4,18 @@ libtpu and vLLM read the slice's shape from the metadata server, so access canno
 """
 
 import re
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
 from vm_agent.base import environment_variable
+from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.containers import run_command
 
@@ -57,12 +57,14 @@ class MetadataGuard:
     metadata: MetadataClient
     host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
     port: int = GUARD_PORT
-    _server: "ThreadingHTTPServer | None" = None
+    _server: "BoundedServer | None" = None
 
     def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
-        """Return docker's options for a guarded container and the reason that it cannot be guarded. One of them is empty."""
-        if reads_google(document):
-            return (), "the server reads from Cloud Storage itself"
+        """Return docker's options for a guarded server and the reason that it cannot be guarded. One of them is empty."""
+        return ((), "the server reads from Cloud Storage itself") if reads_google(document) else self.fetch_options()
+
+    def fetch_options(self) -> "tuple[tuple[str, ...], str]":
+        """Return the same for a container that reads nothing from Google."""
         problem = self._arm()
         return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
 
@@ -86,26 +88,25 @@ class MetadataGuard:
         problem = self._arm_server()
         if problem:
             return problem
-        run_command(guard_rule("-D", self.port))
+        is_set = run_command(guard_rule("-C", self.port))[0] == 0
         status, output = run_command(guard_rule("-A", self.port))
+        if is_set and not status:
+            run_command(guard_rule("-D", self.port))  # the older one, so a running server is guarded without a gap
         return f"iptables rejected the rule: {output[-200:]}" if status else ""
 
     def _arm_server(self) -> str:
         if self._server is not None:
             return ""
         try:
-            self._server = ThreadingHTTPServer((self.host, self.port), guard_handler(self.metadata))
+            self._server = BoundedServer((self.host, self.port), guard_handler(self.metadata))
         except OSError as error:
             return f"cannot use port {self.port} ({error})"
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return ""
 
     def close(self) -> None:
         """Stop responding."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
             self._server = None
 
 

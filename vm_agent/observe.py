@@ -5,7 +5,7 @@ Nothing here affects the server, which starts at the same time: a failure is log
 
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import NoReturn
 
 from contracts.collector import (
@@ -19,7 +19,9 @@ from contracts.collector import (
 from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
+from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
+from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
 from vm_agent.ending import RunEnd
 from vm_agent.known_secrets import KnownSecrets
@@ -29,6 +31,9 @@ COLLECTOR_NAME = f"{CONTAINER}-collector"
 COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
 COLLECTOR_MEMORY = "512m"
 """Limit of the collector's memory, so that it cannot take the server's."""
+COLLECTOR_USER = 10001
+"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which is built from nothing and writes no file. The collector reads
+the machine's token from the metadata server, because it writes the metrics, so the metadata guard does not apply to it."""
 COLLECTOR_PULL_LIMIT_S = 900.0
 """Time limit of a pull of the collector's image."""
 COLLECTOR_RETRY_S = 60.0
@@ -53,7 +58,7 @@ class Observer:
     _text: "str | None" = None
     _version: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _server: "ThreadingHTTPServer | None" = None
+    _server: "BoundedServer | None" = None
 
     def set(self, text: "str | None") -> None:
         """Store the key's value, or None if it is absent."""
@@ -110,6 +115,7 @@ class Observer:
         key = {} if settings.key is None else {API_KEY_VARIABLE: self.secrets.read(settings.key)}
         argv = ["docker", "run", "-d", f"--name={COLLECTOR_NAME}", *LOG_OPTIONS, "--restart=unless-stopped"]
         argv += ["--net=host", f"--memory={COLLECTOR_MEMORY}", f"--label={COLLECTOR_LABEL}={text_hash}"]
+        argv += [*HARDENED, "--read-only", f"--user={COLLECTOR_USER}"]
         argv.append(f"--env={CONFIG_VARIABLE}={settings.config}")
         with secrets_option(key) as option:
             status, output = run_command([*argv, option, settings.image, CONFIG_ARGUMENT], timeout_s=300)
@@ -125,8 +131,7 @@ class Observer:
 
     def _remove(self) -> None:
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
             self._server = None
         self._remove_container()
 
@@ -152,9 +157,7 @@ class Observer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
                 pass
 
-        self._server = ThreadingHTTPServer((self.host, self.port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server = BoundedServer((self.host, self.port), Handler)
 
     def exposition(self) -> str:
         """Return the agent's metrics in Prometheus' text format."""

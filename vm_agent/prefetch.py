@@ -4,14 +4,18 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from contracts.guest_attributes import WAITING_FOR_HUB
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
+from vm_agent.mounted import names_in, opened_folder, tree_bytes
+from vm_agent.passing import PASSING
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)
@@ -71,6 +75,8 @@ class HubFetch:
     progress: Callable[[str], None]
     cancelled: Callable[[], bool]
     cache: Path = field(default_factory=lambda: Path(HUB_CACHE))
+    options: Sequence[str] = ()
+    """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
         """Fetch models that the served document has not fetched. Return False if they do not fit on the disk together with the old model.
@@ -95,7 +101,9 @@ class HubFetch:
             return False
         status, lines = self._hf(model, tell=lambda line: self.progress(f"{model.name} {line}"[-200:]))
         if status:
-            raise ServingError(f"Cannot fetch {model.name} from the hub: {' '.join(lines)[-600:]}")
+            said = " ".join(lines)
+            waits_for = WAITING_FOR_HUB if PASSING.search(said) else ""
+            raise ServingError(f"Cannot fetch {model.name} from the hub: {said[-600:]}", waits_for=waits_for)
         return True
 
     def _has_room(self, model: HubModel, needed: float) -> bool:
@@ -103,8 +111,11 @@ class HubFetch:
         if needed <= free:
             return True
         kept = f"models--{model.name.replace('/', '--')}"
-        old = [folder for folder in self.cache.glob("hub/models--*") if folder.name != kept]
-        if needed <= free + sum(path.lstat().st_size for folder in old for path in folder.rglob("*")):
+        old_bytes = 0
+        with suppress(OSError), opened_folder(self.cache / "hub") as hub:
+            old = [name for name in names_in(hub) if name.startswith("models--") and name != kept]
+            old_bytes = sum(tree_bytes(hub, name) for name in old)
+        if needed <= free + old_bytes:
             log(
                 f"{model.name} needs {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free. The old model is deleted first."
             )
@@ -115,14 +126,19 @@ class HubFetch:
             retry=False,
         )
 
-    def _hf(self, model: HubModel, *options: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
+    def _hf(self, model: HubModel, *flags: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
         run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # left by an agent that was killed
         argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
+        argv += [
+            "--read-only",
+            "--tmpfs=/tmp",
+            *self.options,
+        ]  # as root, which owns the hub cache and what the server reads there
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]
         revision = [f"--revision={model.revision}"] if model.revision else []
         with secrets_option(self.secrets) as option:
-            argv += [option, self.document.image, "download", model.name, *revision, "--exclude=original/*", *options]
+            argv += [option, self.document.image, "download", model.name, *revision, "--exclude=original/*", *flags]
             try:
                 return run_followed(argv, env={}, tell=tell, cancelled=self.cancelled)
             except SupersededError:

@@ -14,6 +14,7 @@ from vm_agent.ending import RUN_ENDS, RunEnd
 from vm_agent.follow import Assignment, LatestDocument
 from vm_agent.kept import IMAGE_KIND, KeptState, fetched_by
 from vm_agent.known_secrets import KnownSecrets
+from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import PhasePublisher
 from vm_agent.trial import Trials
@@ -32,6 +33,7 @@ class Preparation:
     trial: Trials
     run_end: RunEnd
     programs: CompiledPrograms
+    guard: MetadataGuard
 
     def run(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
         """Prepare. Raises ServingError if the change's or the run's time is over, SupersededError if a newer document has arrived."""
@@ -80,7 +82,11 @@ class Preparation:
         if back is None or not self.trial.is_trial(assignment):
             return secrets, True
         fetch = HubFetch(
-            document, secrets, lambda detail: assignment.publish(self.publisher, FETCHING_WEIGHTS, detail), cancelled
+            document,
+            secrets,
+            lambda detail: assignment.publish(self.publisher, FETCHING_WEIGHTS, detail),
+            cancelled,
+            options=self.guard.fetch_options()[0],
         )
         return secrets, fetch.run(back.document)
 

@@ -15,14 +15,13 @@ from contracts.guest_attributes import (
     DETAIL_KEY,
     DETAIL_LIMIT_BYTES,
     DOCUMENT_HASH_KEY,
-    FAILED,
     FETCHING_WEIGHTS,
     LOADING,
     PHASE_KEY,
-    RESTORING,
     RETRYING,
     STARTING,
     UPDATED_AT_KEY,
+    WITH_REASON,
 )
 from contracts.masking import masked
 from vm_agent.base import CONTAINER, log
@@ -163,7 +162,7 @@ class PhasePublisher:
         """Write a new phase to the journal and to `tell`."""
         log(line)
         if self.tell is not None:
-            reason = detail.rpartition("\n")[2] if phase in {FAILED, RETRYING, RESTORING} else ""
+            reason = detail.rpartition("\n")[2] if phase in WITH_REASON else ""
             self.tell(f"{line} {reason}".strip())
 
     def report(self, text: str) -> None:

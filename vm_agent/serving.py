@@ -19,6 +19,7 @@ from contracts.guest_attributes import (
     STARTING,
 )
 from contracts.serving_document import (
+    API_KEY_VARIABLE,
     DOCUMENT_METADATA_KEY,
     DocumentError,
     ServingDocument,
@@ -30,15 +31,23 @@ from contracts.serving_document import (
 from vm_agent.base import ServingError, SupersededError, log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, near_image
 from vm_agent.compile_cache import CompiledPrograms
-from vm_agent.confinement import KILLED_EXIT_CODE, USAGE_EXIT_CODE
+from vm_agent.confinement import ERROR_EXIT_CODE, KILLED_EXIT_CODE, USAGE_EXIT_CODE
 from vm_agent.container_form import ContainerForm
-from vm_agent.containers import ContainerState, container_state, remove_container, remove_other_models, start_container
+from vm_agent.containers import (
+    ContainerState,
+    container_log,
+    container_state,
+    remove_container,
+    remove_other_models,
+    start_container,
+)
 from vm_agent.ending import RUN_ENDS, RunEnd
 from vm_agent.follow import Assignment, LatestDocument
 from vm_agent.idle import IdleTime
 from vm_agent.kept import FailedChange, GoodDocument, KeptState
 from vm_agent.known_secrets import KnownSecrets
 from vm_agent.metadata_guard import MetadataGuard
+from vm_agent.passing import waiting_phase
 from vm_agent.pause import Pause
 from vm_agent.preparing import Preparation
 from vm_agent.publishing import LogFollower, PhasePublisher
@@ -79,7 +88,8 @@ class Agent:
         self.pause = Pause(kept, publisher)
         self.idle = IdleTime(publisher)
         self.trial = Trials(kept, latest, self.server, self.pacing)
-        self.form = ContainerForm(latest, publisher, kept, MetadataGuard(metadata))
+        guard = MetadataGuard(metadata)
+        self.form = ContainerForm(latest, publisher, kept, guard)
         self.programs = CompiledPrograms(
             metadata,
             publisher.secrets,
@@ -87,7 +97,7 @@ class Agent:
             publish_unsigned=lambda text: publisher.set_fact(ARCHIVES_KEY, publisher.mask(text)),
         )
         self.preparation = Preparation(
-            metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs
+            metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs, guard
         )
 
     def run(self) -> NoReturn:
@@ -168,7 +178,7 @@ class Agent:
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, first = self.trial.restarts(assignment), time.monotonic()
+        restarts, waits, first = self.trial.restarts(assignment), 0, time.monotonic()
         self.trial.began_s = first
         while True:
             problem = self._attempt(assignment)
@@ -184,22 +194,54 @@ class Agent:
             waits_for_grant = (
                 problem.denied and not is_paused and time.monotonic() - first < self.pacing.denied_budget_s
             )
-            final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant)
+            waiting = "" if is_paused else self._waiting_phase(assignment, problem)
+            waits = waits + 1 if waiting else 0
+            final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant and not waiting)
             final = final or (self.trial.is_trial(assignment) and self.trial.is_over_budget(assignment))
             detail = "\n".join([*problem.log_lines, str(problem)])
             if final:
                 self._finally(assignment, detail)
                 return
-            assignment.publish(self.publisher, RETRYING, detail)
-            delay_s = self.pacing.denied_delay_s if waits_for_grant else delays_s[restarts]
-            restarts += 0 if waits_for_grant else 1
-            attempt = (
-                "Attempt after a refused permission" if waits_for_grant else f"Restart {restarts} of {len(delays_s)}"
-            )
+            assignment.publish(self.publisher, waiting or RETRYING, detail)
+            if waiting:
+                delay_s, attempt = self.pacing.waiting_delay_of_s(waits), f"Attempt {waits} while {waiting}"
+            elif waits_for_grant:
+                delay_s, attempt = self.pacing.denied_delay_s, "Attempt after a refused permission"
+            else:
+                delay_s, restarts = delays_s[restarts], restarts + 1
+                attempt = f"Restart {restarts} of {len(delays_s)}"
             log(f"{attempt} in {delay_s:g} s.")
-            if self.latest.wait_for_newer(assignment.version, delay_s):
-                raise SupersededError
+            self._wait(assignment, delay_s)
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
+
+    def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
+        """Return the phase in which the machine waits for the hub, a registry or storage, or an empty string if the problem is a verdict.
+
+        A server that was ready does not wait for them, and one on probation has a former document that can serve. No rotation of the API key
+        waits, because the server with the former key may still run.
+        """
+        key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
+        rotates = self.trial.is_trial(assignment) and self.kept.has_other_api_key(key)
+        if rotates or (assignment.failed is not None and problem.waits_for == RETRYING):
+            return ""
+        if problem.waits_for or self._ready_at is not None or self.trial.is_on_probation(assignment):
+            return problem.waits_for
+        with suppress(ServingError):
+            state = container_state()
+            if self.form.started is not None and state and not state.running and state.exit_code == ERROR_EXIT_CODE:
+                return waiting_phase(container_log())
+        return ""
+
+    def _wait(self, assignment: Assignment, delay_s: float) -> None:
+        """Wait before the next attempt, with heartbeats, but not beyond the run. Raises SupersededError if a newer document arrives."""
+        until = time.monotonic() + delay_s
+        while not self.run_end.is_soon():
+            left_s = until - time.monotonic()
+            if self.latest.wait_for_newer(assignment.version, max(0.0, min(left_s, self.publisher.progress_s))):
+                raise SupersededError
+            if left_s <= 0:
+                return
+            self.publisher.publish_again()
 
     def _attempt(self, assignment: Assignment) -> ServingError:
         """Serve until the server stops or cannot be started. Return the error."""
@@ -269,15 +311,10 @@ class Agent:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
-    def _has_other_secrets(self, assignment: Assignment, state: ContainerState) -> bool:
+    @staticmethod
+    def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
         """Return whether the document's server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
-        asked = assignment.document.secret_environment
-        if state.secrets:
-            return state.secrets != secrets_hash(asked)
-        # A container of an earlier agent has the secrets of its text, or newer ones after a rollback.
-        kept = self.kept.find(assignment.text_hash)
-        known = (parse_document(assignment.text), *((kept.document,) if kept else ()))
-        return any(one.secret_environment != asked for one in known)
+        return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
         """Return whether the server was started before the last requested restart."""

@@ -12,11 +12,15 @@ SIGNED_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})-(?P<size>0|[1-9][0-9]{0,14})
 
 @dataclass(frozen=True)
 class ArchiveSigner:
-    """Names of the archives in one folder, `uri` (gs://BUCKET/FOLDER). The key is a secret of the stack."""
+    """Names of the archives in one folder, `uri` (gs://BUCKET/FOLDER). The key is a secret of the stack. Raises ValueError if it is empty."""
 
     key: str = field(repr=False)
     uri: str
     suffix: str
+
+    def __post_init__(self) -> None:
+        if not self.key.strip():
+            raise ValueError("the key that signs archives is empty, so none is used")
 
     def name(self, digest: str, size: int) -> str:
         """Return the name of an archive within the folder. `digest` is the SHA-256 of its bytes, `size` their number."""

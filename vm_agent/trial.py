@@ -23,7 +23,9 @@ class AgentPacing:
     """Number and duration of the agent's attempts."""
 
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
-    """Delays before each restart of a server that stopped. After the last one the document has failed."""
+    """Delays before each restart of a server that stopped. After the last one the document has failed, unless the cause passes by itself."""
+    waiting_delay_s: float = 300
+    """Delay before each further attempt, until the run ends, if the cause passes by itself (vm_agent.passing)."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
     """Delays for a changed document that cannot be prepared, while the old server serves."""
     trial_delays_s: tuple[float, ...] = (2,)
@@ -40,6 +42,10 @@ class AgentPacing:
     health_lost_s: float = 120
     """Time without a response of /health after which a server that was ready is restarted."""
     health_poll_s: float = 2.0
+
+    def waiting_delay_of_s(self, attempt: int) -> float:
+        """Return the delay before an attempt, counted from 1, of a document whose cause passes by itself."""
+        return (*self.restart_delays_s, self.waiting_delay_s)[min(attempt - 1, len(self.restart_delays_s))]
 
 
 @dataclass

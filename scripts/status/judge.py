@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
-from contracts.guest_attributes import CONFINED, FAILED, PRIVILEGED, READY, RETRYING
+from contracts.guest_attributes import CONFINED, FAILED, PRIVILEGED, READY, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
@@ -159,7 +159,7 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield google in DEAD_STATES, "{up} --refresh"
-    yield phase in {FAILED, RETRYING}, "gemma logs {stack}"
+    yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield cloud is not None and cloud.rollout_phase == "under way", "gemma status {stack} --watch"

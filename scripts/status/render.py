@@ -11,7 +11,7 @@ from rich.text import Text
 
 from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
-from contracts.guest_attributes import FAILED, RESTORING, RETRYING
+from contracts.guest_attributes import WITH_REASON
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
 from scripts.status.judge import container_of, document_that_serves, end_warning, run_end, short
@@ -210,7 +210,7 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         yield "serves", f"revision {short(cloud.running)}{', as declared' if same else ''}"
     if cloud.rollout:
         yield "rollout", cloud.rollout
-    if cloud.phase in {FAILED, RETRYING, RESTORING} or (cloud.phase_detail and cloud.state == "FAILED"):
+    if cloud.phase in WITH_REASON or (cloud.phase_detail and cloud.state == "FAILED"):
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:]
     yield from _run_end(status, cloud, stamp, now_s)
     if cloud.archives:

@@ -80,7 +80,7 @@ class TpuSettings(Block):
         OnChange("update"),
     ] = "machine"
     """Storage of compiled XLA programs. machine: on the machine's disk, which survives a crash and a reboot. bucket: also archived in the
-    stack's bucket, so a new machine starts with them."""
+    stack's bucket, so a new machine starts with them. With `bucket.existing`, too, programs are archived only if you set bucket here (SEC08)."""
     allow_replace_active: Annotated[bool, OnChange("nothing")] = False
     """Allow a change that releases running capacity. By default such a change is rejected."""
     ssh: Annotated[SshAccess, Judged("tpu.ssh")] = "os-login"

@@ -127,5 +127,6 @@ def test_its_words_are_those_of_the_contracts():
         guest_attributes.ENDING,
     )
     assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
+    assert guest_attributes.WAITING == tpu_api.WAITING_PHASES
     owner = desired_state.DesiredState("urn:x", {"labels": {labels.MANAGED_BY_LABEL: labels.PRODUCT}}).owner_labels
     assert {key: len(value) for key, value in owner.items()} == {labels.URN_LABEL: labels.URN_DIGITS}

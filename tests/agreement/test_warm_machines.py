@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from components.startup_script import agent_program
 from contracts.compile_cache import ARCHIVE_PREFIX, programs_key
-from contracts.guest_attributes import ARCHIVES_KEY
-from contracts.serving_document import parse_document
+from contracts.guest_attributes import ARCHIVES_KEY, CONFINED, CONTAINER_KEY, FAILED, READY, WAITING_FOR_HUB
+from contracts.serving_document import SCRIPT_METADATA_KEY, parse_document
+from localcloud.world.scenario import Fault
 from planning import Deployment, plan
 from tests.agreement.test_machines import has_own_view
 from tests.agreement.warm_machine import (
     ACCELERATOR,
     BUCKET,
     MODEL,
+    SPEED,
     MeasuredMachine,
     MeasuredStart,
     document_of,
@@ -28,6 +31,7 @@ from tests.agreement.warm_machine import (
     open_machine,
 )
 from vm_agent.signing import ArchiveSigner
+from vm_agent.trial import AgentPacing
 
 DOCUMENT = document_of("hub")
 CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory.checkpoint_gib * 2**30
@@ -124,6 +128,39 @@ def test_a_planted_archive_is_not_read_costs_compile_time_and_is_named_once():
         assert machine.agent_log().count(line) == 1
         assert machine.published(ARCHIVES_KEY).startswith(line)
         assert all("programs" not in where for where in cold.downloaded_bytes)
+
+    run(act)
+
+
+FORMER_LIMIT_S = 2 + 10 + 40 + 120
+"""Delays after which the agent gave up."""
+
+
+def test_an_outage_of_the_hub_longer_than_all_delays_ends_with_a_confined_server_that_is_ready():
+    """The real agent, whose delays pass as fast as the cloud's clock."""
+    delays = AgentPacing().restart_delays_s
+    program = agent_program()
+    for before, after in (
+        (f"= {delays}", f"= {tuple(delay / SPEED for delay in delays)}"),
+        ("waiting_delay_s: float = 300", f"waiting_delay_s: float = {300 / SPEED}"),
+    ):
+        assert program.count(before) == 1
+        program = program.replace(before, after)
+
+    async def act(machine: MeasuredMachine) -> None:
+        machine.metadata[SCRIPT_METADATA_KEY] = program
+        well, cloud = machine.cloud.scenario, machine.cloud
+        cloud.scenario = well.model_copy(update={"faults": (Fault(method="hub.*", count=10**6),)})
+        began = cloud.timeline.simulated_s()
+        await machine.boot(DOCUMENT)
+        await machine.until(lambda: machine.published("phase") == WAITING_FOR_HUB, "the phase is published")
+        assert "503 Server Error" in machine.published("detail")
+        await machine.until(lambda: f"Attempt {len(delays) + 3} while" in machine.agent_log(), "further attempts")
+        assert cloud.timeline.simulated_s() - began > FORMER_LIMIT_S
+        assert f"{FAILED}." not in machine.agent_log()
+        cloud.scenario = well
+        await machine.until(lambda: machine.published("phase") == READY, "the server is ready by itself")
+        assert machine.published(CONTAINER_KEY) == CONFINED
 
     run(act)
 

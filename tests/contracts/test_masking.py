@@ -1,5 +1,10 @@
 """No secret of a container's output is shown."""
 
+import base64
+import json
+import re
+from urllib.parse import quote, urlencode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +49,15 @@ SECRETS = (
     "https://b.s3.amazonaws.com/k?X-Amz-Security-Token=canary0123&X-Amz-Signature=canary4567",
     "hf_canarycanarycanarycanarycanarycanary",
     f"ghp_{CANARY}{CANARY}",
+    f"xai-{CANARY}",
+    f"nvapi-{CANARY}-x",
+    f"SG.{CANARY}.{CANARY}",
+    f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={CANARY}==",
+    "Cookie: session=canary0123; theme=canary",
+    "{'Set-Cookie': 'sid=canary0123; Path=/'}",
+    "alert to https://hooks.slack.com/services/T0CANARY0/B0CANARY0/canary0123456789",
+    "alert to https://discord.com/api/webhooks/1234567890/canary-CANARY_0123456789",
+    "https://discordapp.com/api/v10/webhooks/1234567890/canary0123456789?wait=true",
 )
 PLAIN = (
     "Maximum concurrency for 8,192 tokens per request: 4.10x",
@@ -63,6 +77,9 @@ PLAIN = (
     "input token: 1024x1024, output token: 1234567/8192, per token: $0.00001234, token: 12_345_678",
     "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "time per output token: 12.3 ms",
+    "cookie: none was sent; cookies are not used, https://discord.com/channels/1/2 and https://hooks.slack.com/",
+    "xai-org/grok-1 and nvapi-host, SG.1.2, AccountName=models, dop_v1 is a scheme",
 )
 PEM = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQCcanaryXyZ0123", "canaryShortTail==")
 
@@ -75,6 +92,63 @@ def test_a_secret_is_masked(subtests):
             assert "Y2FuYXJ5"[2:] not in hidden
             assert MASK in hidden
     assert masked("pul-0a1b2c3d4e5f60718293a4b5c6d7e8f901234567") == MASK
+    assert masked(f"dop_v1_{'0a' * 32}") == MASK
+
+
+ODD = 'kéy/with+"quotes" & 100% of \\signs'
+
+
+def encoded(value: str) -> dict[str, str]:
+    """A value as programs print it."""
+    data = value.encode()
+    return {
+        "plain": value,
+        "JSON": json.dumps({"k": value}),
+        "JSON without escapes": json.dumps({"k": value}, ensure_ascii=False),
+        "JSON with escaped slashes": json.dumps({"k": value}).replace("/", "\\/"),
+        "JSON in JSON": json.dumps(json.dumps(value)),
+        "URL": f"https://x.example/?k={quote(value, safe='')}&x=1",
+        "path of a URL": f"https://x.example/{quote(value)}",
+        "form": urlencode({"k": value}),
+        "URL in lower case": re.sub("%..", lambda found: found[0].lower(), quote(value, safe="")),
+        "base64": base64.b64encode(data).decode(),
+        "base64 for URLs": base64.urlsafe_b64encode(data).decode(),
+        "base64 after one byte": base64.b64encode(b"u" + data).decode(),
+        "base64 between others": base64.b64encode(b"user:" + data + b"\nmore").decode(),
+        "hex": data.hex(),
+        "HEX": data.hex().upper(),
+    }
+
+
+@pytest.mark.parametrize("value", [CANARY, "short1", ODD, "a/b+c=="])
+def test_a_known_value_is_masked_in_each_encoding(value: str, subtests: pytest.Subtests):
+    for name, text in encoded(value).items():
+        with subtests.test(name):
+            hidden = masked(f"value {text} end", [value])
+            assert MASK in hidden
+            assert hidden.startswith("value ")
+            assert hidden.endswith(" end")
+            assert not any(
+                text[start : start + 12] in hidden
+                for start in range(len(text) - 11)
+                if is_of(text[start : start + 12], value)
+            )
+
+
+def is_of(part: str, value: str) -> bool:
+    """Return whether a part of a text can only come from the value."""
+    return part in "".join((value, value.encode().hex(), value.encode().hex().upper(), quote(value, safe="")))
+
+
+@given(st.text(min_size=6, max_size=40), st.binary(max_size=7), st.binary(max_size=7))
+def test_nothing_of_a_value_within_base64_can_be_read(value, before, after):
+    value = value.strip()
+    whole = base64.b64encode(before + value.encode(errors="replace") + after).decode()
+    hidden = masked(whole, [value])
+    if len(value) >= 6 and value not in MASK:
+        assert MASK in hidden
+        left = hidden.partition(MASK)[0]
+        assert len(left) <= -(-8 * len(before) // 6)
 
 
 def test_what_is_no_secret_stays(subtests):

@@ -524,6 +524,14 @@ def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_buck
     assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache == "bucket")
 
 
+@pytest.mark.parametrize("stack", ["tpu-v6e4", "l4-qat"])
+def test_an_existing_bucket_has_no_archives_of_programs_unless_they_are_set(stack):
+    block = "tpu" if stack.startswith("tpu") else "cloudRun"
+    values = {**changed(stack, "bucket", {"existing": "shared-models", "region": "us-east5"}), "weights": "bucket"}
+    assert not load(values).archives_programs
+    assert load({**values, block: {**values[block], "compileCache": "bucket"}}).archives_programs
+
+
 def test_a_tpu_server_that_streams_reads_the_bucket_and_the_planner_knows():
     values = {**changed("tpu-v6e4", "vllm.loadFormat", "runai_streamer"), "weights": "bucket"}
     assert load(values).streams_on_tpu

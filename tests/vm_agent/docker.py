@@ -30,6 +30,8 @@ CONFINED_FAULT = "confined-fault"
 RUN_FAULT = "run-fault"
 """File of the folder: what docker says to a container that is not privileged, and refuses."""
 PRIVILEGED = "TEST_IS_PRIVILEGED"
+REGISTRY_FAULT = "registry-fault"
+"""File of the folder: what docker says instead of pulling an image."""
 HANG = {"pull": "hang-pull", "run": "hang-run"}
 """Files of the folder: while one exists, the command does not end."""
 
@@ -109,8 +111,8 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.path == "/die":
-                    server.end(137)
+                if self.path.startswith("/die"):
+                    server.end(int(self.path[5:] or 137))
                     return
                 if not server.lets_in(self.path, self.headers.get("Authorization")):
                     self.send_error(401)
@@ -247,6 +249,9 @@ class Docker:
         return self.root / f"image-{name.replace('/', '_')}"
 
     def _pull(self, image: str) -> int:
+        if (self.root / REGISTRY_FAULT).exists():
+            self.say(f"{(self.root / REGISTRY_FAULT).read_text()}\n")
+            return 1
         if "missing" in image or (self.root / "registry-gone").exists():
             self.say("Error response from daemon: manifest unknown\n")
             return 1

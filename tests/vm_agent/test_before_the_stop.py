@@ -13,6 +13,7 @@ from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent import prefetch
 from vm_agent.base import SupersededError
 from vm_agent.ending import parse_time
+from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
 
 HF = """
@@ -99,6 +100,23 @@ class TestModels:
         words = f"download google/gemma-4-E4B-it --exclude=original/* {len(CANARY)}"
         assert fetched(machine) == [words.replace("* ", "* --dry-run "), words]
         assert CANARY not in (machine.root / "docker.log").read_text()
+
+    def test_are_fetched_in_a_confined_container_without_the_machines_token(
+        self, serving: Serving, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ):
+        guarded = "--cgroup-parent=gemmaserving.slice"
+        monkeypatch.setattr(MetadataGuard, "fetch_options", lambda _guard: ((guarded,), ""))
+        serving.good()
+        other = serving.ask(**of_model(serving, "google/gemma-4-E4B-it"))
+        serving.sees("ready", other, other)
+        fetches = [call for call in machine.docker_calls() if "--name=gemma-serving-fetch" in call]
+        assert len(fetches) == 2
+        wanted = {"--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--tmpfs=/tmp", guarded}
+        for call in fetches:
+            assert wanted <= set(call)
+            assert [word for word in call if word.startswith("--volume")] == [
+                "--volume=/mnt/huggingface:/mnt/huggingface"
+            ]
 
     def test_that_the_hub_refuses_never_stop_the_old_server(self, serving: Serving, machine: Machine):
         good = serving.good()

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import hmac
 import io
 import os
 import shutil
@@ -29,7 +30,7 @@ from vm_agent.compile_cache import (
     program_volumes,
     remove_old_programs,
 )
-from vm_agent.signing import ArchiveSigner
+from vm_agent.signing import SIGNED_PURPOSE, ArchiveSigner
 
 SECRET_KEY = "0f" * 32
 KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
@@ -96,7 +97,7 @@ def put(
 
 
 def put_unsigned(machine: Machine, data: bytes, *, prefix: str = PREFIX) -> str:
-    """Store an archive as an agent before this one named it: by its own bytes, which anybody can do."""
+    """Store an archive by the hash of its bytes, which every writer of the bucket can do."""
     name = f"{prefix}{hashlib.sha256(data).hexdigest()}.tar"
     machine.objects[name] = data
     return name
@@ -290,18 +291,16 @@ class TestWhatGoesWrong:
         assert held(tmp_path / KEY) == {}
         assert "it is incomplete or damaged" in said[0]
 
-    def test_an_archive_that_another_machine_replaces_meanwhile_is_no_loss(self, machine: Machine, tmp_path: Path):
+    def test_an_archive_that_another_machine_replaces_in_the_meantime_costs_compile_time(
+        self, machine: Machine, tmp_path: Path
+    ):
         old = put(machine, tar_of({"program": b"old"}))
+        machine.on_download = lambda name: machine.objects.pop(name, None)
+        with pytest.raises(ServingError, match="404 No such object"):
+            archive(tmp_path / KEY).restore()
+        assert (held(tmp_path / KEY), old in machine.objects) == ({}, False)
 
-        def replaced(name: str) -> None:
-            if name == old and machine.objects.pop(old, None):
-                put(machine, tar_of(PROGRAMS))
-
-        machine.on_download = replaced
-        assert "were restored from" in archive(tmp_path / KEY).restore()
-        assert held(tmp_path / KEY) == PROGRAMS
-
-    @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json"])
+    @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "folder/program", ".archived.json", ""])
     def test_an_archive_cannot_write_elsewhere(self, machine: Machine, tmp_path: Path, said: list[str], name: str):
         put(machine, tar_of({name: b"x"}))
         archive(tmp_path / "root" / KEY, tell=said.append).restore()
@@ -313,7 +312,7 @@ class TestWhatGoesWrong:
     ):
         other = f"compile-cache/v6e-4/{programs_key(with_arguments('--max-model-len=1'))}/"
         planted = {
-            "as an agent before this one named it": put_unsigned(machine, tar_of(PROGRAMS)),
+            "of its own hash": put_unsigned(machine, tar_of(PROGRAMS)),
             "of another key": put(machine, tar_of(PROGRAMS), key="f0" * 32),
             "of another set, renamed in place": put(machine, tar_of(PROGRAMS), signed_prefix=other),
             "of a weaker name": PREFIX + "0" * 64 + ".tar.signed",
@@ -334,6 +333,42 @@ class TestWhatGoesWrong:
         assert told[0].isprintable()
         assert len(told[0]) < 600
 
+    @pytest.mark.parametrize("kind", ["foreign", "renamed", "changed", "of the same size", "signed without a key"])
+    def test_a_planted_archive_is_never_unpacked(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ):
+        """A writer of the bucket has an archive of this stack, but not its key."""
+        evil, other = tar_of({"evil": b"code"}), f"compile-cache/v6e-4/{'0' * 32}/"
+        own = put(machine, tar_of(PROGRAMS))
+        digest, size, signature = own.removeprefix(PREFIX).removesuffix(".tar.signed").split("-")
+        evil_name = f"{hashlib.sha256(evil).hexdigest()}-{len(evil)}"
+        del machine.objects[own]
+        if kind == "foreign":
+            put(machine, evil, key="f0" * 32)
+        elif kind == "renamed":
+            machine.objects[f"{PREFIX}{put(machine, evil, prefix=other).removeprefix(other)}"] = evil
+        elif kind == "changed":
+            machine.objects |= {own: evil, f"{PREFIX}{evil_name}-{signature}.tar.signed": evil}
+        elif kind == "of the same size":
+            machine.objects[own] = evil.ljust(int(size), b"\0")
+        else:
+            signed = hmac.new(b"", f"{SIGNED_PURPOSE}\ngs://models/{PREFIX[:-1]}".encode(), hashlib.sha256).hexdigest()
+            machine.objects |= {
+                f"{PREFIX}{evil_name}-{signed}.tar.signed": evil,
+                f"{PREFIX}{digest}-{size}-.tar.signed": evil,
+            }
+        unpacked: list[Path] = []
+        monkeypatch.setattr(compile_cache, "unpacked_flat", lambda tar, _folder: unpacked.append(tar))
+        assert "The server will compile them" in archive(tmp_path / KEY).restore()
+        assert (unpacked, held(tmp_path / KEY)) == ([], {})
+
+    @pytest.mark.parametrize("key", ["", " "])
+    def test_an_empty_key_signs_nothing(self, machine: Machine, tmp_path: Path, key: str):
+        put(machine, tar_of(PROGRAMS), key="x")
+        with pytest.raises(ValueError, match="key that signs archives is empty"):
+            archive(tmp_path / KEY, key=key).restore()
+        assert machine.ranges == []
+
     def test_a_folder_full_of_junk_costs_a_bounded_number_of_calls(
         self, machine: Machine, tmp_path: Path, said: list[str]
     ):
@@ -349,17 +384,14 @@ class TestWhatGoesWrong:
         archive(tmp_path / KEY, tell=said.append).restore()
         assert len(machine.ranges) == archives.MOST_READ
 
-    def test_junk_does_not_stop_the_next_archive_and_the_one_of_an_earlier_agent_leaves(
-        self, machine: Machine, tmp_path: Path
-    ):
-        legacy, foreign = put_unsigned(machine, b"legacy"), put(machine, b"foreign", key="f0" * 32)
+    def test_junk_does_not_stop_the_next_archive(self, machine: Machine, tmp_path: Path):
+        unsigned, foreign = put_unsigned(machine, b"unsigned"), put(machine, b"foreign", key="f0" * 32)
         machine.objects[f"{PREFIX}notes.txt"] = b"of a person"
         for name in machine.objects:
             machine.created[name] = "2026-11-19T10:00:00.000Z"
         machine.on_upload = lambda name: machine.created.update({name: "2026-11-20T10:00:00.000Z"})
         assert archive(folder_with(tmp_path / "a")).save().startswith("2 files")
-        assert legacy not in machine.objects
-        assert {foreign, f"{PREFIX}notes.txt"} <= set(machine.objects)
+        assert {unsigned, foreign, f"{PREFIX}notes.txt"} <= set(machine.objects)
         assert "were restored from" in archive(tmp_path / "b" / KEY).restore()
 
     def test_another_key_makes_the_archives_before_it_invalid(self, machine: Machine, tmp_path: Path, said: list[str]):
@@ -406,9 +438,8 @@ class TestWhatGoesWrong:
 
     def test_a_program_with_a_secret_in_it_is_not_archived(self, machine: Machine, tmp_path: Path):
         folder = folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{CANARY}y".encode()})
-        assert archive(folder, secrets={CANARY}).save() == (
-            "Compiled programs were not archived because a file contains a secret."
-        )
+        with pytest.raises(ServingError, match="a file contains a secret, so they were not archived"):
+            archive(folder, secrets={CANARY}).save()
         assert archived(machine) == []
 
     def test_links_are_not_archived(self, machine: Machine, tmp_path: Path):
@@ -545,7 +576,9 @@ class TestBesideTheServer:
         one = programs(tmp_path, said)
         one.server_is_ready(SERVED)
         eventually(lambda: said, "the save is refused")
-        assert set(said) == {"Compiled programs were not archived because a file contains a secret."}
+        assert set(said) == {
+            "Compiled programs: a file contains a secret, so they were not archived. The server is not affected."
+        }
         assert one.secrets == {SECRET_KEY}
         assert SECRET_KEY not in f"{one} {archive(tmp_path)} {archive(tmp_path).archives}"
 

@@ -1,5 +1,9 @@
 """The server's way to the metadata server: the slice's shape and no credentials, and what happens where the rule cannot be set."""
 
+import resource
+import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -7,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from contracts.serving_document import parse_document
-from tests.vm_agent.machine import Machine, document, free_port
-from vm_agent import metadata_guard
+from tests.vm_agent.machine import Machine, document, eventually, free_port
+from vm_agent import bounded, metadata_guard
 from vm_agent.cloud import MetadataClient
 from vm_agent.metadata_guard import MetadataGuard, guard_rule
 
@@ -80,21 +84,82 @@ def test_a_server_reads_the_shape_of_its_slice_and_no_credentials(
     assert "phase" not in machine.guest()
 
 
-def test_the_rule_is_set_anew_before_each_container(guard: MetadataGuard, rules: list[list[str]]):
-    guard.options(SERVED)
-    guard.options(SERVED)
-    assert rules == [guard_rule(command, guard.port) for command in ("-D", "-A", "-D", "-A")]
-    assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(rules[1])
+def test_the_rule_is_set_anew_before_each_container_and_never_absent_meanwhile(guard: MetadataGuard, monkeypatch):
+    """The container that downloads another model is started while the server runs."""
+    rules, asked, counts = list[str](), list[list[str]](), list[int]()
+
+    def run(argv: list[str]) -> tuple[int, str]:
+        asked.append(argv)
+        if argv[4] == "-A":
+            rules.append("rule")
+        elif argv[4] == "-D":
+            rules.pop()
+        counts.append(len(rules))
+        return (0 if rules else 1), ""
+
+    monkeypatch.setattr(metadata_guard, "run_command", run)
+    for one in (guard.options(SERVED), guard.fetch_options(), guard.options(SERVED)):
+        assert one == (("--cgroup-parent=gemmaserving.slice",), "")
+    assert [argv[4] for argv in asked] == ["-C", "-A", *("-C", "-A", "-D") * 2]
+    assert counts == [0, 1, 1, 2, 1, 1, 2, 1]
+    assert asked[1] == guard_rule("-A", guard.port)
+    assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(asked[1])
 
 
 def test_what_cannot_be_guarded_is_said_and_costs_no_start(guard: MetadataGuard, rules, tmp_path: Path, monkeypatch):
     streams = parse_document(document(8000, args=["gs://bucket/model", "--port=8000"]))
     assert guard.options(streams) == ((), "the server reads from Cloud Storage itself")
+    assert guard.fetch_options()[0], "its download from the hub does not"
     monkeypatch.setattr(metadata_guard, "run_command", lambda argv: (0, "") if "-D" in argv else (4, "no such match"))
     options, why = guard.options(SERVED)
     assert (options, why) == ((), "iptables rejected the rule: no such match")
     (tmp_path / "cgroup/cgroup.controllers").unlink()
     assert "no version 2 control groups" in guard.options(SERVED)[1]
+
+
+IDLE = """
+import socket, sys, time
+first = b"" if sys.argv[3] == "silent" else b"GET /computeMetadata/v1/instance/id HTTP/1.1\\r\\nX: "
+opened = []
+for _ in range(int(sys.argv[2])):
+    one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    try:
+        one.sendall(first)
+    except OSError:
+        pass
+    opened.append(one)
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["silent", "half a request"])
+def test_hundreds_of_idle_connections_leave_the_agent_its_descriptors_and_the_next_request_is_answered(
+    guard: MetadataGuard, machine: Machine, rules, kind: str
+):
+    machine.attributes["tpu-env"] = "shape"
+    guard.options(SERVED)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/dev/fd").iterdir()))
+    argv = [sys.executable, "-IS", "-c", IDLE, str(guard.port), "600", kind]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as idle:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 253, hard))
+        try:
+            assert idle.stdout
+            assert idle.stdout.readline() == "open\n"
+            eventually(lambda: len(list(Path("/dev/fd").iterdir())) - used < 100, "the oldest ones are closed", 5)
+            for _ in range(3):
+                assert ask(guard, "/computeMetadata/v1/instance/attributes/tpu-env") == (200, "shape")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            idle.kill()
+
+
+def test_a_silent_connection_is_closed_after_its_time(guard: MetadataGuard, rules, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounded, "SILENT_S", 0.1)
+    guard.options(SERVED)
+    with socket.create_connection(("127.0.0.1", guard.port), timeout=30) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_an_agent_that_starts_again_answers_for_the_container_that_runs(

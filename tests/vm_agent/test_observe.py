@@ -81,6 +81,8 @@ def test_the_key_starts_one_collector_with_its_configuration_and_a_limit_of_memo
     assert applied(observer, settings())
     (call,) = runs(machine)
     assert {"--net=host", "--memory=512m", "--restart=unless-stopped", "--name=gemma-serving-collector"} <= set(call)
+    assert {"--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--user=10001"} <= set(call)
+    assert not [word for word in call if word.startswith(("--volume", "--cgroup-parent", "--cap-add", "--privileged"))]
     assert call[-2:] == [COLLECTOR_IMAGE, f"--config=env:{CONFIG_VARIABLE}"]
     config = json.loads(seen(machine)["env"][CONFIG_VARIABLE])
     jobs = config["receivers"]["prometheus"]["config"]["scrape_configs"]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.vm_agent.docker import REGISTRY_FAULT
 from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_roll_back import Serving, calls
 from vm_agent.base import SECRETS_LABEL
@@ -69,9 +70,23 @@ def test_a_container_of_an_earlier_agent_is_started_again_too(serving: Serving, 
     serving.sees("failed", bad, before)
 
 
-def test_without_the_new_key_nothing_serves_rather_than_the_old_one(serving: Serving, machine: Machine):
+def test_an_outage_of_the_registry_does_not_keep_the_old_key(serving: Serving, machine: Machine):
+    before = good(serving)
+    (machine.root / REGISTRY_FAULT).write_text("received unexpected HTTP status: 503 Service Unavailable")
+    bad = serving.ask(secretEnv={"VLLM_API_KEY": NEW}, image=IMAGE.replace("a" * 64, "b" * 64))
+    serving.sees("failed", bad, before)
+    assert keys(machine) == ["old-key-0123456789", "new-key-0123456789"]
+
+
+@pytest.mark.parametrize("is_out", [False, True], ids=["denied", "unavailable"])
+def test_without_the_new_key_nothing_serves_rather_than_the_old_one(
+    serving: Serving, machine: Machine, waits: list[float], is_out: bool
+):
     good(serving)
-    del machine.secrets[NEW]
+    if is_out:
+        machine.fail_next[NEW] = 1_000
+    else:
+        del machine.secrets[NEW]
     bad = serving.ask(secretEnv={"VLLM_API_KEY": NEW})
     serving.sees("failed", bad, "")
     assert keys(machine) == ["old-key-0123456789"]

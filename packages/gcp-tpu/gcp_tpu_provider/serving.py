@@ -17,6 +17,7 @@ from gcp_tpu_provider.tpu_api import (
     FAILED_PHASE,
     READY_PHASE,
     RESTORING_PHASE,
+    WAITING_PHASES,
     GuestReport,
     NodeInfo,
 )
@@ -220,7 +221,8 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
     if not is_current:
         return f"{limit}. It still reports {phase} for document {report.document_hash[:HASH_DIGITS] or '(none)'}."
     serves = f" Document {report.serving_hash[:HASH_DIGITS]} is serving." if _other_serves(report) else ""
-    return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}"
+    tries = " The machine keeps trying until its run ends, and is billed." if report.phase in WAITING_PHASES else ""
+    return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}{tries}"
 
 
 async def _require_alive(operation: ResourceOperation) -> None:

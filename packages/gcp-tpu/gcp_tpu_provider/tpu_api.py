@@ -38,6 +38,8 @@ READY_PHASE = "ready"
 FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
 ENDING_PHASE = "ending"
+WAITING_PHASES = frozenset({"waiting for the hub", "waiting for the registry", "waiting for storage"})
+"""The machine tries again by itself until its run ends."""
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 """Google's statuses for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})

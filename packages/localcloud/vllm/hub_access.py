@@ -72,7 +72,7 @@ class Refusal:
                 f"Error: Model '{self.model}' not found.\nIf the repo is private, make sure you are authenticated and your token has the "
                 "required permissions."
             )
-        return f"Error: {self.of_server().rpartition('Error: ')[2]}"
+        return f"Error: {self.of_server().partition('Error: ')[2]}"
 
 
 def refusal(model: str, environment: RuntimeEnvironment, *, revision: str = "") -> Refusal | None:

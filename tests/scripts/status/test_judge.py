@@ -50,6 +50,12 @@ def service(google, phase=None):
         ),
         (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "gemma logs x"),
         (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "gemma logs x"),
+        (
+            replace(DEPLOYED, cloud=replace(READY, phase="waiting for the hub")),
+            EMPTY,
+            (),
+            "gemma logs x",
+        ),
         (replace(DEPLOYED, deployed=False), state(pending=[queued()]), (), "gemma recover x"),
         (
             replace(DEPLOYED, deployed=False, cloud=replace(READY, state="WAITING_FOR_RESOURCES")),

@@ -344,6 +344,20 @@ class TestReady:
         assert engine.state.outputs["phase"] == "ready"
         assert any("retrying: 403 Permission denied." in line for line in engine.lines)
 
+    def test_a_machine_that_waits_for_the_hub_is_named_in_the_progress_and_goes_on_after_the_end_of_up(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        waiting = {"phase": "waiting for the hub", "document-hash": sha(DOCUMENT), "detail": "log\nHTTPError: 503"}
+        cloud.boots = lambda _: [waiting]
+        with pytest.raises(Aborted, match="not ready after") as ended:
+            engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
+        assert "The machine keeps trying until its run ends, and is billed." in ended.value.message
+        assert any("waiting for the hub: HTTPError: 503" in line for line in engine.lines)
+        assert engine.state
+        assert engine.state.outputs["phase"] == "waiting for the hub"
+        cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
+        assert engine.up(serving()) == "update"
+
     def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = boots
         engine.up(serving())

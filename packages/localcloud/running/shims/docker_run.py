@@ -55,11 +55,11 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     parser = _RunParser(prog="docker run", allow_abbrev=False, add_help=False)
     add_options(
         parser,
-        flags="-d|--detach --rm --privileged -i|--interactive -t|--tty --init",
+        flags="-d|--detach --rm --privileged --read-only -i|--interactive -t|--tty --init",
         values="--cgroup-parent --name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
         "-m|--memory -u|--user -w|--workdir --log-driver --pid --stop-timeout --hostname",
         lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device --log-opt "
-        "--cap-add --cap-drop --security-opt",
+        "--cap-add --cap-drop --security-opt --tmpfs",
     )
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)

@@ -1,0 +1,181 @@
+"""Causes that pass by themselves: the machine waits for the hub, the registry or storage, confined, and serves when they answer again."""
+
+import urllib.request
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contracts.guest_attributes import PHASES, RETRYING, WAITING, WITH_REASON
+from contracts.rollout import RolloutLimits
+from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
+from tests.vm_agent.machine import IMAGE, Machine, eventually
+from tests.vm_agent.test_confinement import runs
+from tests.vm_agent.test_roll_back import Serving, calls, written
+from vm_agent.passing import waiting_phase
+from vm_agent.trial import AgentPacing
+
+HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
+URL = "https://huggingface.co/google/gemma-4-E2B-it/resolve/main/config.json"
+FRAME = (
+    'File "/usr/local/lib/python3.12/site-packages/huggingface_hub/utils/_http.py", line 402, in hf_raise_for_status'
+)
+ENGINE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+OUTAGES = {
+    "503": f"huggingface_hub.errors.HfHubHTTPError: 503 Server Error: Service Unavailable for url: {URL}",
+    "429": f"huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: {URL}\nWe had to rate limit you.",
+    "httpx": f"httpx.HTTPStatusError: Server error '502 Bad Gateway' for url '{URL}'",
+    "reset": f"{FRAME}\nrequests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+    "name": f"{FRAME}\nhttpx.ConnectError: [Errno -3] Temporary failure in name resolution",
+    "timeout": f"{FRAME}\nhttpx.ReadTimeout: The read operation timed out",
+    "transformers": "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.",
+    "cache": "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub and we cannot find "
+    "the requested files in the local cache. Please check your connection and try again or make sure your Internet connection is on.",
+    "pool": "requests.exceptions.ConnectionError: (MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded\"))",
+}
+"""Last words of vLLM (huggingface_hub, utils/_http.py and file_download.py; transformers, utils/hub.py; requests; httpx)."""
+VERDICTS = {
+    "gated": f"huggingface_hub.errors.GatedRepoError: 401 Client Error.\n\nCannot access gated repo for url {URL}.",
+    "forbidden": f"huggingface_hub.errors.HfHubHTTPError: 403 Client Error: Forbidden for url: {URL}",
+    "absent": "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.\n"
+    "OSError: google/x is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+    "memory after a retried request": f"WARNING HTTP Error 503 thrown while requesting GET {URL}. Retrying in 1s [Retry 1/5].\n"
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 2G",
+    "another host": "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
+    "no exception": f"INFO GET {URL} 503 Server Error",
+    "nothing": "INFO starting",
+}
+
+
+@pytest.fixture
+def serving(machine: Machine):
+    serving = Serving(machine, waiting_delay_s=0.05)
+    yield serving
+    serving.let_go()
+
+
+def test_the_last_exception_decides(subtests: pytest.Subtests):
+    for name, said in OUTAGES.items():
+        with subtests.test(name):
+            lines = ["INFO starting", "Traceback (most recent call last):", *said.splitlines(), "Traceback:", ENGINE]
+            assert (
+                waiting_phase([f"(APIServer pid=1) ERROR 11-21 00:16:04 [core.py:1] {line}" for line in lines]) == HUB
+            )
+    for name, said in VERDICTS.items():
+        with subtests.test(name):
+            assert waiting_phase(["INFO starting", *said.splitlines(), ENGINE]) == ""
+    of_storage = (
+        "google.api_core.exceptions.ServiceUnavailableError: 503 Server Error: GET https://storage.googleapis.com/x"
+    )
+    assert waiting_phase([of_storage, ENGINE]) == STORAGE
+
+
+def test_each_phase_is_listed_with_its_meaning_and_has_a_reason():
+    assert {HUB, REGISTRY, STORAGE} == WAITING
+    assert set(PHASES) > WAITING
+    assert WITH_REASON > WAITING
+
+
+@pytest.mark.parametrize("said", ["503", "429", "reset", "name"])
+def test_an_outage_of_the_hub_at_the_first_start_is_waited_for_in_a_confined_container(
+    serving: Serving, machine: Machine, said: str
+):
+    (machine.root / CONFINED_FAULT).write_text(f"1\n{OUTAGES[said]}\n{ENGINE}")
+    asked = serving.ask()
+    serving.sees(HUB, asked, "")
+    assert OUTAGES[said].splitlines()[-1] in machine.guest()["detail"], "the server's last words are kept"
+    eventually(lambda: len(runs(machine)) > 6, "it is started more often than restarts allow")
+    assert "failed" not in written(machine, "phase")
+    assert serving.agent.publisher.restarts == 0, "an outage is no restart of a server"
+    (machine.root / CONFINED_FAULT).unlink()
+    serving.sees("ready", asked, asked)
+    assert not any(runs(machine))
+    assert machine.guest()["container"].startswith("confined")
+
+
+@pytest.mark.parametrize("said", ["gated", "forbidden", "absent"])
+def test_a_refusal_of_the_hub_stays_a_verdict(serving: Serving, machine: Machine, said: str):
+    (machine.root / CONFINED_FAULT).write_text(f"1\n{VERDICTS[said]}\n{ENGINE}")
+    serving.sees("failed", serving.ask(), "")
+    assert len(runs(machine)) == 3, "two restarts"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error response from daemon: received unexpected HTTP status: 503 Service Unavailable",
+        "toomanyrequests: You have reached your pull rate limit.",
+        'Error response from daemon: Get "https://us-docker.pkg.dev/v2/": dial tcp: lookup us-docker.pkg.dev: no such host',
+        'Error response from daemon: Get "https://us-docker.pkg.dev/v2/": net/http: TLS handshake timeout',
+        "read tcp 10.0.0.2:52140->142.250.0.82:443: read: connection reset by peer",
+    ],
+)
+def test_an_outage_of_the_registry_is_waited_for(serving: Serving, machine: Machine, said: str):
+    (machine.root / REGISTRY_FAULT).write_text(said)
+    asked = serving.ask()
+    serving.sees(REGISTRY, asked, "")
+    assert said in machine.guest()["detail"]
+    eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than restarts allow")
+    (machine.root / REGISTRY_FAULT).unlink()
+    serving.sees("ready", asked, asked)
+
+
+@pytest.mark.parametrize("said", ["manifest unknown: manifest unknown", "denied: Permission denied on resource"])
+def test_a_refusal_of_the_registry_stays_a_verdict(machine: Machine, said: str):
+    (machine.root / REGISTRY_FAULT).write_text(f"Error response from daemon: {said}")
+    serving = Serving(machine, waiting_delay_s=0.05, denied_budget_s=0.0)
+    serving.sees("failed", serving.ask(), "")
+    serving.let_go()
+
+
+@pytest.mark.parametrize(("path", "phase"), [("/storage/", STORAGE), ("/secretmanager/", RETRYING)])
+def test_an_outage_of_a_google_api_is_waited_for(machine: Machine, waits: list[float], path: str, phase: str):
+    machine.objects["models/gemma/model.safetensors"] = b"weights"
+    machine.secrets["projects/p/secrets/s/versions/3"] = b"value"
+    machine.fail_next[path] = 10**6
+    serving = Serving(machine, waiting_delay_s=0.05)
+    weights = {"mode": "bucket", "uri": "gs://models/models/gemma", "path": str(machine.root / "weights")}
+    asked = serving.ask(weights=weights, secretEnv={"HF_TOKEN": "projects/p/secrets/s/versions/3"})
+    eventually(lambda: len(waits) > 8 * 4, "it is tried more often than restarts allow")
+    assert (phase in written(machine, "phase"), "failed" in written(machine, "phase")) == (True, False)
+    machine.fail_next.clear()
+    serving.sees("ready", asked, asked)
+    serving.let_go()
+
+
+def test_a_run_that_ends_ends_the_wait(machine: Machine):
+    serving = Serving(machine, waiting_delay_s=600.0, restart_delays_s=())
+    (machine.root / CONFINED_FAULT).write_text(f"1\n{OUTAGES['503']}")
+    serving.agent.publisher.heartbeat_s = 0.1
+    serving.sees(HUB, serving.ask(), "")
+    seen = machine.guest()["updated-at"]
+    eventually(lambda: machine.guest()["updated-at"] > seen, "a machine that waits reports that it does")
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+    serving.agent.run_end.set(soon.isoformat())
+    eventually(lambda: machine.guest()["phase"] == "ending", "the wait ends with the run")
+    serving.let_go()
+
+
+def test_a_changed_document_waits_while_the_old_one_serves_and_fails_with_its_time(serving: Serving, machine: Machine):
+    good = serving.good()
+    (machine.root / REGISTRY_FAULT).write_text("received unexpected HTTP status: 503 Service Unavailable")
+    newer = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64), limits=RolloutLimits(ready_timeout_s=3.0))
+    serving.sees(REGISTRY, newer, good)
+    eventually(lambda: len(calls(machine, "pull")) > 6, "it is pulled more often than attempts allow")
+    serving.sees("failed", newer, good)
+    assert "503 Service Unavailable" in machine.guest()["detail"]
+
+
+def test_a_server_that_was_ready_is_restarted_and_not_waited_for(serving: Serving, machine: Machine):
+    serving.good()
+    log = machine.root / "gemma-serving.log"
+    log.write_text(f"{log.read_text()}{OUTAGES['503']}\n")
+    with suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/die/1", timeout=10).close()
+    eventually(lambda: len(runs(machine)) == 2, "it is restarted")
+    assert HUB not in written(machine, "phase")
+
+
+def test_the_attempts_come_every_five_minutes_in_the_end():
+    pacing = AgentPacing()
+    assert [pacing.waiting_delay_of_s(attempt) for attempt in range(1, 8)] == [2, 10, 40, 120, 300, 300, 300]
