@@ -19,6 +19,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
+from cloud import quotas
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
@@ -29,6 +30,7 @@ from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
 from planning.data.checkpoints import CHECKPOINTS
+from planning.machine.hardware import machines_at_once
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
 from scripts.doctor import image_build, model
@@ -635,6 +637,40 @@ def test_the_quota_of_chips_is_a_number_for_each_zone(world):
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
 
 
+RENEWED = ("    maxRunDuration: 4h\n", "    maxRunDuration: 4h\n    renewBefore: 2h\n")
+
+
+def test_a_renewal_needs_the_quota_of_two_machines_here_and_for_capacity(world, capsys):
+    zones = Tpu().zones
+    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 7})
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
+    assert world.line("quota of chips in us-east5-b", "tpu-v6e4")["values"] == {"limit": 7.0, "needed": 4.0}
+    world.write("tpu-v6e4", RENEWED)
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 7.0, "needed": 8.0})
+    assert line["detail"] == "7 chips, 8 needed for the 2 machines of a renewal"
+    assert "--dimensions=zone=us-east5-b --preferred-value=8 " in line["fix"]
+    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "ok"
+    run_command(CAPACITY, ["--project", PROJECT, "--stack", "tpu-v6e4", "--json"])
+    gates = {place["location"]: place["quota"] for place in json.loads(capsys.readouterr().out)["locations"]}
+    assert (gates["us-east5-b"]["answer"], gates["us-east5-b"]["needed"]) == ("no", 8)
+    assert gates["us-east5-a"]["answer"] == "yes"
+
+
+def test_get_started_enables_the_api_of_each_quota_before_it_requests_one():
+    page = (ROOT / "docs" / "get-started.md").read_text()
+    on, requested = set(), []
+    for line in re.findall(r"^ *(gcloud .*)", page, re.MULTILINE):
+        if "services enable" in line:
+            on.update(re.findall(r"[a-z]+\.googleapis\.com", line))
+        elif "quotas preferences" in line:
+            requested.append(re.search(r"--service=(\S+)", line)[1])
+            assert {requested[-1], "cloudquotas.googleapis.com"} <= on, line
+    assert set(requested) == {"tpu.googleapis.com", "run.googleapis.com"}
+    assert "1 for v6e-1, 4 for v6e-4; twice that with `tpu.renewBefore`" in page
+    assert (machines_at_once(None), machines_at_once(3600)) == (1, 2)
+
+
 def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
     world.scenario(tpu=Tpu(zones=NO_CHIPS))
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 0.0, "needed": 4.0}
@@ -646,6 +682,35 @@ def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world
     assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
     assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
     assert "serviceUsageViewer" not in line["fix"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "api", "change", "check"),
+    [
+        ("l4-qat", "run", (), "quota of GPUs in us-east4"),
+        ("tpu-v6e4", "tpu", (), "quota of chips in us-east5-a"),
+        (
+            "tpu-v6e4",
+            "compute",
+            (("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"),),
+            "quota of chips in us-east5",
+        ),
+    ],
+)
+def test_a_limit_that_google_returns_for_an_api_that_is_off_is_not_taken(world, stack, api, change, check):
+    """That Google refuses it is assumed (quota-of-disabled-service); a default of a disabled API says nothing about the enabled one."""
+    world.write(stack, *change)
+    plain, known = quotas.read_limits, {}
+
+    def kept(google, project, quota):
+        return known.setdefault(quota.metric, known.get(quota.metric) or plain(google, project, quota))
+
+    world.environment.setattr(quotas, "read_limits", kept)
+    assert world.state(check, stack) == "ok"
+    world.disable(api)
+    line = world.line(check, stack)
+    assert (line["status"], line["detail"]) == ("unknown", f"API {api} is off in project {PROJECT}")
+    assert (line["fix"], line["values"]) == (f"gcloud services enable {api}.googleapis.com --project={PROJECT}", {})
 
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
