@@ -25,7 +25,9 @@ from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
 from contracts.errors import ScriptError
 from engine import runner
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
+from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
@@ -41,6 +43,7 @@ from scripts.doctor.rendering import report
 from scripts.doctor.run import concurrently
 from stacks.apis import COMMON_APIS
 from tests.scripts.terminals import still_terminal
+from tests.tools.ci_page import page_commands
 
 PROJECT = "doctor-project"
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,17 +108,25 @@ class Internet:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
+NO_BUCKET = (
+    "error: error listing stacks: could not list bucket: blob (code=NotFound): storage: bucket doesn't exist: "
+    "googleapi: Error 404: The specified bucket does not exist., notFound"
+)
+"""Pulumi 3.256.0, `pulumi whoami` and `pulumi login` with a bucket that Cloud Storage answers with 404; recorded 2026-11-23."""
+
+
 class Engine:
     """The answers of `pulumi whoami` and `pulumi config get`."""
 
     def __init__(self):
         self.logged_in = True
+        self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
     def run(self, *arguments, **_):
         if arguments[0] == "config":
             return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
         if not self.logged_in:
-            return subprocess.CompletedProcess(arguments, 255, "", "error: PULUMI_ACCESS_TOKEN must be set")
+            return subprocess.CompletedProcess(arguments, 255, "", self.error)
         return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
 
 
@@ -960,6 +971,76 @@ def test_backend_and_passphrase(world):
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
     world.environment.setattr(runner, "run", refuse_to_end)
     assert world.state("Pulumi backend") == "unknown"
+
+
+STATE = "my-pulumi-state"
+
+
+def lacking_bucket(world):
+    """Name a bucket for the states in the environment, as get-started does, and return the doctor's line about it."""
+    world.environment.setenv("PULUMI_BACKEND_URL", f"gs://{STATE}")
+    world.engine.logged_in, world.engine.error = False, NO_BUCKET
+    return world.line("Pulumi backend")
+
+
+def buckets_of(commands, project):
+    """Return the commands of the pages about CI that create a bucket, for a project."""
+    found = [
+        command
+        for command in commands
+        if command[:2] == ["storage", "buckets"] and command[2] != "add-iam-policy-binding"
+    ]
+    return [[word.replace("my-project", project) for word in command] for command in found]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The commands of the pages about CI, and the real gcloud if it is installed: read before a test changes PATH."""
+    return page_commands(), gcloud_commands.installed()
+
+
+def test_the_lines_that_create_the_state_bucket_run_as_printed_and_are_those_of_the_page(page, world, tmp_path):
+    commands, gcloud = page
+    line = lacking_bucket(world)
+    assert (line["status"], line["detail"]) == (
+        "missing",
+        f"gs://{STATE} does not exist; it stores the state of all stacks",
+    )
+    assert [shlex.split(part)[1:] for part in line["fix"].split(" && ")] == buckets_of(commands, PROJECT)
+    first = [command[:3] for command in commands if f"gs://{STATE}" in command][:3]
+    assert first == [["storage", "buckets", verb] for verb in ("create", "update", "add-iam-policy-binding")]
+    folder = install(
+        tmp_path / "shims", environment={"LOCALCLOUD_URL": world.cloud.base_url, OPERATOR_TOKEN: world.cloud.token}
+    )
+    subprocess.run(["bash", "-ec", line["fix"]], env={"PATH": f"{folder}:/usr/bin:/bin"}, check=True, timeout=60)
+    bucket = world.admin("GET", f"/storage/storage/v1/b/{STATE}")
+    assert (bucket["versioning"], bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]) == (
+        {"enabled": True},
+        True,
+    )
+    assert world.line("Pulumi backend")["fix"] == f"pulumi login gs://{STATE}", (
+        "it exists: the engine has another problem"
+    )
+    if gcloud is not None:
+        real = buckets_of(commands, "local-project")
+        with idle_cloud.start(scenario=Scenario(operations=INSTANT)) as cloud:
+            outcomes = gcloud_commands.run(gcloud, cloud.base_url, tmp_path, real, token=cloud.token)
+            assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+            headers = {"Authorization": f"Bearer {cloud.token}"}
+            made = requests.get(f"{cloud.base_url}/storage/storage/v1/b/{STATE}", headers=headers, timeout=30).json()
+        same = ("name", "location", "versioning")
+        assert [made[key] for key in same] == [bucket[key] for key in same]
+        assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
+
+
+def test_a_state_bucket_that_cannot_be_seen_is_not_said_to_be_missing(world):
+    world.disable("storage")
+    line = lacking_bucket(world)
+    assert (line["status"], line["detail"]) == ("unknown", f"API storage is off in project {PROJECT}")
+    world.follow(line["fix"], None)
+    world.scenario(faults=[Fault(method="storage.buckets.get", status=403, count=9)])
+    line = world.line("Pulumi backend")
+    assert (line["status"], "buckets create" in line["fix"]) == ("unknown", False)
 
 
 def refuse_to_end(*_arguments, **_options):
