@@ -55,6 +55,12 @@ def page_calls():
     return [(words.splitlines(), json.loads(body) if body else None) for words, _, body in blocks]
 
 
+def page_variables():
+    """Return the variables of the repository that the page sets, with their values."""
+    calls = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]]
+    return {words[2]: dict(zip(words[3::2], words[4::2], strict=True))["--body"] for words in calls}
+
+
 def page_files():
     """Return the text of the files that the commands of the page write, by name."""
     return _noted()[2]

@@ -29,6 +29,7 @@ from tests.tools.ci_page import (
     page_calls,
     page_commands,
     page_files,
+    page_variables,
     step_script,
 )
 
@@ -283,6 +284,20 @@ def test_the_page_names_every_variable_secret_and_environment():
     environments = set(re.findall(r"environment:\w+|environment: (\w+)$", text, re.MULTILINE)) - {""}
     assert {name for name in environments if f"| `{name}` |" not in PAGE} == set()
     assert all(f"`{name}`" in PAGE for name in WORKFLOWS if name != "set-up.yml")
+
+
+def test_the_page_sets_each_variable_that_the_workflows_read_to_the_value_of_its_table():
+    calls, found = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]], page_variables()
+    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name != RELEASE)
+    assert len(calls) == len(found) == 8
+    assert set(found) == set(re.findall(r"\bvars\.(\w+)", text))
+    assert all(words[3:5] == ["--repo", "my-org/gemma-serving"] for words in calls)
+    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)`", PAGE, re.MULTILINE)) | {"GCP_PROJECT": "PROJECT"}
+    for word, value in {"PROJECT": "my-project", "NUMBER": "123456789012", "STATE": "my-pulumi-state"}.items():
+        table = {name: re.sub(rf"\b{word}\b", value, text) for name, text in table.items()}
+    assert found == table
+    created = {command[3] for command in page_commands() if command[:3] == ["iam", "service-accounts", "create"]}
+    assert {value.partition("@")[0] for name, value in found.items() if name.endswith("_ACCOUNT")} == created
 
 
 def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
