@@ -452,8 +452,36 @@ def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
     assert used == set(table)
 
 
+def rules_of_main(people):
+    """Return the rule set that the page creates in a repository of so many people."""
+    (rules,) = [body for words, body in page_calls(people) if words[3:4] and words[3].endswith("/rulesets")]
+    return rules
+
+
+def may_merge(rules, *, is_admin, approvals):
+    """Whether GitHub merges an own pull request. Nobody's approval of an own one counts; 5 is the role of an admin."""
+    (review,) = [rule["parameters"] for rule in rules["rules"] if rule["type"] == "pull_request"]
+    admins = [
+        actor for actor in rules["bypass_actors"] if (actor["actor_type"], actor["actor_id"]) == ("RepositoryRole", 5)
+    ]
+    return bool(is_admin and admins) or approvals >= review["required_approving_review_count"]
+
+
+def test_a_person_who_works_alone_can_merge_and_nobody_in_a_team_without_an_approval():
+    alone, unread = rules_of_main(1), rules_of_main("")
+    assert may_merge(alone, is_admin=True, approvals=0)
+    assert not may_merge(alone, is_admin=False, approvals=0), "a guest's pull request still needs the owner"
+    for team in (rules_of_main(2), rules_of_main(12), unread):
+        assert team["bypass_actors"] == []
+        assert not may_merge(team, is_admin=True, approvals=0)
+        assert may_merge(team, is_admin=False, approvals=1)
+        assert {**alone, "bypass_actors": []} == team, "the rules are the same"
+    assert [actor["bypass_mode"] for actor in alone["bypass_actors"]] == ["pull_request"], "no push to the main branch"
+    assert "`gh pr merge --admin`" in PAGE
+
+
 def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_owner():
-    (rules,) = [body for words, body in page_calls() if words[3:4] and words[3].endswith("/rulesets")]
+    rules = rules_of_main(2)
     by_type = {rule["type"]: rule.get("parameters", {}) for rule in rules["rules"]}
     versions = WORKFLOWS["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
     contexts = [check["context"] for check in by_type["required_status_checks"]["required_status_checks"]]
