@@ -23,7 +23,7 @@ from contracts.serving_document import (
     SCRIPT_METADATA_KEY,
     repositories_text,
 )
-from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type
+from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type, machines_at_once
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -226,7 +226,7 @@ def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
     # The machine may roll back to its last document after the time for the new one, and take equally long for it.
     ready_s = 2 * args.ready_timeout_s
     whole_s = waits_s + len(args.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
-    machines = 1 if args.renew_before_s is None else 2
+    machines = machines_at_once(args.renew_before_s)
     return pulumi.CustomTimeouts(
         create=f"{whole_s}s", update=f"{machines * whole_s}s", delete=f"{machines * _DELETE_TIMEOUT_S}s"
     )

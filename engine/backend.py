@@ -40,7 +40,7 @@ def variable(name: str, value: str) -> Generator[None]:
 @contextlib.contextmanager
 def absolute_backend() -> Generator[None]:
     """Make every engine of this process use the project folder's backend, in any working folder."""
-    url = absolute(_chosen(runner.project_folder()), runner.project_folder())
+    url = absolute(chosen_url(runner.project_folder()), runner.project_folder())
     with contextlib.nullcontext() if url is None else variable(BACKEND_VARIABLE, url):
         yield
 
@@ -59,14 +59,14 @@ def state_folder() -> Path | None:
         folder = runner.project_folder()
     except CommandRefusedError:
         folder = Path.cwd()
-    url = _chosen(folder)
+    url = chosen_url(folder)
     if not url.startswith(_FILE):
         return None
     path = Path(unquote(url.removeprefix(_FILE).partition("?")[0])).expanduser()
     return folder / path / ".pulumi"
 
 
-def _chosen(folder: Path) -> str:
+def chosen_url(folder: Path) -> str:
     """Return the backend's URL, chosen like the engine does: variable, project file, login. Empty if none is set."""
     given = os.environ.get(BACKEND_VARIABLE, "")
     if given:

@@ -14,7 +14,7 @@ from planning.cost.costs import parts_at, places_of, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
 from planning.data.prices import PRICES, Price, slice_parts
-from planning.machine.hardware import MIN_BOOT_DISK_GB
+from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
 from planning.memory.host_memory import keeps_graphs
 from planning.memory.parts import parts_bytes
 from planning.memory.speculation import drafter_bytes
@@ -161,7 +161,8 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
     both_s = overlap_s(subject)
     if both_s is not None:
         hours = both_s / HOUR_S
-        usd = hours * subject.cost.usd_per_hour
+        added = machines_at_once(subject.resolved.deployment.tpu.renew_before_s) - 1
+        usd = added * hours * subject.cost.usd_per_hour
         yield BillPart(
             name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None
         )

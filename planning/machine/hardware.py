@@ -189,6 +189,11 @@ GPUS_BY_REQUEST: Final = frozenset({"RTX PRO 6000"})
 """Cloud Run GPUs for which a new project has no quota ("new projects often have 0", public notes of 2026). It has three L4."""
 
 
+def machines_at_once(renew_before_s: int | None) -> int:
+    """Return the machines that exist at the same time, each with its own quota and price: two during a renewal."""
+    return 1 if renew_before_s is None else 2
+
+
 def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     """Return the vCPU sizes that Cloud Run allows with the GPU of this host."""
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)

@@ -167,6 +167,7 @@ def _model(options: CapacityOptions, settings: "Settings | None") -> "Provisioni
 def _need(stack: str | None, settings: "Settings | None") -> "Need":
     from cloud.price_file import book_of
     from planning.data.prices import LIST_PRICES
+    from planning.machine.hardware import machines_at_once
     from scripts.capacity.gates import Need
 
     if settings is None:
@@ -176,6 +177,7 @@ def _need(stack: str | None, settings: "Settings | None") -> "Need":
         stack=stack,
         places=tuple(tpu.zones) if tpu else (run.region,) if run else (),
         instances=run.max_instances if run else 1,
+        machines=machines_at_once(tpu.renew_before_s if tpu else None),
         vcpu=run.cpu if run else None,
         memory_gib=run.memory_mib / 1024 if run else None,
         prices=book_of(settings.prices) or LIST_PRICES,

@@ -133,6 +133,8 @@ class Need:
     """Zones or region in its settings."""
     instances: int = 1
     """Instances of a service."""
+    machines: int = 1
+    """Slices at the same time: two during a renewal."""
     vcpu: float | None = None
     memory_gib: float | None = None
     prices: PriceBook = LIST_PRICES
@@ -181,7 +183,7 @@ class _Comparison:
         use = QuotaUse(
             limit=self._limit(accelerator, zone),
             used=sum(request.chips(name.rpartition("-")[0]) for request in counted) if known else None,
-            needed=accelerator.devices,
+            needed=self.need.machines * accelerator.devices,
             unit="chips",
         )
         parts = slice_parts(

@@ -65,7 +65,8 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
     checks = [
-        {key: value for key, value in asdict(line).items() if key not in {"required", "state"}} | {"status": line.state}
+        {key: value for key, value in asdict(line).items() if key not in {"api", "required", "state"}}
+        | {"status": line.state}
         for line in lines
     ]
     return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}

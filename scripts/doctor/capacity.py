@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ from planning.machine.hardware import (
     NEW_PROJECT_VCPU,
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
+    machines_at_once,
 )
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import CloudRunSettings, TpuSettings
@@ -40,6 +41,8 @@ class _Need:
     quota: Quota
     locations: Sequence[str]
     needed: float
+    purpose: str = ""
+    """Why the stack needs more than one machine or service has; empty if it does not."""
     for_update: float = 0
     """Quota that an update of the deployed service needs, if that is more."""
 
@@ -76,7 +79,7 @@ def _instance_quota(checkup: Checkup, tpu: TpuSettings, needed: int) -> Sequence
         limits = {quota: quotas.read_limits(checkup.google, checkup.project, quota) for quota in usable}
     except GoogleListError as error:
         return (checkup.refused("quota of chips", "serviceusage", quotas.VIEWER, error, about="compute"),)
-    return [_in_region(checkup, needed, region, limits) for region in tpu.regions]
+    return [replace(_in_region(checkup, needed, region, limits), api="compute") for region in tpu.regions]
 
 
 def _in_region(
@@ -116,7 +119,13 @@ def _machine_type(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]
 def _tpu_needs(tpu: TpuSettings) -> Iterator[_Need]:
     quota = quotas.tpu_quota(tpu.accelerator_type, tpu.provisioning)
     if quota is not None:
-        yield _Need(quota=quota, locations=tpu.zones, needed=int(tpu.accelerator_type.rpartition("-")[2]))
+        machines = machines_at_once(tpu.renew_before_s)
+        yield _Need(
+            quota=quota,
+            locations=tpu.zones,
+            needed=machines * int(tpu.accelerator_type.rpartition("-")[2]),
+            purpose=f" for the {machines} machines of a renewal" if machines > 1 else "",
+        )
 
 
 def _run_needs(run: CloudRunSettings | None) -> Iterator[_Need]:
@@ -137,7 +146,9 @@ def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
             f"quota of {need.quota.unit}", "serviceusage", quotas.VIEWER, error, about=need.quota.service
         )
         return (line,)
-    return [_in_location(checkup, need, location, limits) for location in need.locations]
+    return [
+        replace(_in_location(checkup, need, location, limits), api=need.quota.service) for location in need.locations
+    ]
 
 
 def _in_location(checkup: Checkup, need: _Need, location: str, limits: Sequence[Mapping[str, object]]) -> Diagnosis:
@@ -150,7 +161,7 @@ def _in_location(checkup: Checkup, need: _Need, location: str, limits: Sequence[
     if math.isinf(limit):
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed}
-    detail = f"{limit:g} {quota.unit}, {needed:g} needed"
+    detail = f"{limit:g} {quota.unit}, {needed:g} needed{need.purpose}"
     if limit < needed:
         fix = _more_of(checkup, quota, location, max(needed, need.for_update))
         return Diagnosis(check=check, state="missing", detail=detail, fix=fix, values=values)

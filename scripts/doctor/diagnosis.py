@@ -23,6 +23,8 @@ class Diagnosis:
     """A command or a change of a settings file; empty if no fix is needed."""
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     """Values that were read: `limit` and `needed` of a quota, in the unit of `check`. Without `limit`, the quota is unlimited."""
+    api: str = ""
+    """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
     """True if `unknown` makes the command fail. False for hub and registry, which the server reaches from Google's network."""
 

@@ -7,18 +7,22 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
+from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError, ScriptError
-from engine import runner
+from engine import backend, runner
 from scripts.doctor import image_build
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.programs import answer_of
 
 _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+_NOT_FOUND: Final = 404
+_BUCKET_VIEWER: Final = "roles/storage.bucketViewer"
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the checks of this machine. They do not call Google."""
+    """Yield the checks of this machine. They call Google only if the engine cannot read a `gs://` backend."""
     yield Check(name="Pulumi", run=partial(_pulumi, checkup))
     purpose = _gcloud_purpose(checkup)
     if purpose:
@@ -92,11 +96,34 @@ def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
     except ScriptError as error:
         return (Diagnosis(check="Pulumi backend", state="unknown", detail=str(error)),)
     if answer.returncode != 0:
-        detail = runner.error_of(answer)
-        return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, fix="pulumi login"),)
+        return (_no_backend(checkup, runner.error_of(answer)),)
     url = str(json.loads(answer.stdout).get("url", ""))
-    backend = Diagnosis(check="Pulumi backend", state="ok", detail=url)
-    return (backend, _passphrase(checkup.stack, url))
+    found = Diagnosis(check="Pulumi backend", state="ok", detail=url)
+    return (found, _passphrase(checkup.stack, url))
+
+
+def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:
+    """Return why the engine cannot read its backend: no login, or a bucket that does not exist yet."""
+    check, url = "Pulumi backend", backend.chosen_url(runner.project_folder())
+    bucket = urlsplit(url).netloc if url.startswith("gs://") else ""
+    if not bucket:
+        return Diagnosis(check=check, state="missing", detail=detail, fix="pulumi login")
+    try:
+        checkup.google.get("storage", f"storage/v1/b/{bucket}?fields=name")
+    except GoogleListError as error:
+        if error.status != _NOT_FOUND:
+            return checkup.refused(check, "storage", _BUCKET_VIEWER, error)
+        detail = f"gs://{bucket} does not exist; it stores the state of all stacks"
+        return Diagnosis(check=check, state="missing", detail=detail, fix=_create_bucket(checkup.project, bucket))
+    return Diagnosis(check=check, state="missing", detail=detail, fix=f"pulumi login {url}")
+
+
+def _create_bucket(project: str, bucket: str) -> str:
+    """Return the commands that create a bucket for states, as in docs/ci-accounts.md. Old versions restore a damaged state."""
+    create = (
+        f"gcloud storage buckets create gs://{bucket} --project={project} --location=us --uniform-bucket-level-access"
+    )
+    return f"{create} && gcloud storage buckets update gs://{bucket} --versioning"
 
 
 def _passphrase(stack: str | None, backend: str) -> Diagnosis:

@@ -37,7 +37,7 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     blocks += ["\n".join(_text(entry, width) for entry in found) for found in _by_state(lines) if found]
     fixes = commands(lines)
     if fixes:
-        blocks.append("\n".join(["Fix, in this order:", *(f"  {fix}" for fix in fixes)]))
+        blocks.append("\n".join(["Fix, in this order:", *(f"  {line}" for fix in fixes for line in fix.splitlines())]))
     waiting = [line for line in lines if _ENABLE.fullmatch(line.fix) and line.state == "unknown"]
     if waiting:
         plural = "check needs" if len(waiting) == 1 else "checks need"

@@ -13,7 +13,7 @@ from cloud import google_api
 from cloud.caller import CALLS, caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
-from scripts.doctor import capacity, machine, model, project, secrets_key, tunnel_role
+from scripts.doctor import capacity, machine, model, project, repository, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import GatewayStack, Settings
 
@@ -51,16 +51,16 @@ def examine(
     found = concurrently([*_checks(checkup), Check(name=QUOTA_PROJECT, run=lambda: _quota_project(checkup))])
     refused = [line for line in found if line.check == QUOTA_PROJECT and line.state == "missing"]
     if not refused:
-        return [*lines, *found]
+        return [*lines, *_of_enabled_apis(checkup, found)]
     if isinstance(credentials, user.Credentials):
         return [*lines, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
     own = replace(checkup, google=google_api.connect(given=credentials, connections=CALLS))
-    return [*lines, *refused, *concurrently(_checks(own))]
+    return [*lines, *refused, *_of_enabled_apis(own, concurrently(_checks(own)))]
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
-    modules = (project, tunnel_role, capacity, machine, secrets_key, model)
+    modules = (project, tunnel_role, capacity, machine, repository, secrets_key, model)
     return [check for module in modules for check in module.checks(checkup)]
 
 
@@ -69,6 +69,22 @@ def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[
     found = each_within([check.lines for check in checks], workers=len(checks), limit_s=limit_s)
     return [
         line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _unfinished(check, error)
+    ]
+
+
+def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
+    """Return the results, each quota of an API that is off as unknown: its limit is only known after the API is on."""
+    off = {line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state != "ok"}
+    return [
+        Diagnosis(
+            check=line.check,
+            state="unknown",
+            detail=f"API {line.api} is off in project {checkup.project}",
+            fix=checkup.enable(line.api),
+        )
+        if line.api in off
+        else line
+        for line in lines
     ]
 
 

@@ -14,6 +14,8 @@ GITHUB = ROOT / ".github"
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
 PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("ci.md", "ci-accounts.md", "ci-setup.md"))
 REPOSITORY_ID = "987654321"
+TEAM = 2
+"""People who can write to the repository, where a test is not about their number."""
 
 
 _STUBS = r"""
@@ -25,20 +27,30 @@ gh() {
         case " $* " in *" --input - "*) cat ;; esac
         echo END
     } >> gh.txt
-    case "$*" in "api user "*) echo 4242 ;; esac
+    case "$*" in
+        "api user "*) echo 4242 ;;
+        "api repos/my-org/gemma-serving/collaborators "*) echo "$PEOPLE" ;;
+    esac
 }
 """
-"""Functions that note what they are called with: gcloud on standard output, gh in a file. A reviewer has the number 4242."""
+"""Functions that note what they are called with: gcloud on standard output, gh in a file. A reviewer has the number 4242.
+
+PEOPLE is how many people can write to the repository."""
 
 
 @cache
-def _noted():
-    """Return what gcloud and gh would be called with, and the files that the page's commands write."""
+def _noted(people):
+    """Return, for a repository of so many people, what gcloud and gh would be called with, and the files that the page's commands write."""
     script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / ".github").mkdir()
         done = subprocess.run(
-            ["sh", "-eu", "-c", _STUBS + script], cwd=folder, capture_output=True, text=True, check=True, timeout=20
+            ["sh", "-eu", "-c", f"PEOPLE={people}\n{_STUBS}{script}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
         )
         written = {path.name: path.read_text() for path in Path(folder).rglob("*") if path.is_file()}
     return done.stdout, written.pop("gh.txt"), written
@@ -46,18 +58,24 @@ def _noted():
 
 def page_commands():
     """Return the gcloud commands of the page as a shell would run them: variables set, loops unrolled."""
-    return [block.splitlines() for block in _noted()[0].split("END\n") if block]
+    return [block.splitlines() for block in _noted(TEAM)[0].split("END\n") if block]
 
 
-def page_calls():
+def page_calls(people=TEAM):
     """Return the gh commands of the page in the same way, each with the JSON document that it sends; None without one."""
-    blocks = [block.partition("BODY\n") for block in _noted()[1].split("END\n") if block]
+    blocks = [block.partition("BODY\n") for block in _noted(people)[1].split("END\n") if block]
     return [(words.splitlines(), json.loads(body) if body else None) for words, _, body in blocks]
+
+
+def page_variables():
+    """Return the variables of the repository that the page sets, with their values."""
+    calls = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]]
+    return {words[2]: dict(zip(words[3::2], words[4::2], strict=True))["--body"] for words in calls}
 
 
 def page_files():
     """Return the text of the files that the commands of the page write, by name."""
-    return _noted()[2]
+    return _noted(TEAM)[2]
 
 
 def account_grants(account):

@@ -29,6 +29,7 @@ from tests.tools.ci_page import (
     page_calls,
     page_commands,
     page_files,
+    page_variables,
     step_script,
 )
 
@@ -285,6 +286,20 @@ def test_the_page_names_every_variable_secret_and_environment():
     assert all(f"`{name}`" in PAGE for name in WORKFLOWS if name != "set-up.yml")
 
 
+def test_the_page_sets_each_variable_that_the_workflows_read_to_the_value_of_its_table():
+    calls, found = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]], page_variables()
+    text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name != RELEASE)
+    assert len(calls) == len(found) == 8
+    assert set(found) == set(re.findall(r"\bvars\.(\w+)", text))
+    assert all(words[3:5] == ["--repo", "my-org/gemma-serving"] for words in calls)
+    table = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)`", PAGE, re.MULTILINE)) | {"GCP_PROJECT": "PROJECT"}
+    for word, value in {"PROJECT": "my-project", "NUMBER": "123456789012", "STATE": "my-pulumi-state"}.items():
+        table = {name: re.sub(rf"\b{word}\b", value, text) for name, text in table.items()}
+    assert found == table
+    created = {command[3] for command in page_commands() if command[:3] == ["iam", "service-accounts", "create"]}
+    assert {value.partition("@")[0] for name, value in found.items() if name.endswith("_ACCOUNT")} == created
+
+
 def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
     commands, gcloud = page_commands(), gcloud_commands.installed()
     assert len(commands) > 40
@@ -437,8 +452,36 @@ def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
     assert used == set(table)
 
 
+def rules_of_main(people):
+    """Return the rule set that the page creates in a repository of so many people."""
+    (rules,) = [body for words, body in page_calls(people) if words[3:4] and words[3].endswith("/rulesets")]
+    return rules
+
+
+def may_merge(rules, *, is_admin, approvals):
+    """Whether GitHub merges an own pull request. Nobody's approval of an own one counts; 5 is the role of an admin."""
+    (review,) = [rule["parameters"] for rule in rules["rules"] if rule["type"] == "pull_request"]
+    admins = [
+        actor for actor in rules["bypass_actors"] if (actor["actor_type"], actor["actor_id"]) == ("RepositoryRole", 5)
+    ]
+    return bool(is_admin and admins) or approvals >= review["required_approving_review_count"]
+
+
+def test_a_person_who_works_alone_can_merge_and_nobody_in_a_team_without_an_approval():
+    alone, unread = rules_of_main(1), rules_of_main("")
+    assert may_merge(alone, is_admin=True, approvals=0)
+    assert not may_merge(alone, is_admin=False, approvals=0), "a guest's pull request still needs the owner"
+    for team in (rules_of_main(2), rules_of_main(12), unread):
+        assert team["bypass_actors"] == []
+        assert not may_merge(team, is_admin=True, approvals=0)
+        assert may_merge(team, is_admin=False, approvals=1)
+        assert {**alone, "bypass_actors": []} == team, "the rules are the same"
+    assert [actor["bypass_mode"] for actor in alone["bypass_actors"]] == ["pull_request"], "no push to the main branch"
+    assert "`gh pr merge --admin`" in PAGE
+
+
 def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_owner():
-    (rules,) = [body for words, body in page_calls() if words[3:4] and words[3].endswith("/rulesets")]
+    rules = rules_of_main(2)
     by_type = {rule["type"]: rule.get("parameters", {}) for rule in rules["rules"]}
     versions = WORKFLOWS["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
     contexts = [check["context"] for check in by_type["required_status_checks"]["required_status_checks"]]

@@ -19,16 +19,20 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
+from cloud import quotas
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
 from contracts.errors import ScriptError
 from engine import runner
+from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.tests import idle_cloud
+from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
 from planning.data.checkpoints import CHECKPOINTS
+from planning.machine.hardware import machines_at_once
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
 from scripts.doctor import image_build, model
@@ -36,9 +40,11 @@ from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.project import _covers
 from scripts.doctor.rendering import report
+from scripts.doctor.repository import variables
 from scripts.doctor.run import concurrently
 from stacks.apis import COMMON_APIS
 from tests.scripts.terminals import still_terminal
+from tests.tools.ci_page import page_commands, page_variables
 
 PROJECT = "doctor-project"
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,17 +109,25 @@ class Internet:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
+NO_BUCKET = (
+    "error: error listing stacks: could not list bucket: blob (code=NotFound): storage: bucket doesn't exist: "
+    "googleapi: Error 404: The specified bucket does not exist., notFound"
+)
+"""Pulumi 3.256.0, `pulumi whoami` and `pulumi login` with a bucket that Cloud Storage answers with 404; recorded 2026-11-23."""
+
+
 class Engine:
     """The answers of `pulumi whoami` and `pulumi config get`."""
 
     def __init__(self):
         self.logged_in = True
+        self.error = "error: PULUMI_ACCESS_TOKEN must be set"
 
     def run(self, *arguments, **_):
         if arguments[0] == "config":
             return subprocess.CompletedProcess(arguments, 0, f"{CANARY}\n", "")
         if not self.logged_in:
-            return subprocess.CompletedProcess(arguments, 255, "", "error: PULUMI_ACCESS_TOKEN must be set")
+            return subprocess.CompletedProcess(arguments, 255, "", self.error)
         return subprocess.CompletedProcess(arguments, 0, '{"user": "me", "url": "file:///state"}', "")
 
 
@@ -635,6 +649,40 @@ def test_the_quota_of_chips_is_a_number_for_each_zone(world):
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
 
 
+RENEWED = ("    maxRunDuration: 4h\n", "    maxRunDuration: 4h\n    renewBefore: 2h\n")
+
+
+def test_a_renewal_needs_the_quota_of_two_machines_here_and_for_capacity(world, capsys):
+    zones = Tpu().zones
+    few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 7})
+    world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
+    assert world.line("quota of chips in us-east5-b", "tpu-v6e4")["values"] == {"limit": 7.0, "needed": 4.0}
+    world.write("tpu-v6e4", RENEWED)
+    line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
+    assert (line["status"], line["values"]) == ("missing", {"limit": 7.0, "needed": 8.0})
+    assert line["detail"] == "7 chips, 8 needed for the 2 machines of a renewal"
+    assert "--dimensions=zone=us-east5-b --preferred-value=8 " in line["fix"]
+    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "ok"
+    run_command(CAPACITY, ["--project", PROJECT, "--stack", "tpu-v6e4", "--json"])
+    gates = {place["location"]: place["quota"] for place in json.loads(capsys.readouterr().out)["locations"]}
+    assert (gates["us-east5-b"]["answer"], gates["us-east5-b"]["needed"]) == ("no", 8)
+    assert gates["us-east5-a"]["answer"] == "yes"
+
+
+def test_get_started_enables_the_api_of_each_quota_before_it_requests_one():
+    page = (ROOT / "docs" / "get-started.md").read_text()
+    on, requested = set(), []
+    for line in re.findall(r"^ *(gcloud .*)", page, re.MULTILINE):
+        if "services enable" in line:
+            on.update(re.findall(r"[a-z]+\.googleapis\.com", line))
+        elif "quotas preferences" in line:
+            requested.append(re.search(r"--service=(\S+)", line)[1])
+            assert {requested[-1], "cloudquotas.googleapis.com"} <= on, line
+    assert set(requested) == {"tpu.googleapis.com", "run.googleapis.com"}
+    assert "1 for v6e-1, 4 for v6e-4; twice that with `tpu.renewBefore`" in page
+    assert (machines_at_once(None), machines_at_once(3600)) == (1, 2)
+
+
 def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
     world.scenario(tpu=Tpu(zones=NO_CHIPS))
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 0.0, "needed": 4.0}
@@ -646,6 +694,35 @@ def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world
     assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
     assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
     assert "serviceUsageViewer" not in line["fix"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "api", "change", "check"),
+    [
+        ("l4-qat", "run", (), "quota of GPUs in us-east4"),
+        ("tpu-v6e4", "tpu", (), "quota of chips in us-east5-a"),
+        (
+            "tpu-v6e4",
+            "compute",
+            (("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"),),
+            "quota of chips in us-east5",
+        ),
+    ],
+)
+def test_a_limit_that_google_returns_for_an_api_that_is_off_is_not_taken(world, stack, api, change, check):
+    """That Google refuses it is assumed (quota-of-disabled-service); a default of a disabled API says nothing about the enabled one."""
+    world.write(stack, *change)
+    plain, known = quotas.read_limits, {}
+
+    def kept(google, project, quota):
+        return known.setdefault(quota.metric, known.get(quota.metric) or plain(google, project, quota))
+
+    world.environment.setattr(quotas, "read_limits", kept)
+    assert world.state(check, stack) == "ok"
+    world.disable(api)
+    line = world.line(check, stack)
+    assert (line["status"], line["detail"]) == ("unknown", f"API {api} is off in project {PROJECT}")
+    assert (line["fix"], line["values"]) == (f"gcloud services enable {api}.googleapis.com --project={PROJECT}", {})
 
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
@@ -895,6 +972,122 @@ def test_backend_and_passphrase(world):
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
     world.environment.setattr(runner, "run", refuse_to_end)
     assert world.state("Pulumi backend") == "unknown"
+
+
+STATE = "my-pulumi-state"
+
+
+def lacking_bucket(world):
+    """Name a bucket for the states in the environment, as get-started does, and return the doctor's line about it."""
+    world.environment.setenv("PULUMI_BACKEND_URL", f"gs://{STATE}")
+    world.engine.logged_in, world.engine.error = False, NO_BUCKET
+    return world.line("Pulumi backend")
+
+
+def buckets_of(commands, project):
+    """Return the commands of the pages about CI that create a bucket, for a project."""
+    found = [
+        command
+        for command in commands
+        if command[:2] == ["storage", "buckets"] and command[2] != "add-iam-policy-binding"
+    ]
+    return [[word.replace("my-project", project) for word in command] for command in found]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The commands of the pages about CI, and the real gcloud if it is installed: read before a test changes PATH."""
+    return page_commands(), gcloud_commands.installed()
+
+
+def test_the_lines_that_create_the_state_bucket_run_as_printed_and_are_those_of_the_page(page, world, tmp_path):
+    commands, gcloud = page
+    line = lacking_bucket(world)
+    assert (line["status"], line["detail"]) == (
+        "missing",
+        f"gs://{STATE} does not exist; it stores the state of all stacks",
+    )
+    assert [shlex.split(part)[1:] for part in line["fix"].split(" && ")] == buckets_of(commands, PROJECT)
+    first = [command[:3] for command in commands if f"gs://{STATE}" in command][:3]
+    assert first == [["storage", "buckets", verb] for verb in ("create", "update", "add-iam-policy-binding")]
+    folder = install(
+        tmp_path / "shims", environment={"LOCALCLOUD_URL": world.cloud.base_url, OPERATOR_TOKEN: world.cloud.token}
+    )
+    subprocess.run(["bash", "-ec", line["fix"]], env={"PATH": f"{folder}:/usr/bin:/bin"}, check=True, timeout=60)
+    bucket = world.admin("GET", f"/storage/storage/v1/b/{STATE}")
+    assert (bucket["versioning"], bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]) == (
+        {"enabled": True},
+        True,
+    )
+    assert world.line("Pulumi backend")["fix"] == f"pulumi login gs://{STATE}", (
+        "it exists: the engine has another problem"
+    )
+    if gcloud is not None:
+        real = buckets_of(commands, "local-project")
+        with idle_cloud.start(scenario=Scenario(operations=INSTANT)) as cloud:
+            outcomes = gcloud_commands.run(gcloud, cloud.base_url, tmp_path, real, token=cloud.token)
+            assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+            headers = {"Authorization": f"Bearer {cloud.token}"}
+            made = requests.get(f"{cloud.base_url}/storage/storage/v1/b/{STATE}", headers=headers, timeout=30).json()
+        same = ("name", "location", "versioning")
+        assert [made[key] for key in same] == [bucket[key] for key in same]
+        assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
+
+
+def test_a_state_bucket_that_cannot_be_seen_is_not_said_to_be_missing(world):
+    world.disable("storage")
+    line = lacking_bucket(world)
+    assert (line["status"], line["detail"]) == ("unknown", f"API storage is off in project {PROJECT}")
+    world.follow(line["fix"], None)
+    world.scenario(faults=[Fault(method="storage.buckets.get", status=403, count=9)])
+    line = world.line("Pulumi backend")
+    assert (line["status"], "buckets create" in line["fix"]) == ("unknown", False)
+
+
+GH = """#!/bin/sh
+case "$2" in
+  list) printf 'GCP_PROJECT\tmy-project\t2026-11-23\n' ;;
+  set) shift 2; printf '%s\n' "$@" END >> "$0.txt" ;;
+esac
+"""
+DESCRIBE = (
+    "#!/bin/sh\n[ \"$*\" = 'projects describe doctor-project --format=value(projectNumber)' ] && echo 123456789012\n"
+)
+VARIABLES = "workflow variables"
+
+
+def write_program(world, name, text):
+    path = world.folder / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_lines_that_set_the_variables_of_the_workflows_run_as_printed_and_do_what_the_page_does(
+    page, world, capsys
+):
+    world.environment.setenv("PULUMI_BACKEND_URL", f"gs://{STATE}")
+    assert VARIABLES not in {line["check"] for line in world.doctor()[1]["checks"]}, "no account of the workflows"
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
+    line = world.line(VARIABLES)
+    assert (line["status"], line["fix"]) == ("unknown", ""), "gh is not installed"
+    gh = write_program(world, "gh", GH)
+    line = world.line(VARIABLES)
+    wanted = variables(PROJECT, f"gs://{STATE}")
+    assert line["detail"] == f"the repository does not set {', '.join([*wanted][1:])}"
+    assert run_command(COMMAND, ["--project", PROJECT]) == 0, "no stack of this machine needs them"
+    printed = capsys.readouterr().out.partition("Fix, in this order:\n")[2].splitlines()
+    assert [text.split()[:3] for text in printed] == [["gh", "variable", "set"]] * 7
+    write_program(world, "gcloud", DESCRIBE)
+    subprocess.run(["/bin/sh", "-euc", "\n".join(printed)], check=True, timeout=20)
+    done = [block.splitlines() for block in Path(f"{gh}.txt").read_text().split("END\n")[:-1]]
+    found = {name: value for name, body, value in done if body == "--body"}
+    set_by_page = page_variables() | {"GCP_PROJECT": ""}
+    assert found == {name: text.replace("my-project", PROJECT) for name, text in set_by_page.items() if text}
+    gh.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(wanted))
+    assert world.state(VARIABLES) == "ok"
+    world.scenario(faults=[Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)])
+    assert world.state(VARIABLES) == "unknown"
 
 
 def refuse_to_end(*_arguments, **_options):

@@ -1,4 +1,4 @@
-"""An owner's gcloud commands on a project: enable APIs, grant roles, create custom roles, request quota. Each makes gcloud's calls.
+"""An owner's gcloud commands on a project: enable APIs, grant roles, create buckets and custom roles, request quota. Each makes gcloud's calls.
 
 The arguments come from gcloud 528.0.0. Its login is the project's owner, regardless of the environment's other credentials.
 """
@@ -91,6 +91,25 @@ def prefer_quota(api: Api, words: Words) -> None:
     print(json.dumps(api.admin("/admin/quota", body=preference), indent=1))
 
 
+def create_bucket(api: Api, words: Words) -> None:
+    """`storage buckets create gs://B --project=P --location=L --uniform-bucket-level-access`: create a bucket."""
+    _, token = owner(api.admin)
+    options, (url,) = words.options, words.names
+    uniform = {"uniformBucketLevelAccess": {"enabled": "uniform-bucket-level-access" in options}}
+    body = {"name": url.removeprefix("gs://"), "location": options["location"], "iamConfiguration": uniform}
+    print(f"Creating {url}/...", file=sys.stderr)
+    api.call(f"/storage/storage/v1/b?project={options['project']}", body=body, token=token)
+
+
+def update_bucket(api: Api, words: Words) -> None:
+    """`storage buckets update gs://B --versioning`: keep the old versions of objects."""
+    _, token = owner(api.admin)
+    (url,) = words.names
+    body = {"versioning": {"enabled": "versioning" in words.options}}
+    print(f"Updating {url}/...", file=sys.stderr)
+    api.call(f"/storage/storage/v1/b/{url.removeprefix('gs://')}", body=body, token=token, verb="PATCH")
+
+
 def create_role(api: Api, words: Words) -> None:
     """`iam roles create ID --project=P|--organization=N --title=T --permissions=A,B`: create a custom role."""
     parent, token = _parent(api, words)
@@ -137,6 +156,8 @@ def _parent(api: Api, words: Words) -> tuple[str, str]:
 COMMANDS: Final[Mapping[tuple[str, ...], Callable[[Api, Words], None]]] = {
     ("services", "enable"): enable_services,
     ("projects", "add-iam-policy-binding"): add_binding,
+    ("storage", "buckets", "create"): create_bucket,
+    ("storage", "buckets", "update"): update_bucket,
     ("iam", "roles", "create"): create_role,
     ("iam", "roles", "undelete"): undelete_role,
     ("iam", "roles", "update"): update_role,
