@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -16,7 +17,9 @@ from localcloud.trials import answers, command
 from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
 from localcloud.trials.judging import judge
 from localcloud.trials.placeholders import Kind
-from localcloud.trials.requests_of_entries import rank, trial
+from localcloud.trials.requests_of_entries import FIXTURES, ApiRequest, rank, trial
+from localcloud.trials.resources import KINDS, PREFIX, created_by
+from localcloud.trials.running import Runner
 from localcloud.trials.sending import ApiReply
 
 PROJECT = "local-project"
@@ -26,6 +29,7 @@ SECRET_OF_A_RUN = {"replication": {"automatic": {}}, "labels": {"localcloud-try"
 REFUSED = Answer(status=400, words="label")
 MACHINE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
 RUN = "https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services"
+MONITORING = "https://monitoring.googleapis.com"
 QUEUE = "https://tpu.googleapis.com/v2alpha1/projects/PROJECT/locations/us-east5-a/queuedResources"
 
 
@@ -91,6 +95,82 @@ def run(own_cloud, session, tmp_path, monkeypatch, capsys):
     return go
 
 
+LISTED = {
+    "secrets": "secrets",
+    "repositories": "repositories",
+    "services": "services",
+    "queuedResources": "queuedResources",
+    "b": "items",
+    "serviceAccounts": "accounts",
+    "networks": "items",
+    "subnetworks": "items",
+    "firewalls": "items",
+    "routers": "items",
+    "notificationChannels": "notificationChannels",
+    "dashboards": "dashboards",
+    "alertPolicies": "alertPolicies",
+}
+"""Collection -> the field of its list that has the items (discovery documents)."""
+CHOOSES_IDS = {"notificationChannels", "dashboards", "alertPolicies"}
+READING_VERBS = ("getEffectiveOrgPolicy", "testIamPermissions")
+
+
+class Accepting:
+    """A server that accepts every request. What a POST to a collection creates stays until it is deleted."""
+
+    def __init__(self, *, keeps=False, loses=False):
+        self.items, self.created, self.keeps, self.loses = {}, [], keeps, loses
+
+    def request(self, method, url, *, data=None, **_):
+        path, _, query = url.removeprefix("http://accepts.invalid").partition("?")
+        collection, _, last = path.rpartition("/")
+        answer = requests.Response()
+        answer.status_code, body = 200, {}
+        if method == "POST" and last in LISTED:
+            body = self._create(path, query, json.loads(data or "{}") if (data or b"{")[-1:] == b"}" else {})
+            if self.loses:
+                raise requests.ConnectionError
+        elif method == "DELETE":
+            if self.keeps:
+                answer.status_code = 403
+            elif self.items.pop(path, None) is None:
+                answer.status_code = 404
+        elif method == "GET" and last in LISTED:
+            body = {LISTED[last]: [item for name, item in self.items.items() if name.rpartition("/")[0] == path]}
+        elif collection.rpartition("/")[2] in LISTED and path not in self.items:
+            answer.status_code = 404
+        else:
+            body = self.items.get(path, {"projectNumber": "12345"})
+        answer._content = json.dumps(body).encode()
+        return answer
+
+    def _create(self, path, query, given):
+        last = path.rpartition("/")[2]
+        ids = dict(pair.split("=") for pair in query.split("&") if re.match("(?!request).*Id=", pair))
+        chosen = "" if last in CHOOSES_IDS else next(iter(ids.values()), given.get("name") or given.get("accountId"))
+        name = chosen or f"chosen-{len(self.created)}"
+        item = {**given, **given.get("serviceAccount", {}), "name": f"x/{name}"}
+        if last == "serviceAccounts":
+            name = item["email"] = f"{name}@{PROJECT}.iam.gserviceaccount.com"
+        self.created.append(f"{path}/{name}")
+        self.items[f"{path}/{name}"] = item
+        return item
+
+
+def accepts_everything(server, monkeypatch, tmp_path, capsys, **changes):
+    monkeypatch.setattr("localcloud.trials.sending.requests.Session", lambda: server)
+    code = try_entries(
+        options(tmp_path, **changes),
+        {**endpoints("http://accepts.invalid"), "LOCALCLOUD_SPEED": "1e9"},
+        session=server,
+    )
+    return code, json.loads(capsys.readouterr().out)
+
+
+def kind_of(url):
+    return url.rpartition("/")[0].rpartition("/")[2]
+
+
 def names(client):
     return {item["name"].rpartition("/")[2] for item in client.ok("GET", SECRETS).get("secrets", [])}
 
@@ -138,11 +218,26 @@ def test_every_trial_of_the_ledger_is_as_the_local_cloud_has_it(run, tmp_path):
         entry(
             command="api -X POST 'https://iam.googleapis.com/v1/projects/PROJECT/serviceAccounts' -d '{\"accountId\": \"TRY\"}'"
         ),
+        entry(
+            command=f"api -X POST '{MONITORING}/v3/projects/PROJECT/alertPolicies' -d '"
+            '{"displayName": "TRY", "combiner": "OR", '
+            '"conditions": [{"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)"}}]}\''
+        ),
+        entry(
+            command=f"api -X POST '{MONITORING}/v1/projects/PROJECT/dashboards' -d '"
+            '{"displayName": "TRY", "mosaicLayout": {"columns": 48}}\''
+        ),
+        entry(
+            command=f"api -X POST '{MONITORING}/v3/projects/PROJECT/notificationChannels' -d '"
+            '{"displayName": "TRY", "type": "email", "labels": {"email_address": "a@example.com"}}\''
+        ),
     ],
-    ids=["secret", "service", "queued-resource", "bucket", "account"],
+    ids=["secret", "service", "queued-resource", "bucket", "account", "policy", "dashboard", "channel"],
 )
-def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, planted, tmp_path):
+def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, own_client, planted, tmp_path):
     code, report = run(planted)
+    for path in ("v3/{}/alertPolicies", "v1/{}/dashboards", "v3/{}/notificationChannels"):
+        assert own_client.ok("GET", "/monitoring/" + path.format(f"projects/{PROJECT}")) == {}
     assert (code, verdicts(report), report["left"]) == (1, {"planted": "differs"}, [])
     (found,) = report["trials"]
     assert found["assumed"] == "Google refuses it."
@@ -150,6 +245,58 @@ def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, pla
     assert ": differs: 200" in json.loads((tmp_path / "tried.json").read_text())["planted"]
     code, text = run(planted, clean_up=True)
     assert (code, text.splitlines()[-1].startswith("No leaked resources")) == (0, True)
+
+
+def ownerless(each):
+    """Return the requests of a trial that write something that no kind and no fixture owns."""
+    filled = dict.fromkeys((*FIXTURES, "PROJECT", "PROJECT_NUMBER"), "x") | {"TRY": PREFIX}
+    found = []
+    for step in each.steps:
+        if not isinstance(step, ApiRequest) or step.method in {"GET", "DELETE"} or step.url.endswith(READING_VERBS):
+            continue
+        request = step.filled(filled)
+        path = urlsplit(step.url).path
+        within = any(re.search(rf"/({'|'.join(KINDS)})/{word}\b", path) for word in (*FIXTURES, "TRY"))
+        if not within and created_by(request.method, request.url, request.body) is None:
+            found.append(f"{step.method} {step.url}")
+    return found
+
+
+def test_every_write_of_every_trial_has_an_owner():
+    planned = plan_trials(load().assumptions, None).trials
+    assert {each.entry.id: ownerless(each) for each in planned if ownerless(each)} == {}
+
+
+@pytest.mark.parametrize("path", ["compute/v1/projects/PROJECT/zones/z/disks", "run/v2/projects/PROJECT/x/TRY:go"])
+def test_a_write_without_an_owner_is_seen(path):
+    assert ownerless(trial(entry(command=f"api -X POST 'https://x.googleapis.com/{path}' -d '{{}}'"))) != []
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_when_everything_is_accepted(monkeypatch, tmp_path, capsys):
+    server = Accepting()
+    _, report = accepts_everything(server, monkeypatch, tmp_path, capsys)
+    assert (server.items, report["left"], report["not_searched"]) == ({}, [], [])
+    assert {kind_of(url) for url in server.created} == set(LISTED)
+    assert len(server.created) > 100
+
+
+@pytest.mark.timeout(300)
+def test_the_last_listing_sees_a_leak_of_each_kind(monkeypatch, tmp_path, capsys):
+    server = Accepting(keeps=True)
+    monkeypatch.setattr(Runner, "delete", lambda *_: None)
+    code, report = accepts_everything(server, monkeypatch, tmp_path, capsys)
+    assert code == 1
+    assert {kind_of(url) for url in report["left"]} == set(LISTED)
+    assert len(report["left"]) > 100
+
+
+@pytest.mark.parametrize("only", ["monitoring-alert-rule", "monitoring-dashboard-tiles", "monitoring-channel-labels"])
+def test_a_lost_answer_with_the_id_leaves_nothing(monkeypatch, tmp_path, capsys, only):
+    server = Accepting(loses=True)
+    code, report = accepts_everything(server, monkeypatch, tmp_path, capsys, only=[only])
+    assert (code, verdicts(report), len(server.created)) == (0, {only: "unknown"}, 1)
+    assert (server.items, report["left"]) == ({}, [])
 
 
 def test_text_names_what_differs_with_both_sides(run):

@@ -109,6 +109,7 @@ class Runner:
         if reply.is_accepted:
             found = resources.created_by(request.method, request.url, body, reply.body)
             if found is not None and found not in self._owned:
+                self._owned = [each for each in self._owned if each is not new or not found.is_identified]
                 self._owned.append(found)
         return reply
 
@@ -143,6 +144,9 @@ class Runner:
 
     def delete(self, created: Created) -> None:
         """Delete a resource and wait until it is gone."""
+        if not created.is_identified:
+            self._delete_by_name(created)
+            return
         url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
         for _ in range(int(_GONE_LIMIT_S / _PAUSE_S)):
             if created.collection.endswith("/b"):
@@ -157,6 +161,18 @@ class Runner:
             self.world.sleep(_PAUSE_S / self.world.speed)
         self.left.append(created.url)
         self.world.report(f"NOT deleted: {created.url}")
+
+    def _delete_by_name(self, created: Created) -> None:
+        """Delete the resources of this run that a listing shows with a display name: the answer with the id was lost."""
+        reply = self.world.sender.send("GET", created.collection)
+        self._owned.remove(created)
+        if not reply.is_accepted or as_object(reply.body).get("nextPageToken"):
+            self.left.append(created.url)
+            self.world.report(f"NOT found, so not deleted: {created.url}")
+            return
+        for each in resources.own_items(created.collection, reply.body)[0]:
+            if each.name == created.name:
+                self.delete(each)
 
     def _empty(self, bucket: Created) -> None:
         """Delete the objects of a bucket that a trial created."""
