@@ -13,6 +13,8 @@ import requests
 from localcloud import cli
 from localcloud.environment import API_OVERRIDES
 from localcloud.ledger.entries import Answer, Assumption, Ledger, join, load
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.trials import answers, command
 from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
 from localcloud.trials.judging import judge
@@ -21,6 +23,7 @@ from localcloud.trials.requests_of_entries import FIXTURES, ApiRequest, rank, tr
 from localcloud.trials.resources import KINDS, PREFIX, created_by
 from localcloud.trials.running import Runner
 from localcloud.trials.sending import ApiReply
+from localcloud.world.scenario import BUILT_IN, OperationDurations, Scenario
 
 PROJECT = "local-project"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
@@ -111,6 +114,18 @@ LISTED = {
     "alertPolicies": "alertPolicies",
 }
 """Collection -> the field of its list that has the items (discovery documents)."""
+APIS = (
+    "artifactregistry",
+    "cloudresourcemanager",
+    "compute",
+    "iam",
+    "monitoring",
+    "run",
+    "secretmanager",
+    "serviceusage",
+    "storage",
+    "tpu",
+)
 CHOOSES_IDS = {"notificationChannels", "dashboards", "alertPolicies"}
 READING_VERBS = ("getEffectiveOrgPolicy", "testIamPermissions")
 
@@ -126,6 +141,10 @@ class Accepting:
         collection, _, last = path.rpartition("/")
         answer = requests.Response()
         answer.status_code, body = 200, {}
+        if path.startswith("/serviceusage/v1/projects/") and last == "services":
+            body = {"services": [{"name": f"x/{api}.googleapis.com", "state": "ENABLED"} for api in APIS]}
+            answer._content = json.dumps(body).encode()
+            return answer
         if method == "POST" and last in LISTED:
             body = self._create(path, query, json.loads(data or "{}") if (data or b"{")[-1:] == b"}" else {})
             if self.loses:
@@ -306,6 +325,105 @@ def test_text_names_what_differs_with_both_sides(run):
     assert "effect: A command fails." in text
 
 
+def enabling(refused):
+    """Return the project and the APIs of the one command that a refusal prints."""
+    (found,) = re.findall(r"Run: gcloud services enable ([\w. -]+) --project=(\S+)$", str(refused.value))
+    return found[1], found[0].split()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("world", ["new-project", "new-project-without-quota"])
+def test_a_new_project_gets_one_line_and_then_no_trial_is_unknown_for_an_api(world, tmp_path, capsys):
+    scenario = BUILT_IN[world].model_copy(update={"operations": OperationDurations(instant=True)})
+    with idle_cloud.start(scenario=scenario, speed=1000) as cloud:
+        session = requests.Session()
+        session.headers["Authorization"] = f"Bearer {cloud.token}"
+        environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": "1000"}
+        with pytest.raises(TryRefusedError) as refused:
+            try_entries(options(tmp_path, budget_usd=0.0), environment, session=session)
+        project, apis = enabling(refused)
+        assert (project, set(apis) <= {f"{api}.googleapis.com" for api in APIS}) == (PROJECT, True)
+        client = Client(cloud.base_url, cloud.token)
+        client.ok("POST", f"/serviceusage/v1/projects/{PROJECT}/services:batchEnable", {"serviceIds": apis})
+        code = try_entries(options(tmp_path, budget_usd=0.0), environment, session=session)
+    report = json.loads(capsys.readouterr().out)
+    assert [each for each in report["trials"] if each["verdict"] != "as assumed"] == []
+    assert (code, report["left"], report["not_searched"]) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_run_on"),
+    [
+        (403, {"error": {"message": "x", "details": [{"reason": "SERVICE_DISABLED"}]}}, False),
+        (403, {"error": {"message": "Service Usage API has not been used in project 1 before or it is"}}, False),
+        (200, {"services": [{"name": "x/run.googleapis.com", "state": "DISABLED"}]}, False),
+        (200, {"services": [{"name": "x/run.googleapis.com", "state": "ENABLED"}]}, True),
+    ],
+)
+def test_an_api_is_on_only_if_it_is_listed_as_enabled(run, session, status, body, is_run_on):
+    send = session.request
+
+    def answered(method, url, **rest):
+        if not url.endswith("pageSize=200"):
+            return send(method, url, **rest)
+        answer = requests.Response()
+        answer.status_code, answer._content = status, json.dumps(body).encode()
+        return answer
+
+    session.request = answered
+    with pytest.raises(TryRefusedError) as refused:
+        run(budget_usd=0.0)
+    assert enabling(refused)[1] == [f"{api}.googleapis.com" for api in APIS if api != "run" or not is_run_on]
+
+
+COMPUTE = {
+    "kind": "compute#operation",
+    "name": "operation-1",
+    "selfLink": "https://www.googleapis.com/compute/beta/x/operations/o",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "pending"),
+    [
+        ({**COMPUTE, "status": "RUNNING"}, COMPUTE["selfLink"]),
+        ({**COMPUTE, "status": "DONE"}, ""),
+        ({**COMPUTE, "status": "DONE", "error": {"errors": [{}]}}, COMPUTE["selfLink"]),
+        ({"name": "projects/p/locations/l/operations/o"}, "projects/p/locations/l/operations/o"),
+        ({"name": "projects/p/locations/l/operations/o", "done": True}, ""),
+        ({"name": "projects/p/secrets/s"}, ""),
+    ],
+)
+def test_an_operation_is_seen_in_both_forms(body, pending):
+    assert ApiReply(status=200, body=body).operation == pending
+
+
+def test_an_operation_of_compute_engine_is_awaited(tmp_path, capsys, monkeypatch):
+    """Google refuses to use a network before its operation is done: 'The resource ... is not ready', resourceNotReady."""
+    pending = set()
+
+    def strict(method, url, **rest):
+        if method == "POST" and pending:
+            answer = requests.Response()
+            answer.status_code, answer._content = 400, b'{"error": {"message": "The resource is not ready"}}'
+            return answer
+        answer = send(method, url, **rest)
+        shown = answer.json() if answer.content else {}
+        if shown.get("kind") == "compute#operation" and shown.get("operationType") != "delete":
+            (pending.discard if shown["status"] == "DONE" else pending.add)(shown["name"])
+        return answer
+
+    with idle_cloud.start(scenario=Scenario(operations=OperationDurations()), speed=100) as cloud:
+        session = requests.Session()
+        session.headers["Authorization"] = f"Bearer {cloud.token}"
+        send = session.request
+        monkeypatch.setattr(session, "request", strict)
+        environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": "100"}
+        code = try_entries(options(tmp_path, only=["subnetwork-overlap"]), environment, session=session)
+    report = json.loads(capsys.readouterr().out)
+    assert (code, verdicts(report), report["left"]) == (0, {"subnetwork-overlap": "as assumed"}, [])
+
+
 def test_an_interruption_deletes_what_was_created(run, own_client, monkeypatch):
     before = names(own_client)
     made = []
@@ -454,6 +572,15 @@ def test_free_ones_come_first_then_danger_per_dollar():
     plan = plan_trials(entries, 1.0)
     assert [each.entry.id for each in plan.trials] == ["high", "low", "cheap"]
     assert [each.entry.id for each in plan.over] == ["dear"]
+
+
+def test_the_minutes_include_the_deletion_of_what_is_created():
+    made = entry("made", answer=Answer(status=200, words="."), command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
+    refused = entry(command=f"api -X POST '{RUN}?serviceId=TRY' -d '{{}}'")
+    network = entry(command="api 'https://compute.googleapis.com/compute/v1/projects/PROJECT/global/networks/NETWORK'")
+    minutes = [plan_trials([each], 0.0).minutes for each in (refused, made, network)]
+    assert minutes[1] - minutes[0] == pytest.approx(KINDS["services"].seconds / 60)
+    assert minutes[2] - minutes[0] == pytest.approx(KINDS["networks"].seconds / 60)
 
 
 def test_every_untried_entry_is_a_trial_or_needs_a_person():

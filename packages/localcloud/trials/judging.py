@@ -8,7 +8,6 @@ from localcloud.ledger.entries import Answer
 from localcloud.trials.sending import ApiReply
 
 Verdict = Literal["as assumed", "differs", "unknown"]
-_OFF: Final = "SERVICE_DISABLED"
 _LONGEST: Final = 200
 
 
@@ -51,7 +50,7 @@ def summary(reply: ApiReply) -> str:
 def _other_cause(reply: ApiReply) -> str:
     if reply.status == 0:
         return "no response"
-    if _OFF in (reply.reason, reply.message) or "accessNotConfigured" in reply.message or reply.reason == _OFF:
+    if reply.is_api_off:
         return "the API is disabled in this project; run `gcloud services enable`"
     if reply.status == 401:  # noqa: PLR2004 - HTTP
         return "the login was rejected"

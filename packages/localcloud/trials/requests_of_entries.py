@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.ledger.entries import DANGERS, Assumption
+from localcloud.trials.resources import created_by
 
 TRY: Final = "TRY"
 """The word for the name of the resource that a request creates."""
@@ -71,8 +72,20 @@ class LedgerTrial:
 
     @property
     def seconds(self) -> float:
-        """Return the approximate duration, without the clean-up."""
-        return sum(step.seconds if isinstance(step, Wait) else _REQUEST_S for step in self.steps)
+        """Return the approximate duration, with the deletion of what is expected to be accepted."""
+        return sum(self._seconds(step, is_last=step is self.steps[-1]) for step in self.steps)
+
+    def _seconds(self, step: "Step", *, is_last: bool) -> float:
+        if isinstance(step, Wait):
+            return step.seconds
+        made = created_by(step.method, step.url, step.body)
+        is_rejected = is_last and self.entry.answer is not None and self.entry.answer.status >= 400  # noqa: PLR2004 - HTTP's errors
+        return _REQUEST_S if made is None or is_rejected else _REQUEST_S + made.kind.seconds
+
+    @property
+    def urls(self) -> frozenset[str]:
+        """Return the URLs of its requests, with its words not yet replaced."""
+        return frozenset(step.url for step in self.steps if isinstance(step, ApiRequest))
 
     @property
     def words(self) -> frozenset[str]:

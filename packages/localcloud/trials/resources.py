@@ -5,7 +5,7 @@ without the marker is not owned and is left alone. If the server chooses the id,
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -31,21 +31,23 @@ class Kind:
     delete_query: str = ""
     has_server_id: bool = False
     """True if the server chooses the id, so that `name_at` is the display name."""
+    seconds: float = 4
+    """Approximate duration of its creation and deletion on Google, in seconds (assumed)."""
 
 
 KINDS: Final = {
     "secrets": Kind(items="secrets", name_at="secretId", is_in_query=True, mark_at=_LABELS),
-    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS),
-    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS),
+    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS, seconds=15),
+    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS, seconds=30),
     "queuedResources": Kind(
-        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true"
+        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true", seconds=180
     ),
     "b": Kind(items="items", name_at="name", mark_at=_LABELS),
     "serviceAccounts": Kind(items="accounts", name_at="accountId", mark_at=("serviceAccount", "description")),
-    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=60),
+    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=40),
+    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
+    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
     "instances": Kind(items="items", name_at="name", mark_at=_LABELS),
     "notificationChannels": Kind(
         items="notificationChannels", name_at="displayName", mark_at=_USER_LABELS, has_server_id=True
@@ -169,6 +171,11 @@ def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
         wanted[kind.name_at] = name
     text = json.dumps(wanted)
     return url, marked("POST", url, text, run) or text
+
+
+def fixture_seconds(words: Iterable[str]) -> float:
+    """Return the approximate duration of the creation and deletion of fixtures, in seconds."""
+    return sum(KINDS[urlsplit(_FIXTURES[word][0]).path.rpartition("/")[2]].seconds for word in words)
 
 
 def fixture_collections(project: str) -> frozenset[str]:

@@ -132,8 +132,10 @@ class Runner:
         assert created is not None  # noqa: S101 - every fixture has a kind
         self._owned.append(created)
         reply = self.world.sender.send("POST", url, body)
+        if reply.operation:
+            reply = self._ended(url, reply)
         if not reply.is_accepted:
-            if reply.status:
+            if 400 <= reply.status < 500 and not reply.is_of_operation:  # noqa: PLR2004 - HTTP's client errors
                 self._owned.remove(created)
             self._failed[word] = Judgement(
                 verdict="unknown", answered=summary(reply), why=f"the required {word.lower()} was not created"
@@ -199,7 +201,7 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
     for url in sorted(collections, key=_turn):
         reply = world.sender.send("GET", url)
         if not reply.is_accepted:
-            if "SERVICE_DISABLED" not in (reply.reason, reply.message) and reply.status != _MISSING:
+            if reply.status != _MISSING:
                 unknown.append(f"{resources.collection_of(url)}: {summary(reply)}")
             continue
         own, foreign = resources.own_items(url, reply.body)
