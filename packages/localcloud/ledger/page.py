@@ -1,5 +1,6 @@
-"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md."""
+"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md, with `sentence` README's sentence."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -75,6 +76,15 @@ _KNOWN_SOURCES = {
     "log:": "public logs",
     "assumed": "assumed",
 }
+
+
+def sentence(ledger: Ledger) -> str:
+    """Return the number of entries, and how many of them a command tries, as README's sentence."""
+    trials = sum(entry.answer is not None for entry in ledger.assumptions)
+    return (
+        f"The simulation rests on {len(ledger.assumptions)} [assumptions](docs/authors/assumptions.md); "
+        f"`python -m localcloud try` tests {trials} of them on your project, within a budget.\n"
+    )
 
 
 def page(ledger: Ledger) -> str:
@@ -170,4 +180,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(load()), end="")
+    print((sentence if sys.argv[1:] == ["sentence"] else page)(load()), end="")
