@@ -51,9 +51,10 @@ Sorted by danger, then by price.
 `python -m localcloud try --only ID` sends the request of each entry with `yes` under `try`.
 For the others, replace the words in capitals.
 `TRY` is a new name. `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are your own resources. `X_40` is the letter x forty times.
-`api` is `curl` with your credentials:
+`api` is `curl` with your credentials. `poll SECONDS WORDS COMMAND` repeats a command until its output matches:
 
 ```sh
+poll() { end=$((SECONDS + $1)) words=$2; shift 2; until "$@" | grep -Eiq "$words" || [ $SECONDS -gt $end ]; do sleep 10; done; }
 api() { curl -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
 ```
 

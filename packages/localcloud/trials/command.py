@@ -23,7 +23,7 @@ from localcloud.trials.known import known_secrets
 from localcloud.trials.login import LoginError, open_session
 from localcloud.trials.options import TryRefusedError
 from localcloud.trials.placeholders import Placeholders
-from localcloud.trials.requests_of_entries import FIXTURES, ApiRequest, LedgerTrial, rank, trial
+from localcloud.trials.requests_of_entries import FIXTURES, LedgerTrial, rank, trial
 from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
 from localcloud.trials.running import Runner, Surroundings, sweep
 from localcloud.trials.sending import Sender, Session
@@ -98,7 +98,8 @@ def try_entries(
             "No budget set. Pass --budget-usd USD (0 runs only free trials), or --list to print the plan."
         )
     collections = _collections(options.project, plan)
-    world = _world(options, environment, session, {*collections, *(url for each in plan.trials for url in each.urls)})
+    asked = {request.url for each in plan.trials for request in each.requests}
+    world = _world(options, environment, session, collections | asked)
     if options.clean_up:
         return _clean_up(world, collections)
     _confirm(options, plan)
@@ -141,9 +142,8 @@ def _collections(project: str, plan: TrialPlan) -> frozenset[str]:
     everything = plan_trials(load().assumptions, None)
     found = set(fixture_collections(project))
     for each in (*plan.trials, *everything.trials):
-        for step in each.steps:
-            request = step.filled(values) if isinstance(step, ApiRequest) else None
-            if request is not None and created_by(request.method, request.url, request.body) is not None:
+        for request in (each.filled(values) for each in each.requests):
+            if created_by(request.method, request.url, request.body) is not None:
                 url = collection_of(request.url)
                 found.add(f"{url}?project={project}" if url.endswith("/b") else url)
     return frozenset(found)

@@ -24,8 +24,7 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
     """Return the verdict on an answer. An error with a cause other than the request is unknown."""
     answered = summary(reply)
     is_expected = reply.status == expected.status
-    has_words = re.search(expected.words, reply.message if reply.status >= 400 else f"{reply.body}", re.IGNORECASE)  # noqa: PLR2004 - HTTP's errors
-    if is_expected and has_words:
+    if is_expected and matches(expected.words, reply):
         return Judgement(verdict="as assumed", answered=answered)
     cause = _other_cause(reply)
     if cause:
@@ -37,6 +36,12 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
             why=f"the status is as expected, but nothing in the answer matches '{expected.words}'. Read the answer",
         )
     return Judgement(verdict="differs", answered=answered)
+
+
+def matches(words: str, reply: ApiReply) -> bool:
+    """Return whether an answer's body, or an error's message, matches a regular expression."""
+    text = reply.message if reply.status >= 400 else f"{reply.body}"  # noqa: PLR2004 - HTTP's errors
+    return re.search(words, text, re.IGNORECASE) is not None
 
 
 def summary(reply: ApiReply) -> str:

@@ -10,14 +10,15 @@ from urllib.parse import quote
 
 from localcloud.json_values import as_list, as_object
 from localcloud.trials import resources
-from localcloud.trials.judging import Judgement, judge, summary
-from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Wait
+from localcloud.trials.judging import Judgement, judge, matches, summary
+from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, Wait
 from localcloud.trials.resources import Created
 from localcloud.trials.sending import ApiReply, Sender
 
 _GONE_LIMIT_S: Final = 600
 _OPERATION_LIMIT_S: Final = 900
 _PAUSE_S: Final = 2.0
+_POLL_S: Final = 10.0
 _MISSING: Final = 404
 
 
@@ -81,16 +82,35 @@ class Runner:
                 if isinstance(step, Wait):
                     self.world.sleep(step.seconds / self.world.speed)
                     continue
-                reply = self._send(step.filled(values))
                 is_last = at == len(trial.steps)
-                if reply.operation and (expected.operation or not is_last):
+                if isinstance(step, Poll):
+                    reply = self._polled(step, step.request.filled(values))
+                    if not is_last and not matches(step.words, reply):
+                        why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
+                        return Judgement(verdict="unknown", answered=summary(reply), why=why)
+                    continue
+                reply = self._send(step.filled(values))
+                is_watched = not is_last and isinstance(trial.steps[at], Poll)
+                if reply.operation and not is_watched and (expected.operation or not is_last):
                     reply = self._ended(step.filled(values).url, reply)
                 if not is_last and not reply.is_accepted:
-                    return Judgement(verdict="unknown", answered=summary(reply), why="an earlier step was rejected")
+                    return Judgement(
+                        verdict="unknown", answered=summary(reply), why=f"{step.method} {step.url} was rejected"
+                    )
             return judge(expected, reply)
         finally:
             for created in self._owned[before:]:
                 self.delete(created)
+
+    def _polled(self, step: Poll, request: ApiRequest) -> ApiReply:
+        """Return the first answer that matches, or the last one. A poll reads, so it creates nothing."""
+        left_s = step.seconds
+        while True:
+            reply = self.world.sender.send(request.method, request.url, request.body)
+            if matches(step.words, reply) or left_s <= 0:
+                return reply
+            self.world.sleep(_POLL_S / self.world.speed)
+            left_s -= _POLL_S
 
     def _send(self, request: ApiRequest) -> ApiReply:
         body = resources.marked(request.method, request.url, request.body, self.run)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import requests
 
 from localcloud.json_values import as_list, as_object
-from localcloud.trials.endpoints import Endpoints
+from localcloud.trials.endpoints import HUB, Endpoints
 
 _TIMEOUT_S: Final = 120
 _ENABLED_LIMIT_S: Final = 600.0
@@ -78,7 +78,7 @@ class Sender:
     @property
     def is_google(self) -> bool:
         """Return whether requests go to Google itself."""
-        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items())
+        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items() if api != HUB)
 
     def send(
         self,
