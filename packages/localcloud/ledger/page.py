@@ -19,6 +19,7 @@ Entries with the source `assumed` are guesses: if Google's documents do not desc
 """
 _DECIDE = "| USD | id | if it is false | how to try it |\n| --- | --- | --- | --- |\n"
 _COUNTS = """
+[One evening, ten dollars](../one-evening.md) tries the critical ones together.
 `python -m localcloud try` tries {trials} of the {untried} untried entries on your own project, within a budget.
 See [local-cloud.md](../local-cloud.md#try-it-on-a-real-project).
 The other {by_hand} must be tried manually: {reasons}.
