@@ -229,6 +229,19 @@ def test_a_run_that_ends_is_as_the_local_cloud_has_it(tmp_path, capsys):
     assert (code, verdicts(report), report["left"]) == (0, {"queued-run-ends": "as assumed"}, [])
 
 
+@pytest.mark.parametrize("only", ["node-patch", "queued-run-ends", "tpu-delete-needs-force"])
+def test_without_quota_a_trial_of_a_machine_is_unknown(tmp_path, capsys, only):
+    new = BUILT_IN["new-project"].model_copy(update={"services": SCENARIO.services, "operations": SCENARIO.operations})
+    with idle_cloud.start(scenario=new) as cloud:
+        session = requests.Session()
+        session.headers["Authorization"] = f"Bearer {cloud.token}"
+        environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": f"{DEFAULT_SPEED}"}
+        code = try_entries(options(tmp_path, only=[only]), environment, session=session)
+    (found,) = json.loads(capsys.readouterr().out)["trials"]
+    assert (code, found["verdict"]) == (0, "unknown")
+    assert found["why"] == "the queued resource failed: no quota or no capacity"
+
+
 @pytest.mark.timeout(300)
 def test_the_trials_of_a_machine_are_as_a_simulated_one_has_it(tmp_path):
     trials = ("node-patch", "tpu-guest-attributes-namespace")

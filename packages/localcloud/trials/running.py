@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
@@ -84,30 +84,31 @@ class Runner:
                     continue
                 is_last = at == len(trial.steps)
                 if isinstance(step, Poll):
-                    reply = self._polled(step, step.request.filled(values))
+                    last, reply = reply, self._polled(step, values, is_settled=reply.is_of_operation)
                     if not is_last and not matches(step.words, reply):
                         why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
-                        return Judgement(verdict="unknown", answered=summary(reply), why=why)
+                        why = "the queued resource failed: no quota or no capacity" if _has_failed(reply) else why
+                        answered = summary(last if last.is_of_operation else reply)
+                        return Judgement(verdict="unknown", answered=answered, why=why)
                     continue
                 reply = self._send(step.filled(values))
-                is_watched = not is_last and isinstance(trial.steps[at], Poll)
-                if reply.operation and not is_watched and (expected.operation or not is_last):
+                if reply.operation and (expected.operation or not is_last):
                     reply = self._ended(step.filled(values).url, reply)
-                if not is_last and not reply.is_accepted:
-                    return Judgement(
-                        verdict="unknown", answered=summary(reply), why=f"{step.method} {step.url} was rejected"
-                    )
+                is_polled = not is_last and isinstance(trial.steps[at], Poll) and reply.is_of_operation
+                if not is_last and not reply.is_accepted and not is_polled:
+                    why = f"{step.method} {step.url} was rejected"
+                    return Judgement(verdict="unknown", answered=summary(reply), why=why)
             return judge(expected, reply)
         finally:
             for created in self._owned[before:]:
                 self.delete(created)
 
-    def _polled(self, step: Poll, request: ApiRequest) -> ApiReply:
-        """Return the first answer that matches, or the last one. A poll reads, so it creates nothing."""
-        left_s = step.seconds
+    def _polled(self, step: Poll, values: Mapping[str, str], *, is_settled: bool) -> ApiReply:
+        """Return the first answer that matches, or the last one. `is_settled`: the operation before has failed, so one answer is enough."""
+        request, left_s = step.request.filled(values), step.seconds
         while True:
             reply = self.world.sender.send(request.method, request.url, request.body)
-            if matches(step.words, reply) or left_s <= 0:
+            if matches(step.words, reply) or is_settled or _has_failed(reply) or left_s <= 0:
                 return reply
             self.world.sleep(_POLL_S / self.world.speed)
             left_s -= _POLL_S
@@ -235,6 +236,11 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
             else:
                 left.append(each.url)
     return left + runner.left, unknown
+
+
+def _has_failed(reply: ApiReply) -> bool:
+    """Return whether a queued resource got no quota or no capacity. This state is final."""
+    return as_object(as_object(reply.body).get("state")).get("state") == "FAILED"
 
 
 def _turn(url: str) -> int:
