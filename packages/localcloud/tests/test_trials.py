@@ -392,6 +392,8 @@ def test_a_new_project_gets_one_line_and_then_no_trial_is_unknown_for_an_api(wor
         environment = {**endpoints(cloud.base_url), "LOCALCLOUD_SPEED": "1000"}
         with pytest.raises(TryRefusedError) as refused:
             try_entries(options(tmp_path, budget_usd=0.0), environment, session=session)
+        with pytest.raises(TryRefusedError, match="gcloud services enable"):
+            try_entries(options(tmp_path, clean_up=True), environment, session=session)
         project, apis = enabling(refused)
         assert (project, set(apis) <= {f"{api}.googleapis.com" for api in APIS}) == (PROJECT, True)
         client = Client(cloud.base_url, cloud.token)

@@ -99,7 +99,8 @@ def try_entries(
         )
     collections = _collections(options.project, plan)
     asked = {request.url for each in plan.trials for request in each.requests}
-    world = _world(options, environment, session, collections | asked)
+    urls = collections if options.clean_up else collections | asked
+    world = _world(options.project, environment, session, urls)
     if options.clean_up:
         return _clean_up(world, collections)
     _confirm(options, plan)
@@ -107,10 +108,7 @@ def try_entries(
         return _TrialRun(options, world, environment).run(plan, collections)
 
 
-def _world(
-    options: argparse.Namespace, environment: Mapping[str, str], session: Session | None, urls: Iterable[str]
-) -> Surroundings:
-    project: str = options.project
+def _world(project: str, environment: Mapping[str, str], session: Session | None, urls: Iterable[str]) -> Surroundings:
     try:
         opened = session or open_session(project)
     except LoginError as error:
@@ -122,9 +120,8 @@ def _world(
         _report("an API that was enabled a moment ago does not respond yet, waiting")
         time.sleep(seconds / speed)
 
-    if not options.clean_up:
-        require_enabled(sender, project, urls)
-        sender.expect_enabled(pause)
+    require_enabled(sender, project, urls)
+    sender.expect_enabled(pause)
     found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
     if not found.is_accepted:
         raise TryRefusedError(
