@@ -60,14 +60,14 @@ def _contracts() -> Mapping[str, str]:
     return tables()
 
 
-def _printed_by(module: str) -> str:
+def _printed_by(module: str, *arguments: str) -> str:
     """Run a generator in a process of its own.
 
     The distributions are not imported by commands, and the components' host loads another copy of Google's messages than the provider does.
     """
     folders = (ROOT, ROOT / "packages", ROOT / "packages" / "gcp-tpu")
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
         capture_output=True,
         text=True,
@@ -83,6 +83,10 @@ def _provider() -> Mapping[str, str]:
         "provider-properties": _printed_by("gcp_tpu_provider.reference"),
         "provider-states": _printed_by("gcp_tpu_provider.state_table"),
     }
+
+
+def _ledger() -> Mapping[str, str]:
+    return {"ledger-counts": _printed_by("localcloud.ledger.page", "sentence")}
 
 
 def _stacks_page() -> str:
@@ -188,7 +192,14 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "status", "teardown")
 """Commands whose pages list their options."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent, _options)
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (
+    _contracts,
+    _provider,
+    _planning,
+    _agent,
+    _options,
+    _ledger,
+)
 """Sources of generated tables, by the names in their markers. To add one, add it here and add its markers to a page."""
 
 

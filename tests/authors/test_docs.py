@@ -1,6 +1,7 @@
 """The documentation's generated parts are what the code says."""
 
 import functools
+import re
 import shutil
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def made_once(monkeypatch):
 def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in docs.PAGES:
+    for name in (*docs.PAGES, "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)
@@ -48,6 +49,16 @@ def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it
     assert capsys.readouterr().out == f"docs: docs/{page} written.\n"
     assert (copy / page).read_text() == good
     assert run_command(docs.COMMAND, ["--check"]) == 0
+
+
+def test_the_counts_on_the_front_page_come_from_the_ledger(copy, capsys):
+    front = copy.parent / "README.md"
+    good = front.read_text()
+    front.write_text(re.sub(r"rests on \d+ ", "rests on 12 ", good))
+    assert run_command(docs.COMMAND, ["--check"]) == 1
+    assert "docs: README.md is out of date. Run `make docs`.\n" in capsys.readouterr().out
+    run_command(docs.COMMAND, [])
+    assert front.read_text() == good
 
 
 def test_the_text_between_the_tables_stays(copy):

@@ -1,5 +1,6 @@
-"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md."""
+"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md, with `sentence` README's sentence."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +19,7 @@ Entries with the source `assumed` are guesses: if Google's documents do not desc
 """
 _DECIDE = "| USD | id | if it is false | how to try it |\n| --- | --- | --- | --- |\n"
 _COUNTS = """
+[One evening, ten dollars](../one-evening.md) tries the critical ones together.
 `python -m localcloud try` tries {trials} of the {untried} untried entries on your own project, within a budget.
 See [local-cloud.md](../local-cloud.md#try-it-on-a-real-project).
 The other {by_hand} must be tried manually: {reasons}.
@@ -50,9 +52,10 @@ Sorted by danger, then by price.
 `python -m localcloud try --only ID` sends the request of each entry with `yes` under `try`.
 For the others, replace the words in capitals.
 `TRY` is a new name. `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are your own resources. `X_40` is the letter x forty times.
-`api` is `curl` with your credentials:
+`api` is `curl` with your credentials. `poll SECONDS WORDS COMMAND` repeats a command until its output matches:
 
 ```sh
+poll() { end=$((SECONDS + $1)) words=$2; shift 2; until "$@" | grep -Eiq "$words" || [ $SECONDS -gt $end ]; do sleep 10; done; }
 api() { curl -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
 ```
 
@@ -75,6 +78,15 @@ _KNOWN_SOURCES = {
     "log:": "public logs",
     "assumed": "assumed",
 }
+
+
+def sentence(ledger: Ledger) -> str:
+    """Return the number of entries, and how many of them a command tries, as README's sentence."""
+    trials = sum(entry.answer is not None for entry in ledger.assumptions)
+    return (
+        f"The simulation rests on {len(ledger.assumptions)} [assumptions](docs/authors/assumptions.md); "
+        f"`python -m localcloud try` tests {trials} of them on your project, within a budget.\n"
+    )
 
 
 def page(ledger: Ledger) -> str:
@@ -170,4 +182,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(load()), end="")
+    print((sentence if sys.argv[1:] == ["sentence"] else page)(load()), end="")

@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,14 +16,15 @@ from typing import Final
 from localcloud.json_values import as_object
 from localcloud.ledger.entries import Assumption, load, why_by_hand
 from localcloud.trials import answers
+from localcloud.trials.apis import require_enabled
 from localcloud.trials.endpoints import Endpoints
 from localcloud.trials.judging import Judgement, summary
 from localcloud.trials.known import known_secrets
 from localcloud.trials.login import LoginError, open_session
 from localcloud.trials.options import TryRefusedError
 from localcloud.trials.placeholders import Placeholders
-from localcloud.trials.requests_of_entries import ApiRequest, LedgerTrial, rank, trial
-from localcloud.trials.resources import collection_of, created_by, fixture_collections
+from localcloud.trials.requests_of_entries import FIXTURES, LedgerTrial, rank, trial
+from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
 from localcloud.trials.running import Runner, Surroundings, sweep
 from localcloud.trials.sending import Sender, Session
 
@@ -47,8 +49,9 @@ class TrialPlan:
 
     @property
     def minutes(self) -> float:
-        """Return the approximate duration of the trials."""
-        return sum(each.seconds for each in self.trials) / 60
+        """Return the approximate duration of the trials with all deletions and the last listing."""
+        fixtures = frozenset[str]().union(*(each.words for each in self.trials)) & set(FIXTURES)
+        return (sum(each.seconds for each in self.trials) + fixture_seconds(fixtures) + len(KINDS)) / 60
 
 
 def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> TrialPlan:
@@ -94,8 +97,10 @@ def try_entries(
         raise TryRefusedError(
             "No budget set. Pass --budget-usd USD (0 runs only free trials), or --list to print the plan."
         )
-    world = _world(options.project, environment, session)
-    collections = _collections(world, plan)
+    collections = _collections(options.project, plan)
+    asked = {request.url for each in plan.trials for request in each.requests}
+    urls = collections if options.clean_up else collections | asked
+    world = _world(options.project, environment, session, urls)
     if options.clean_up:
         return _clean_up(world, collections)
     _confirm(options, plan)
@@ -103,35 +108,41 @@ def try_entries(
         return _TrialRun(options, world, environment).run(plan, collections)
 
 
-def _world(project: str, environment: Mapping[str, str], session: Session | None) -> Surroundings:
+def _world(project: str, environment: Mapping[str, str], session: Session | None, urls: Iterable[str]) -> Surroundings:
     try:
         opened = session or open_session(project)
     except LoginError as error:
         raise TryRefusedError(str(error)) from None
     sender = Sender(opened, Endpoints.of(environment))
+    speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
+
+    def pause(seconds: float) -> None:
+        _report("an API that was enabled a moment ago does not respond yet, waiting")
+        time.sleep(seconds / speed)
+
+    require_enabled(sender, project, urls)
+    sender.expect_enabled(pause)
     found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
     if not found.is_accepted:
         raise TryRefusedError(
             f"Cannot read project {project}: {summary(found)}. Check the id and the login "
             "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
-    speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
     number = str(as_object(found.body).get("projectNumber") or "")
     return Surroundings(sender=sender, project=project, number=number, report=_report, speed=speed)
 
 
-def _collections(world: Surroundings, plan: TrialPlan) -> frozenset[str]:
+def _collections(project: str, plan: TrialPlan) -> frozenset[str]:
     """Return the listings that show everything a trial can create, from any run."""
     values = dict.fromkeys(("TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"), "x")
-    values |= {"PROJECT": world.project, "PROJECT_NUMBER": world.number}
+    values |= {"PROJECT": project, "PROJECT_NUMBER": "x"}
     everything = plan_trials(load().assumptions, None)
-    found = set(fixture_collections(world.project))
+    found = set(fixture_collections(project))
     for each in (*plan.trials, *everything.trials):
-        for step in each.steps:
-            request = step.filled(values) if isinstance(step, ApiRequest) else None
-            if request is not None and created_by(request.method, request.url, request.body) is not None:
+        for request in (each.filled(values) for each in each.requests):
+            if created_by(request.method, request.url, request.body) is not None:
                 url = collection_of(request.url)
-                found.add(f"{url}?project={world.project}" if url.endswith("/b") else url)
+                found.add(f"{url}?project={project}" if url.endswith("/b") else url)
     return frozenset(found)
 
 

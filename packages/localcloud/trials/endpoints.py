@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from localcloud.environment import API_OVERRIDES, REAL_PLUGIN_ENDPOINTS
 
+HUB = "huggingface.co"
 _GOOGLE = {api.lower(): f"https://{api.lower()}.googleapis.com" for api in API_OVERRIDES}
 
 
@@ -28,7 +29,7 @@ class Endpoints:
 
 def _given(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the roots that the environment's own variables set."""
-    found: dict[str, str] = {}
+    found = {HUB: environment.get("HF_ENDPOINT", "").rstrip("/") or f"https://{HUB}"}
     named = [(name, path) for name, path in REAL_PLUGIN_ENDPOINTS.items()]
     named += [(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", path) for api, path in API_OVERRIDES.items()]
     for name, path in named:

@@ -8,7 +8,6 @@ from localcloud.ledger.entries import Answer
 from localcloud.trials.sending import ApiReply
 
 Verdict = Literal["as assumed", "differs", "unknown"]
-_OFF: Final = "SERVICE_DISABLED"
 _LONGEST: Final = 200
 
 
@@ -25,8 +24,7 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
     """Return the verdict on an answer. An error with a cause other than the request is unknown."""
     answered = summary(reply)
     is_expected = reply.status == expected.status
-    has_words = re.search(expected.words, reply.message if reply.status >= 400 else f"{reply.body}", re.IGNORECASE)  # noqa: PLR2004 - HTTP's errors
-    if is_expected and has_words:
+    if is_expected and matches(expected.words, reply):
         return Judgement(verdict="as assumed", answered=answered)
     cause = _other_cause(reply)
     if cause:
@@ -40,6 +38,12 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
     return Judgement(verdict="differs", answered=answered)
 
 
+def matches(words: str, reply: ApiReply) -> bool:
+    """Return whether an answer's body, or an error's message, matches a regular expression."""
+    text = reply.message if reply.status >= 400 else f"{reply.body}"  # noqa: PLR2004 - HTTP's errors
+    return re.search(words, text, re.IGNORECASE) is not None
+
+
 def summary(reply: ApiReply) -> str:
     """Return an answer in one line."""
     where = " (operation)" if reply.is_of_operation else ""
@@ -51,7 +55,7 @@ def summary(reply: ApiReply) -> str:
 def _other_cause(reply: ApiReply) -> str:
     if reply.status == 0:
         return "no response"
-    if _OFF in (reply.reason, reply.message) or "accessNotConfigured" in reply.message or reply.reason == _OFF:
+    if reply.is_api_off:
         return "the API is disabled in this project; run `gcloud services enable`"
     if reply.status == 401:  # noqa: PLR2004 - HTTP
         return "the login was rejected"

@@ -1,4 +1,4 @@
-"""The requests of a ledger entry: parse its `try` text as `api` and `curl` commands, in the form that docs/authors/assumptions.md explains."""
+"""The requests of a ledger entry: parse its `try` text as `api`, `curl`, `poll` and `sleep` commands, in the form that docs/authors/assumptions.md explains."""
 
 import re
 import shlex
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.ledger.entries import DANGERS, Assumption
+from localcloud.trials.resources import created_by
 
 TRY: Final = "TRY"
 """The word for the name of the resource that a request creates."""
@@ -59,7 +60,16 @@ class Wait:
     seconds: float
 
 
-Step = ApiRequest | Wait
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """A request that is repeated until its answer matches a regular expression, for at most `seconds` of the cloud's clock."""
+
+    request: ApiRequest
+    words: str
+    seconds: float
+
+
+Step = ApiRequest | Wait | Poll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +81,26 @@ class LedgerTrial:
 
     @property
     def seconds(self) -> float:
-        """Return the approximate duration, without the clean-up."""
-        return sum(step.seconds if isinstance(step, Wait) else _REQUEST_S for step in self.steps)
+        """Return the approximate duration, with the deletion of what is expected to be accepted."""
+        return sum(self._seconds(step, is_last=step is self.steps[-1]) for step in self.steps)
+
+    def _seconds(self, step: "Step", *, is_last: bool) -> float:
+        if not isinstance(step, ApiRequest):
+            return step.seconds
+        made = created_by(step.method, step.url, step.body)
+        is_rejected = is_last and self.entry.answer is not None and self.entry.answer.status >= 400  # noqa: PLR2004 - HTTP's errors
+        return _REQUEST_S if made is None or is_rejected else _REQUEST_S + made.kind.seconds
+
+    @property
+    def requests(self) -> tuple[ApiRequest, ...]:
+        """Return its requests, with its words not yet replaced."""
+        asked = (step.request if isinstance(step, Poll) else step for step in self.steps)
+        return tuple(step for step in asked if isinstance(step, ApiRequest))
 
     @property
     def words(self) -> frozenset[str]:
         """Return which of WORDS its requests contain."""
-        return frozenset[str]().union(*(step.words for step in self.steps if isinstance(step, ApiRequest)))
+        return frozenset[str]().union(*(request.words for request in self.requests))
 
 
 def trial(entry: Assumption) -> LedgerTrial | None:
@@ -86,7 +109,7 @@ def trial(entry: Assumption) -> LedgerTrial | None:
         return None
     try:
         return LedgerTrial(entry=entry, steps=_steps(entry.how_to_try))
-    except (NotARequestError, StopIteration, ValueError) as error:
+    except (NotARequestError, IndexError, StopIteration, ValueError) as error:
         raise NotARequestError(f"Entry '{entry.id}' has an answer, but its request cannot be parsed: {error}") from None
 
 
@@ -115,8 +138,15 @@ def _step(command: list[str]) -> Step:
     program, *rest = command or [""]
     if program == "sleep":
         return Wait(seconds=float(rest[0]))
+    if program == "poll":
+        return Poll(request=_request(rest[2:]), words=rest[1], seconds=float(rest[0]))
+    return _request(command)
+
+
+def _request(command: list[str]) -> ApiRequest:
+    program, *rest = command or [""]
     if program not in {"api", "curl"}:
-        raise NotARequestError(f"'{program}' is not `api`, `curl` or `sleep`.")
+        raise NotARequestError(f"'{program}' is not `api`, `curl`, `poll` or `sleep`.")
     method, url, body = "", "", None
     headers: dict[str, str] = {}
     arguments = iter(rest)

@@ -1,11 +1,11 @@
 """Resources that trials can create: how each kind is named, labeled, listed and deleted.
 
 Every name starts with PREFIX. Kinds that have labels or a description also have an ownership marker. A resource of such a kind
-without the marker is not owned and is left alone.
+without the marker is not owned and is left alone. If the server chooses the id, the display name is the name.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -16,6 +16,7 @@ PREFIX: Final = "localcloud-try-"
 MARK: Final = "localcloud-try"
 """A label's key, and the first word of a description."""
 _LABELS: Final = ("labels",)
+_USER_LABELS: Final = ("userLabels",)
 _DESCRIPTION: Final = ("description",)
 
 
@@ -28,22 +29,31 @@ class Kind:
     is_in_query: bool = False
     mark_at: tuple[str, ...] = ()
     delete_query: str = ""
+    has_server_id: bool = False
+    """True if the server chooses the id, so that `name_at` is the display name."""
+    seconds: float = 4
+    """Approximate duration of its creation and deletion on Google, in seconds (assumed)."""
 
 
 KINDS: Final = {
     "secrets": Kind(items="secrets", name_at="secretId", is_in_query=True, mark_at=_LABELS),
-    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS),
-    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS),
+    "repositories": Kind(items="repositories", name_at="repositoryId", is_in_query=True, mark_at=_LABELS, seconds=15),
+    "services": Kind(items="services", name_at="serviceId", is_in_query=True, mark_at=_LABELS, seconds=30),
     "queuedResources": Kind(
-        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true"
+        items="queuedResources", name_at="queuedResourceId", is_in_query=True, delete_query="force=true", seconds=180
     ),
     "b": Kind(items="items", name_at="name", mark_at=_LABELS),
     "serviceAccounts": Kind(items="accounts", name_at="accountId", mark_at=("serviceAccount", "description")),
-    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
-    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
+    "networks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=60),
+    "subnetworks": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=40),
+    "firewalls": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
+    "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION, seconds=20),
     "instances": Kind(items="items", name_at="name", mark_at=_LABELS),
+    "notificationChannels": Kind(
+        items="notificationChannels", name_at="displayName", mark_at=_USER_LABELS, has_server_id=True
+    ),
+    "dashboards": Kind(items="dashboards", name_at="displayName", mark_at=_LABELS, has_server_id=True),
+    "alertPolicies": Kind(items="alertPolicies", name_at="displayName", mark_at=_USER_LABELS, has_server_id=True),
 }
 """By the last segment of the collection's path."""
 FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
@@ -75,16 +85,27 @@ _FIXTURES: Final[dict[str, tuple[str, JsonObject]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """A resource that a request creates: its collection's URL without a query, its kind and its name."""
+    """A resource that a request creates: its collection's URL without a query, its kind and its name.
+
+    `id`: the id that the server chose; empty if the server does not choose it, or has not answered.
+    """
 
     collection: str
     kind: Kind
     name: str
+    id: str = ""
+
+    @property
+    def is_identified(self) -> bool:
+        """Return whether its URL is known. Otherwise a listing must show it."""
+        return not self.kind.has_server_id or bool(self.id)
 
     @property
     def url(self) -> str:
-        """Return its own URL."""
-        name = self.name
+        """Return its own URL, or its collection's with its display name if its id is unknown."""
+        if not self.is_identified:
+            return f"{self.collection}?displayName={self.name}"
+        name = self.id or self.name
         if self.collection.endswith("/serviceAccounts"):
             project = self.collection.split("/projects/")[1].split("/")[0]
             name = f"{name}@{project}.iam.gserviceaccount.com"
@@ -101,11 +122,16 @@ def created_by(method: str, url: str, body: str | None, answer: object = None) -
     given = parse_qs(parts.query).get(kind.name_at, [""])[0] if kind.is_in_query else None
     name = str(as_object(parsed(body)).get(kind.name_at) or "") if given is None else given
     shown = as_object(answer)
-    if not name and "metadata" not in shown:
-        name = str(shown.get("name") or "").rpartition("/")[2].partition("@")[0]
-    if not name:
-        name = str(as_object(shown.get("metadata")).get("target") or "").rpartition("/")[2]
+    shown_name = "" if "metadata" in shown else _last(shown)
+    if kind.has_server_id:
+        return Created(collection=collection_of(url), kind=kind, name=name, id=shown_name)
+    name = name or shown_name or str(as_object(shown.get("metadata")).get("target") or "").rpartition("/")[2]
     return Created(collection=collection_of(url), kind=kind, name=name)
+
+
+def _last(item: Mapping[str, object]) -> str:
+    """Return the last segment of a resource's name, or the first part of an account's email address."""
+    return str(item.get("email") or item.get("name") or "").rpartition("/")[2].partition("@")[0]
 
 
 def collection_of(url: str) -> str:
@@ -124,8 +150,8 @@ def marked(method: str, url: str, body: str | None, run: str) -> str | None:
     at: JsonObject = cast("JsonObject", value)
     for step in path:
         at = at.setdefault(step, {})
-    if last == "labels":
-        labels = at.setdefault("labels", {})
+    if last in {"labels", "userLabels"}:
+        labels = at.setdefault(last, {})
         if isinstance(labels, dict):
             labels[MARK] = run
     else:
@@ -147,6 +173,11 @@ def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
     return url, marked("POST", url, text, run) or text
 
 
+def fixture_seconds(words: Iterable[str]) -> float:
+    """Return the approximate duration of the creation and deletion of fixtures, in seconds."""
+    return sum(KINDS[urlsplit(_FIXTURES[word][0]).path.rpartition("/")[2]].seconds for word in words)
+
+
 def fixture_collections(project: str) -> frozenset[str]:
     """Return the URLs of all collections in which fixtures are created, with the query that their lists need."""
     return frozenset(url.replace("PROJECT", project) for url, _ in _FIXTURES.values())
@@ -159,19 +190,20 @@ def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:
     own: list[Created] = []
     foreign: list[str] = []
     for item in map(as_object, as_list(as_object(answer).get(kind.items))):
-        name = str(item.get("email") or item.get("name") or "").rpartition("/")[2].partition("@")[0]
+        chosen = _last(item)
+        name = str(item.get(kind.name_at) or "") if kind.has_server_id else chosen
         if not name.startswith(PREFIX):
             continue
         if kind.mark_at and not _has_mark(kind, item):
-            foreign.append(f"{collection}/{name}")
+            foreign.append(f"{collection}/{chosen}")
         else:
-            own.append(Created(collection=collection, kind=kind, name=name))
+            own.append(Created(collection=collection, kind=kind, name=name, id=chosen if kind.has_server_id else ""))
     return own, foreign
 
 
 def _has_mark(kind: Kind, item: Mapping[str, object]) -> bool:
-    if kind.mark_at[-1] == "labels":
-        return MARK in as_object(item.get("labels"))
+    if kind.mark_at[-1] in {"labels", "userLabels"}:
+        return MARK in as_object(item.get(kind.mark_at[-1]))
     return str(item.get("description") or "").startswith(MARK + " ")
 
 

@@ -3,21 +3,22 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
 from localcloud.json_values import as_list, as_object
 from localcloud.trials import resources
-from localcloud.trials.judging import Judgement, judge, summary
-from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Wait
+from localcloud.trials.judging import Judgement, judge, matches, summary
+from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, Wait
 from localcloud.trials.resources import Created
 from localcloud.trials.sending import ApiReply, Sender
 
 _GONE_LIMIT_S: Final = 600
 _OPERATION_LIMIT_S: Final = 900
 _PAUSE_S: Final = 2.0
+_POLL_S: Final = 10.0
 _MISSING: Final = 404
 
 
@@ -81,16 +82,36 @@ class Runner:
                 if isinstance(step, Wait):
                     self.world.sleep(step.seconds / self.world.speed)
                     continue
-                reply = self._send(step.filled(values))
                 is_last = at == len(trial.steps)
+                if isinstance(step, Poll):
+                    last, reply = reply, self._polled(step, values, is_settled=reply.is_of_operation)
+                    if not is_last and not matches(step.words, reply):
+                        why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
+                        why = "the queued resource failed: no quota or no capacity" if _has_failed(reply) else why
+                        answered = summary(last if last.is_of_operation else reply)
+                        return Judgement(verdict="unknown", answered=answered, why=why)
+                    continue
+                reply = self._send(step.filled(values))
                 if reply.operation and (expected.operation or not is_last):
                     reply = self._ended(step.filled(values).url, reply)
-                if not is_last and not reply.is_accepted:
-                    return Judgement(verdict="unknown", answered=summary(reply), why="an earlier step was rejected")
+                is_polled = not is_last and isinstance(trial.steps[at], Poll) and reply.is_of_operation
+                if not is_last and not reply.is_accepted and not is_polled:
+                    why = f"{step.method} {step.url} was rejected"
+                    return Judgement(verdict="unknown", answered=summary(reply), why=why)
             return judge(expected, reply)
         finally:
             for created in self._owned[before:]:
                 self.delete(created)
+
+    def _polled(self, step: Poll, values: Mapping[str, str], *, is_settled: bool) -> ApiReply:
+        """Return the first answer that matches, or the last one. `is_settled`: the operation before has failed, so one answer is enough."""
+        request, left_s = step.request.filled(values), step.seconds
+        while True:
+            reply = self.world.sender.send(request.method, request.url, request.body)
+            if matches(step.words, reply) or is_settled or _has_failed(reply) or left_s <= 0:
+                return reply
+            self.world.sleep(_POLL_S / self.world.speed)
+            left_s -= _POLL_S
 
     def _send(self, request: ApiRequest) -> ApiReply:
         body = resources.marked(request.method, request.url, request.body, self.run)
@@ -109,6 +130,7 @@ class Runner:
         if reply.is_accepted:
             found = resources.created_by(request.method, request.url, body, reply.body)
             if found is not None and found not in self._owned:
+                self._owned = [each for each in self._owned if each is not new or not found.is_identified]
                 self._owned.append(found)
         return reply
 
@@ -131,8 +153,10 @@ class Runner:
         assert created is not None  # noqa: S101 - every fixture has a kind
         self._owned.append(created)
         reply = self.world.sender.send("POST", url, body)
+        if reply.operation:
+            reply = self._ended(url, reply)
         if not reply.is_accepted:
-            if reply.status:
+            if 400 <= reply.status < 500 and not reply.is_of_operation:  # noqa: PLR2004 - HTTP's client errors
                 self._owned.remove(created)
             self._failed[word] = Judgement(
                 verdict="unknown", answered=summary(reply), why=f"the required {word.lower()} was not created"
@@ -143,6 +167,9 @@ class Runner:
 
     def delete(self, created: Created) -> None:
         """Delete a resource and wait until it is gone."""
+        if not created.is_identified:
+            self._delete_by_name(created)
+            return
         url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
         for _ in range(int(_GONE_LIMIT_S / _PAUSE_S)):
             if created.collection.endswith("/b"):
@@ -157,6 +184,18 @@ class Runner:
             self.world.sleep(_PAUSE_S / self.world.speed)
         self.left.append(created.url)
         self.world.report(f"NOT deleted: {created.url}")
+
+    def _delete_by_name(self, created: Created) -> None:
+        """Delete the resources of this run that a listing shows with a display name: the answer with the id was lost."""
+        reply = self.world.sender.send("GET", created.collection)
+        self._owned.remove(created)
+        if not reply.is_accepted or as_object(reply.body).get("nextPageToken"):
+            self.left.append(created.url)
+            self.world.report(f"NOT found, so not deleted: {created.url}")
+            return
+        for each in resources.own_items(created.collection, reply.body)[0]:
+            if each.name == created.name:
+                self.delete(each)
 
     def _empty(self, bucket: Created) -> None:
         """Delete the objects of a bucket that a trial created."""
@@ -183,7 +222,7 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
     for url in sorted(collections, key=_turn):
         reply = world.sender.send("GET", url)
         if not reply.is_accepted:
-            if "SERVICE_DISABLED" not in (reply.reason, reply.message) and reply.status != _MISSING:
+            if reply.status != _MISSING:
                 unknown.append(f"{resources.collection_of(url)}: {summary(reply)}")
             continue
         own, foreign = resources.own_items(url, reply.body)
@@ -197,6 +236,11 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
             else:
                 left.append(each.url)
     return left + runner.left, unknown
+
+
+def _has_failed(reply: ApiReply) -> bool:
+    """Return whether a queued resource got no quota or no capacity. This state is final."""
+    return as_object(as_object(reply.body).get("state")).get("state") == "FAILED"
 
 
 def _turn(url: str) -> int:

@@ -1,7 +1,7 @@
 """Send requests with the login of the environment, to Google or to the endpoints that environment variables set."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
@@ -9,9 +9,13 @@ from urllib.parse import urlsplit
 import requests
 
 from localcloud.json_values import as_list, as_object
-from localcloud.trials.endpoints import Endpoints
+from localcloud.trials.endpoints import HUB, Endpoints
 
 _TIMEOUT_S: Final = 120
+_ENABLED_LIMIT_S: Final = 600.0
+"""Total time in a run for which an API that is listed as enabled can answer that it is disabled. Google: "wait a few minutes"."""
+_ENABLED_PAUSE_S: Final = 10.0
+_OFF: Final = ("SERVICE_DISABLED", "accessNotConfigured", "API has not been used in project")
 _CODES: Final = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500, 14: 503, 16: 401}
 """google.rpc.Code -> HTTP status."""
 
@@ -40,11 +44,21 @@ class ApiReply:
         return 200 <= self.status < 300  # noqa: PLR2004 - HTTP's successes
 
     @property
+    def is_api_off(self) -> bool:
+        """Return whether the request failed because its API is disabled, or was enabled a moment ago."""
+        return self.status == 403 and any(word in f"{self.reason} {self.message}" for word in _OFF)  # noqa: PLR2004 - HTTP
+
+    @property
     def operation(self) -> str:
-        """Return the name of a pending operation, or an empty text."""
+        """Return the name of an operation that is pending or failed, or of one of Compute Engine its link; else an empty text."""
         body = as_object(self.body)
-        is_one = "/operations/" in str(body.get("name")) and body.get("done") is not True
-        return str(body["name"]) if self.is_accepted and is_one else ""
+        if not self.is_accepted:
+            return ""
+        if body.get("kind") == "compute#operation":
+            is_done, name = body.get("status") == "DONE", str(body.get("selfLink"))
+        else:
+            is_done, name = body.get("done") is True, str(body.get("name"))
+        return name if "/operations/" in name and (not is_done or "error" in body) else ""
 
 
 class Sender:
@@ -54,11 +68,17 @@ class Sender:
         self._session = session
         self._plain = requests.Session()
         self._endpoints = endpoints
+        self._patience_s = 0.0
+        self._pause: Callable[[float], None] | None = None
+
+    def expect_enabled(self, pause: Callable[[float], None]) -> None:
+        """Send a request again while its API answers that it is disabled: the APIs are enabled, some a moment ago. `pause` waits seconds."""
+        self._patience_s, self._pause = _ENABLED_LIMIT_S, pause
 
     @property
     def is_google(self) -> bool:
         """Return whether requests go to Google itself."""
-        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items())
+        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items() if api != HUB)
 
     def send(
         self,
@@ -70,6 +90,16 @@ class Sender:
         has_login: bool = True,
     ) -> ApiReply:
         """Return the answer to a request. Redirects are not followed."""
+        reply = self._answered(method, url, body, headers, has_login=has_login)
+        while reply.is_api_off and self._pause is not None and self._patience_s > 0:
+            self._patience_s -= _ENABLED_PAUSE_S
+            self._pause(_ENABLED_PAUSE_S)
+            reply = self._answered(method, url, body, headers, has_login=has_login)
+        return reply
+
+    def _answered(
+        self, method: str, url: str, body: str | None, headers: Mapping[str, str] | None, *, has_login: bool
+    ) -> ApiReply:
         sender = self._session if has_login else self._plain
         wanted = {**({"Content-Type": "application/json"} if body is not None else {}), **(headers or {})}
         try:
@@ -89,14 +119,14 @@ class Sender:
         """Return the state of the operation of a request to `url`. An error of it has the HTTP status of its code."""
         parts = urlsplit(url)
         version = parts.path.split("/")[1]
-        reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{version}/{name}")
-        error = as_object(as_object(reply.body).get("error"))
-        if not error:
+        path = f"compute/{name.partition('/compute/')[2]}" if name.startswith("http") else f"{version}/{name}"
+        reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{path}")
+        body = as_object(reply.body)
+        error = as_object(body.get("error"))
+        if not error or not reply.is_accepted:
             return reply
-        text = json.dumps(error)
-        return ApiReply(
-            status=_CODES.get(int(error.get("code") or 0), 500), message=text, body=reply.body, is_of_operation=True
-        )
+        status = int(body.get("httpErrorStatusCode") or _CODES.get(int(error.get("code") or 0), 500))
+        return ApiReply(status=status, message=json.dumps(error), body=reply.body, is_of_operation=True)
 
     def _routed(self, url: str) -> str:
         parts = urlsplit(url)
