@@ -6,8 +6,12 @@ import os
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
+
+import pytest
 
 from cloud import google_api
+from cloud.clock import GOOGLE_CLOCK
 from cloud.google_api import GoogleApi, GoogleListError
 from contracts.labels import NO_LIMITS, Ownership, StackLimits
 from contracts.naming import Names
@@ -16,6 +20,7 @@ from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
 
 PROJECT = "local-project"
+WRONG_CLOCKS = (timedelta(minutes=11), timedelta(hours=-6))
 ZONE, REGION = "us-east5-a", "us-east5"
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
 GLOBAL = f"projects/{PROJECT}/global"
@@ -38,6 +43,19 @@ ALL_KINDS = frozenset(
         "dashboard",
     }
 )
+
+
+def off_by(monkeypatch: pytest.MonkeyPatch, skew: timedelta) -> type[datetime]:
+    """Set this machine's clock; the clocks of Google and of the test stay right. Return `datetime` at that clock."""
+
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + skew
+
+    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
+    monkeypatch.setattr("cloud.clock.datetime", Skewed)
+    return Skewed
 
 
 def owner(stack: str) -> Ownership:

@@ -6,7 +6,7 @@ import pytest
 from cloud import google_calls
 from cloud.clock import GOOGLE_CLOCK, GoogleClock
 from cloud.google_api import endpoint
-from tests.cloud.populated import PROJECT, open_world
+from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,10 @@ def test_googles_clock_is_that_of_its_last_response_and_an_invalid_one_changes_n
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(milliseconds=500), "the header has whole seconds"
 
 
-@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+@pytest.mark.parametrize("skew", WRONG_CLOCKS, ids=str)
 @pytest.mark.parametrize("way", ["a script", "the program"])
 def test_every_response_of_google_sets_its_clock(monkeypatch, skew, way):
-    class Skewed(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + skew
-
-    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
-    monkeypatch.setattr("cloud.clock.datetime", Skewed)
+    off_by(monkeypatch, skew)
     with open_world() as world:
         if way == "a script":
             world.api.get("storage", f"storage/v1/b?project={PROJECT}")

@@ -188,7 +188,6 @@ NO_DEPLOYMENT = {
         "",
     ),
 }
-"""Answers of `pulumi stack export` for a stack that serves nothing."""
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (

@@ -10,7 +10,6 @@ from email.utils import format_datetime
 
 import pytest
 
-from cloud.clock import GOOGLE_CLOCK
 from cloud.google_api import GoogleListError, UnansweredError
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -23,6 +22,7 @@ from scripts.rollout import hold as holds
 from scripts.rollout.patience import LIMIT_S, Patience
 from scripts.rollout.run import Rollout
 from stacks.hooks.observed_service import next_step
+from tests.cloud.populated import WRONG_CLOCKS, off_by
 from tests.scripts.rollout.test_rollout import FAST, READY, Checks, Google
 from tests.scripts.rollout.test_rollout import NAME as SERVICE
 from tests.scripts.rollout.test_rollout import rollout as plain_rollout
@@ -220,7 +220,7 @@ def test_a_dead_hold_is_taken_over_and_the_report_says_whose():
     assert found == []
 
 
-@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+@pytest.mark.parametrize("skew", WRONG_CLOCKS, ids=str)
 @pytest.mark.parametrize(("silent_s", "outcome"), [(60, "held"), (660, "rolled out")])
 def test_a_wrong_clock_of_this_machine_neither_takes_over_a_live_hold_nor_waits_for_a_dead_one(
     monkeypatch, skew, silent_s, outcome
@@ -229,20 +229,14 @@ def test_a_wrong_clock_of_this_machine_neither_takes_over_a_live_hold_nor_waits_
     google = Google("s-1", "s-2")
     google.date = format_datetime(NOW + timedelta(seconds=silent_s), usegmt=True)
     held_by(google, host="elsewhere")
-    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
-
-    class Skewed(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return NOW + timedelta(seconds=silent_s) + skew
-
-    monkeypatch.setattr("cloud.clock.datetime", Skewed)
-    monkeypatch.setattr("scripts.rollout.run.datetime", Skewed)
+    clock = off_by(monkeypatch, skew)
+    monkeypatch.setattr("scripts.rollout.run.datetime", clock)
     assert plain_rollout(google)[0].to_latest().outcome == outcome
     if outcome == "rolled out":
         late = datetime.fromisoformat(google.record.renewed_at) - NOW - timedelta(seconds=silent_s)
-        assert abs(late) < timedelta(seconds=2)
-        assert datetime.fromisoformat(google.record.holder.since) == Skewed.now(), "the process's own clock"
+        assert abs(late) < timedelta(minutes=1)
+        since = datetime.fromisoformat(google.record.holder.since)
+        assert abs(since - clock.now(UTC)) < timedelta(minutes=1), "the process's own clock"
 
 
 def test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another():

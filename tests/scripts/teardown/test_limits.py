@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.clock import GOOGLE_CLOCK, GoogleClock
+from cloud.clock import GoogleClock
 from cloud.search import Scope, search
 from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from tests.cloud.populated import PROJECT, open_world, owner
+from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
 from tests.tools.ci_page import account_grants
 
@@ -147,19 +147,7 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough(desk):
     assert not [name for name in desk.world.resources() if "gemma-x" in name]
 
 
-def off_by(monkeypatch, skew):
-    """Set this machine's clock; the clocks of Google and of the test stay right."""
-
-    class Skewed(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + skew
-
-    monkeypatch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
-    monkeypatch.setattr("cloud.clock.datetime", Skewed)
-
-
-@pytest.mark.parametrize("skew", [timedelta(minutes=11), timedelta(hours=-6)], ids=["11 min ahead", "6 h behind"])
+@pytest.mark.parametrize("skew", WRONG_CLOCKS, ids=str)
 def test_a_wrong_clock_of_this_machine_neither_takes_down_nor_spares_a_stack(desk, skew):
     desk.world.everything("x", limits=StackLimits(max_age_s=2))
     desk.world.everything("y", limits=StackLimits(max_age_s=600))
