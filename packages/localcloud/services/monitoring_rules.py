@@ -19,6 +19,17 @@ _MAX_CONDITIONS: Final = 6
 _INTERVAL_S: Final = 30
 """Seconds of which each evaluationInterval is a multiple."""
 _EQUAL: Final = promql_parser.MatchOp.Equal
+_RESOURCE: Final = "monitored_resource"
+_SERVICES: Final = ("cloud_run_revision", "cloud_run_instance")
+_EVERYWHERE: Final = (*_SERVICES, "cloud_run_job", "cloud_run_worker_pool")
+PLATFORM_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run_googleapis_com:container_billable_instance_time": _EVERYWHERE,
+    "run_googleapis_com:container_instance_count": ("cloud_run_revision", "cloud_run_job", "cloud_run_worker_pool"),
+    "run_googleapis_com:request_count": _SERVICES,
+    "run_googleapis_com:request_latencies": _SERVICES,
+}
+"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11). A selector of a
+metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping). Metrics that are not listed are not checked."""
 _CHANNEL_LABELS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "email": (frozenset({"email_address"}), frozenset()),
     "google_chat": (frozenset({"space"}), frozenset()),
@@ -38,7 +49,7 @@ _ALONE: Final[Mapping[str, str]] = {
 
 
 class ExpressionError(Exception):
-    """An expression is not PromQL. The message states why."""
+    """An expression is not PromQL, or Google does not evaluate it. The message states why."""
 
 
 def invalid(path: str, value: object, reason: str) -> CloudError:
@@ -110,18 +121,24 @@ def _check_promql(promql: JsonObject, path: str) -> None:
 
 
 def metrics_in(expression: str) -> list[str]:
-    """Return the metrics that a PromQL expression selects by name. Raises ExpressionError if it does not parse."""
+    """Return the metrics that a PromQL expression selects by name. Raises ExpressionError if it does not parse or a selector is ambiguous."""
     found: set[str] = set()
+    ambiguous: set[str] = set()
 
     def visit(node: promql_parser.Expr) -> None:
         if isinstance(node, promql_parser.VectorSelector):
             named = [each.value for each in node.matchers.matchers if each.name == "__name__" and each.op == _EQUAL]
-            found.update([node.name] if node.name else named)
+            selected = [node.name] if node.name else named
+            found.update(selected)
+            if not any(each.name == _RESOURCE and each.op == _EQUAL for each in node.matchers.matchers):
+                ambiguous.update(name for name in selected if len(PLATFORM_METRICS.get(name, ())) > 1)
 
     try:
         promql_parser.walk(promql_parser.parse(expression), visit)
     except ValueError as error:
         raise ExpressionError(f"parse error: {error}") from None
+    if ambiguous:
+        raise ExpressionError("series selector must specify a label matcher on monitored resource name")
     return sorted(found)
 
 
