@@ -141,11 +141,16 @@ def _burn(window: str) -> str:
     return f"(1 - {good} / {every}) > 14.4 * $budget"
 
 
-def _requests(**labels: str) -> str:
-    """Return the requests of a service in five minutes as Cloud Run counts them. Several of its resource types have this metric: select one."""
+def _of_service(metric: str, **labels: str) -> str:
+    """Return the selector of a metric of Cloud Run for a service. Several resource types have each of them, and Google rejects a selector of none."""
     selected = {"monitored_resource": "cloud_run_revision", "service_name": "$name", **labels}
     matchers = ",".join(f'{name}="{value}"' for name, value in selected.items())
-    return f"sum(increase(run_googleapis_com:request_count{{{matchers}}}[5m]))"
+    return f"run_googleapis_com:{metric}{{{matchers}}}"
+
+
+def _requests(**labels: str) -> str:
+    """Return the requests of a service in five minutes as Cloud Run counts them."""
+    return f"sum(increase({_of_service('request_count', **labels)}[5m]))"
 
 
 _ENGINE: Final = "(namespace, engine)"
@@ -274,7 +279,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
     MetricAlert(
         title="Daily cost",
         meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
-        expression='sum(increase(run_googleapis_com:container_billable_instance_time{service_name="$name"}[1d])) / 3600 * $price > $daily',
+        expression=f"sum(increase({_of_service('container_billable_instance_time')}[1d])) / 3600 * $price > $daily",
         severity="ticket",
         targets=("cloud-run",),
     ),

@@ -189,7 +189,7 @@ def lay_foundation(
         region=region,
         billing_project=settings.project,
     )
-    require_resource_manager(settings.project, provider)
+    require_resource_manager(settings.project)
     before_change()
     new_grants = wait_for_google(project=settings.project)
     options = pulumi.ResourceOptions(providers={"gcp": provider})

@@ -119,7 +119,7 @@ def _lay_foundation(gateway: _Gateway) -> _Foundation:
     project, region = settings.project, settings.gateway.region
     require_enabled(project, GATEWAY_APIS)
     provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
-    require_resource_manager(project, provider)
+    require_resource_manager(project)
     wait_for_google(project=project)
     options = pulumi.ResourceOptions(providers={"gcp": provider})
     identity = RuntimeIdentity(

@@ -12,6 +12,7 @@ from contracts.collector import (
     collector_config,
 )
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from planning.cost.running_costs import daily_limit_usd
 from stacks.base import PORT, Context, Foundation
 from stacks.secrets import API_KEY
 
@@ -19,7 +20,6 @@ METRICS_ROLE = "roles/monitoring.metricWriter"
 """Role of the server's account with which the collector writes."""
 _CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
 """Label `cluster`. For Cloud Run it is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
-_DAY_H = 24
 
 
 def watch(context: Context, foundation: Foundation) -> None:
@@ -52,9 +52,7 @@ def watch(context: Context, foundation: Foundation) -> None:
 
 def alert_values(context: Context) -> AlertValues:
     """Return the values in the expressions of the stack's alerts."""
-    alerts, run, tpu = context.settings.alerts, context.settings.cloud_run, context.settings.tpu
-    hourly = context.subject.cost.usd_per_hour
-    always = _DAY_H * hourly * max(1, run.min_instances if run else 1)
+    alerts, tpu = context.settings.alerts, context.settings.tpu
     return AlertValues(
         stack=context.names.stack,
         name=context.names.base,
@@ -62,8 +60,8 @@ def alert_values(context: Context) -> AlertValues:
         ttft_goal=alerts.ttft_goal,
         idle_s=alerts.idle_s,
         ready_s=0 if tpu is None else tpu.ready_timeout_s,
-        usd_per_hour=hourly,
-        daily_usd=always if alerts.daily_cost is None else alerts.daily_cost,
+        usd_per_hour=context.subject.cost.usd_per_hour,
+        daily_usd=daily_limit_usd(context.subject) or 0,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pytest
 
+from contracts.answers import Present
 from contracts.labels import Ownership
 
 
@@ -76,6 +77,7 @@ def declare(monkeypatch):
     # Mocks run no hooks; these calls to Google come before the first resource.
     monkeypatch.setattr("stacks.hooks.run_keeper.RunKeeper.note_first", lambda _: None)
     monkeypatch.setattr("stacks.project.propagation.require_apis", lambda *_, **__: None)
+    monkeypatch.setattr("stacks.project.propagation._read_project", lambda _: Present({}))
 
     def run(program):
         asyncio.set_event_loop(asyncio.new_event_loop())

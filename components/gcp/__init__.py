@@ -4,7 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from components.gcp.provider import Provider, get_project
+from components.gcp.provider import Provider
 
 if TYPE_CHECKING:
     from components.gcp import (
@@ -23,7 +23,6 @@ __all__ = [
     "artifactregistry",
     "cloudrunv2",
     "compute",
-    "get_project",
     "monitoring",
     "projects",
     "secretmanager",

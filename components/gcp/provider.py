@@ -1,4 +1,4 @@
-"""The gcp provider, and the one provider function that a stack calls."""
+"""The gcp provider."""
 
 import os
 from collections.abc import Mapping
@@ -27,9 +27,3 @@ class Provider(pulumi.ProviderResource):
         }
         opts = pulumi.ResourceOptions(version=PROVIDER_VERSION, additional_secret_outputs=["accessToken"])
         super().__init__("gcp", name, properties, opts)
-
-
-def get_project(project: str, provider: Provider) -> None:
-    """Read a project through the provider. Raises the SDK's exception for a failed function, a plain Exception."""
-    options = pulumi.InvokeOptions(provider=provider, version=PROVIDER_VERSION)
-    pulumi.runtime.invoke("gcp:organizations/getProject:getProject", {"projectId": project}, options)

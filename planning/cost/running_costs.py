@@ -35,6 +35,8 @@ _CENT: Final = 0.01
 _MILLION: Final = 1_000_000
 _DAY_H: Final = DAY_S / HOUR_S
 _MONTH_DAYS: Final = MONTH_H / _DAY_H
+_USED_H: Final = 8
+"""Hours per day of one instance above which the alert on the cost fires by default, where none always runs."""
 _WINDOWS_H: Final = (1, 2, 4, 8, 12, 24)
 _BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
 
@@ -247,6 +249,17 @@ def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
 def watching_usd_per_month(subject: Subject) -> float:
     """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
     return _usd_per_month(watched(subject))
+
+
+def daily_limit_usd(subject: Subject) -> float | None:
+    """Return the cost per day above which the alert Daily cost fires, or None without that alert."""
+    resolved, watch = subject.resolved, subject.resolved.deployment.watch
+    if not watch.alerts_enabled or resolved.platform not in WATCHED_PLATFORMS:
+        return None
+    if resolved.platform != "cloud-run":
+        return watch.daily_cost_usd if watch.collects_on(resolved.platform) else None
+    always = resolved.deployment.cloud_run.min_instances * _DAY_H
+    return watch.daily_cost_usd or subject.cost.usd_per_hour * (always or _USED_H)
 
 
 def _metrics_usd_per_month(subject: Subject) -> float | None:

@@ -139,6 +139,8 @@ class WatchOptions:
     """URL that alerts are posted to."""
     metrics_enabled: bool | None = None
     """True with a collector, which takes a share of the instance on Cloud Run. None has one with alerts on COLLECTS_BY_DEFAULT."""
+    daily_cost_usd: float | None = None
+    """Cost per day above which an alert fires. None uses the default of the platform."""
 
     @property
     def has_recipient(self) -> bool:

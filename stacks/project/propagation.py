@@ -17,8 +17,9 @@ from typing import Final
 import pulumi
 
 from cloud.enabled import require_apis
+from cloud.google_api import answer_of, connect
 from cloud.google_calls import GoogleCallError
-from components import gcp
+from contracts.answers import Answer, Present, Unknown
 from contracts.errors import CommandRefusedError
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
@@ -34,6 +35,7 @@ ACCOUNT_S: Final = 120.0
 """Maximum wait for one resource if Google's error does not distinguish a new account, role or permission from a missing one: twice the usual
 minute."""
 
+_RESOURCE_MANAGER: Final = "cloudresourcemanager"
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
 _DISABLED: Final = re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled")
@@ -76,13 +78,14 @@ def require_enabled(project: str, apis: Sequence[str]) -> None:
         pulumi.log.warn(f"`pulumi up` will refuse: {error}")
 
 
-def require_resource_manager(project: str, provider: gcp.Provider) -> None:
-    """Wait for Cloud Resource Manager. Raises ProjectNotReadyError if it stays off or denies access.
+def require_resource_manager(project: str) -> None:
+    """Wait for Cloud Resource Manager. Raises ProjectNotReadyError if it stays off or the project cannot be read.
 
-    The provider reads the project through it before anything else. A preview needs no such read, so it does not wait.
+    The provider's getProject reads the billing account as well, and fails if the Cloud Billing API, which no stack uses, is off.
+    A preview needs no such read, so it does not wait.
     """
     end_s, is_said = monotonic() + real_s(LIMIT_S), False
-    while (error := _refusal(project, provider)) is not None and _DISABLED.search(error):
+    while isinstance(answer := _read_project(project), Unknown) and answer.cause == "api off":
         if pulumi.runtime.is_dry_run():
             return
         if monotonic() > end_s:
@@ -91,21 +94,16 @@ def require_resource_manager(project: str, provider: gcp.Provider) -> None:
             pulumi.log.info(f"Waiting up to {LIMIT_S / 60:.0f} min for Cloud Resource Manager API to become available.")
         is_said = True
         sleep(real_s(_FIRST_PAUSE_S))
-    if error is not None:
-        hint = doctor_hint(pulumi.get_stack())
-        raise ProjectNotReadyError(f"Cannot read project {project}: {error.strip().rstrip('.')}. {hint}")
+    if not isinstance(answer, Present):
+        why = answer.why if isinstance(answer, Unknown) else "no such project"
+        raise ProjectNotReadyError(
+            f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}"
+        )
 
 
-def _refusal(project: str, provider: gcp.Provider) -> str | None:
-    """Return Google's refusal to read a project, or None if it can be read. Raises the SDK's exception for any other failure."""
-    try:
-        gcp.get_project(project, provider)
-    except Exception as error:
-        # The SDK raises plain exceptions for invokes.
-        if _REFUSED.search(str(error)) is None and _DISABLED.search(str(error)) is None:
-            raise
-        return str(error)
-    return None
+def _read_project(project: str) -> Answer[Mapping[str, object]]:
+    path = f"v1/projects/{project}"
+    return answer_of(_RESOURCE_MANAGER, lambda: connect(project).get(_RESOURCE_MANAGER, path))
 
 
 def real_s(seconds: float) -> float:

@@ -42,9 +42,9 @@ class AlertSettings(AlertRecipients):
     impossible."""
     idle_s: DurationS = Field(default="1h", alias="idle", validate_default=True)
     """Time without a request after which the idle alert of a TPU machine fires. From 5m to 1d."""
-    daily_cost: PositiveNumber | None = None
+    daily_cost: Annotated[PositiveNumber | None, Judged("watch.daily_cost_usd")] = None
     """US dollars per day, at the planner's prices, above which an alert fires. It counts the time that instances run, not the bill. Default on Cloud
-    Run: one day of the instances that always run, or of one instance; no alert on TPU."""
+    Run: one day of the instances that always run, or eight hours of one if none does; no alert on TPU."""
 
     @field_validator("idle_s")
     @classmethod

@@ -30,6 +30,7 @@ from contracts.collector import (
     parse_collector,
     server_share,
 )
+from localcloud.services import monitoring_rules
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.speculation import Speculation
 from stacks.settings.watching import AlertSettings, MetricsSettings
@@ -84,6 +85,11 @@ def test_every_metric_of_an_alert_or_a_tile_is_served_by_the_server_the_agent_or
     named = set().union(*map(metrics_in, expressions()))
     assert {"vllm:num_requests_waiting", "http_requests_total", "up", "gemma_serving_phase"} <= named
     assert named - known == set()
+
+
+def test_google_accepts_every_expression_and_the_local_cloud_knows_the_resource_types_of_every_platform_metric():
+    selected = {name for text in expressions() for name in monitoring_rules.metrics_in(text)}
+    assert set(PLATFORM_METRICS) <= selected & monitoring_rules.PLATFORM_METRICS.keys()
 
 
 def test_the_collector_keeps_every_metric_of_an_alert_or_a_tile():

@@ -55,6 +55,32 @@ def test_the_time_of_the_server_in_the_bill_is_the_price_of_the_hour():
         assert sum(part.usd for part in served) == pytest.approx(planned.cost.usd_per_hour)
 
 
+@pytest.mark.parametrize(
+    ("base", "least", "watch", "hours"),
+    [
+        (RUN, 0, WatchOptions(alerts_enabled=True), 8),
+        (RUN, 2, WatchOptions(alerts_enabled=True), 48),
+        (RUN, 0, WatchOptions(), None),
+        (TPU, 0, WatchOptions(alerts_enabled=True), None),
+    ],
+)
+def test_the_alert_on_the_daily_cost_can_be_passed_by_one_instance_and_the_plan_prints_its_limit(
+    base, least, watch, hours
+):
+    options = replace(base.cloud_run, min_instances=least, max_instances=max(1, least))
+    planned = plan(replace(base, watch=watch, cloud_run=options if base is RUN else base.cloud_run))
+    (shown,) = (found.message for found in planned.findings if found.id == "CST01")
+    wanted = "" if hours is None else f"; an alert above ${planned.cost.usd_per_hour * hours:.2f} per day;"
+    assert wanted in shown
+    assert ("an alert above" in shown) == (hours is not None)
+
+
+def test_the_limit_of_the_daily_cost_is_the_settings_value():
+    for base in (RUN, TPU):
+        given = replace(base, watch=WatchOptions(alerts_enabled=True, daily_cost_usd=7.5))
+        assert any("; an alert above $7.50 per day;" in found.message for found in plan(given).findings)
+
+
 def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
     hub, disk = bill(TPU), bill(replace(TPU, weights_mode="disk"))
     gib = plan(TPU).memory.checkpoint_gib

@@ -15,8 +15,9 @@ Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Propert
 
 _COMPUTE: Final = "compute/compute/beta"
 _FORBIDDEN: Final = 403
-_NOT_USED: Final = "has not been used in project"
-"""Google's message for a disabled API."""
+_NOT_ENABLED: Final = "accessNotConfigured"
+"""The only reason that the real provider tolerates (IsApiNotEnabledError of google/transport/transport.go, hashicorp/terraform-provider-google):
+that of an entry of `errors`, which Google does not send with every SERVICE_DISABLED."""
 
 
 def _refuse_others(function: str, arguments: Properties, *known: str) -> None:
@@ -53,11 +54,11 @@ async def _project(context: OperationContext, arguments: Properties) -> Properti
 
 
 async def _read_billing(context: OperationContext, project: str) -> None:
-    """Request the billing account of a project, as the real provider does after reading it. A disabled API is tolerated."""
+    """Request the billing account of a project, as the real provider does after reading it."""
     try:
         await context.rest.get(f"cloudbilling/v1/projects/{project}/billingInfo")
     except RestError as error:
-        if error.status != _FORBIDDEN or _NOT_USED not in str(error):
+        if error.status != _FORBIDDEN or error.reason != _NOT_ENABLED:
             raise
 
 

@@ -41,6 +41,7 @@ class RestError(PluginError):
         text = f"googleapi: Error {status}: {message}" + (f", {reason}" if reason else "")
         super().__init__(f"Error {doing}: {text}" if doing else text)
         self.status = status
+        self.reason = reason
 
     @property
     def is_missing(self) -> bool:

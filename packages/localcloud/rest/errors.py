@@ -36,10 +36,18 @@ class CloudError(Exception):
     """An error response of the local cloud.
 
     `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word in responses of Compute Engine and Cloud Storage.
+    With `has_errors`, responses of every family have it.
     """
 
     def __init__(
-        self, code: int, status: str, message: str, *, reason: str, details: Sequence[JsonObject] = ()
+        self,
+        code: int,
+        status: str,
+        message: str,
+        *,
+        reason: str,
+        details: Sequence[JsonObject] = (),
+        has_errors: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -47,6 +55,7 @@ class CloudError(Exception):
         self.message = message
         self.reason = reason
         self.details = tuple(details)
+        self.has_errors = has_errors
 
     @classmethod
     def invalid(cls, message: str, *, violations: Sequence[tuple[str, str]] = ()) -> "CloudError":
@@ -68,10 +77,12 @@ class CloudError(Exception):
         return cls(403, "PERMISSION_DENIED", message, reason="forbidden", details=details)
 
     @classmethod
-    def service_disabled(cls, title: str, api: str, number: str) -> "CloudError":
+    def service_disabled(cls, title: str, api: str, number: str, *, has_errors: bool = False) -> "CloudError":
         """Return 403 for an API that is disabled or was just enabled. Google sends the same error in both cases.
 
-        Text and reason from marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13.
+        Text and reason from marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13. Public answers of 2018 and 2020
+        have `errors` (terraform-google-modules/terraform-google-project-factory#79, #421), those of 2021 to 2025 do not (#719;
+        hashicorp/terraform-provider-google#21124).
         """
         service = f"{api}.googleapis.com"
         url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
@@ -82,6 +93,7 @@ class CloudError(Exception):
             "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
             reason="accessNotConfigured",
             details=[_error_info("SERVICE_DISABLED", service, f"projects/{number}")],
+            has_errors=has_errors,
         )
 
     @classmethod
@@ -164,7 +176,7 @@ class CloudError(Exception):
     def body(self, style: ErrorStyle) -> JsonObject:
         """Return the JSON body of the response."""
         error: JsonObject = {"code": self.code, "message": self.message}
-        if style is not ErrorStyle.RPC:
+        if style is not ErrorStyle.RPC or self.has_errors:
             error["errors"] = [{"message": self.message, "domain": "global", "reason": self.reason}]
         if style is not ErrorStyle.STORAGE:
             error["status"] = self.status

@@ -246,7 +246,7 @@ class Dispatcher:
         if serviceusage.answers(self._cloud, project, api):
             add_service_agent(self._cloud, project, api)
             return
-        raise CloudError.service_disabled(call.document.title, api, self._cloud.project_number(project))
+        raise serviceusage.disabled(self._cloud, call.document.title, api, project)
 
 
 def _named_in_body(body: JsonObject) -> str | None:

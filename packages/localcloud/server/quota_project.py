@@ -48,7 +48,7 @@ def _check_named(cloud: Cloud, document: DiscoveryDocument, caller: Caller, name
     if project is None or not allowed:
         raise CloudError.user_project_denied(document.api, named)
     if not serviceusage.answers(cloud, project, document.api):
-        raise CloudError.service_disabled(document.title, document.api, cloud.project_number(project))
+        raise serviceusage.disabled(cloud, document.title, document.api, project)
 
 
 def _is_person(caller: Caller) -> bool:

@@ -1,7 +1,8 @@
 """Rules of Cloud Monitoring about a whole alert policy, channel or dashboard. Rules about one message are in `localcloud.rest.stated_rules`.
 
 Messages that were seen: hashicorp/terraform-provider-google#5499 and #16914 (labels of channels), chainguard-dev/terraform-infra-common#352
-(limit of notifications without log condition), #384 (conditions beside a log condition) and #211 (filter). The others are assumed.
+(limit of notifications without log condition), #384 (conditions beside a log condition) and #211 (filter), nomadkaraoke/karaoke-gen#788
+(autoClose). The others are assumed.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,19 @@ from localcloud.world.timeline import seconds
 _MAX_CONDITIONS: Final = 6
 _INTERVAL_S: Final = 30
 """Seconds of which each evaluationInterval is a multiple."""
+_SHORTEST_AUTO_CLOSE_S: Final = 1800
 _EQUAL: Final = promql_parser.MatchOp.Equal
+_RESOURCE: Final = "monitored_resource"
+_SERVICES: Final = ("cloud_run_revision", "cloud_run_instance")
+_EVERYWHERE: Final = (*_SERVICES, "cloud_run_job", "cloud_run_worker_pool")
+PLATFORM_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run_googleapis_com:container_billable_instance_time": _EVERYWHERE,
+    "run_googleapis_com:container_instance_count": ("cloud_run_revision", "cloud_run_job", "cloud_run_worker_pool"),
+    "run_googleapis_com:request_count": _SERVICES,
+    "run_googleapis_com:request_latencies": _SERVICES,
+}
+"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11). A selector of a
+metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping). Metrics that are not listed are not checked."""
 _CHANNEL_LABELS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "email": (frozenset({"email_address"}), frozenset()),
     "google_chat": (frozenset({"space"}), frozenset()),
@@ -38,7 +51,7 @@ _ALONE: Final[Mapping[str, str]] = {
 
 
 class ExpressionError(Exception):
-    """An expression is not PromQL. The message states why."""
+    """An expression is not PromQL, or Google does not evaluate it. The message states why."""
 
 
 def invalid(path: str, value: object, reason: str) -> CloudError:
@@ -65,6 +78,9 @@ def check_channel(channel: JsonObject) -> None:
             raise CloudError.field(path, f"Field {path} had an invalid value: Value must NOT be empty if provided.")
     for name in sorted(labels.keys() - required - optional):
         raise invalid("notification_channel.labels", name, f"a channel of type {kind} has no such label")
+    address = labels.get("email_address", "@")
+    if "@" not in address:
+        raise invalid("labels[email_address]", address, "Email address is not valid")
     check_labels(channel.get("userLabels"), "notification_channel.user_labels")
 
 
@@ -83,7 +99,13 @@ def check_policy(policy: JsonObject) -> None:
     for kind, message in _ALONE.items():
         if len(conditions) > 1 and any(kind in condition for condition in conditions):
             raise CloudError.field(path, message)
+    auto_close = str(part(policy, "alertStrategy").get("autoClose") or "")
+    if auto_close and seconds(auto_close) < _SHORTEST_AUTO_CLOSE_S:
+        value = f"seconds: {seconds(auto_close):.0f}"
+        raise invalid("alertStrategy.autoClose", value, "the autoclose duration should be at least 30 minutes")
     for index, condition in enumerate(conditions):
+        if not any(key.startswith("condition") for key in condition):
+            raise CloudError.field(f"{path}[{index}]", f"Field {path}[{index}] must hold a condition.")
         if "conditionPrometheusQueryLanguage" in condition:
             promql = part(condition, "conditionPrometheusQueryLanguage")
             _check_promql(promql, f"{path}[{index}].condition_prometheus_query_language")
@@ -110,18 +132,24 @@ def _check_promql(promql: JsonObject, path: str) -> None:
 
 
 def metrics_in(expression: str) -> list[str]:
-    """Return the metrics that a PromQL expression selects by name. Raises ExpressionError if it does not parse."""
+    """Return the metrics that a PromQL expression selects by name. Raises ExpressionError if it does not parse or a selector is ambiguous."""
     found: set[str] = set()
+    ambiguous: set[str] = set()
 
     def visit(node: promql_parser.Expr) -> None:
         if isinstance(node, promql_parser.VectorSelector):
             named = [each.value for each in node.matchers.matchers if each.name == "__name__" and each.op == _EQUAL]
-            found.update([node.name] if node.name else named)
+            selected = [node.name] if node.name else named
+            found.update(selected)
+            if not any(each.name == _RESOURCE and each.op == _EQUAL for each in node.matchers.matchers):
+                ambiguous.update(name for name in selected if len(PLATFORM_METRICS.get(name, ())) > 1)
 
     try:
         promql_parser.walk(promql_parser.parse(expression), visit)
     except ValueError as error:
         raise ExpressionError(f"parse error: {error}") from None
+    if ambiguous:
+        raise ExpressionError("series selector must specify a label matcher on monitored resource name")
     return sorted(found)
 
 

@@ -25,7 +25,7 @@ def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
     """Grant a quota and return the preference. Raises CloudError like Cloud Quotas."""
     project, service, quota_id = (str(body.get(key, "")) for key in ("project", "service", "quotaId"))
     if not serviceusage.answers(cloud, project, "cloudquotas"):
-        raise CloudError.service_disabled("Cloud Quotas API", "cloudquotas", cloud.project_number(project))
+        raise serviceusage.disabled(cloud, "Cloud Quotas API", "cloudquotas", project)
     value = int(str(body.get("preferredValue", 0)))
     if not body.get("contactEmail"):
         raise CloudError.field(

@@ -34,6 +34,12 @@ def answers(cloud: Cloud, project: str, api: str) -> bool:
     return record is not None and record.get("from_s", 0.0) <= cloud.timeline.simulated_s()
 
 
+def disabled(cloud: Cloud, title: str, api: str, project: str) -> CloudError:
+    """Return the error of an API that does not respond, in the scenario's form."""
+    has_errors = cloud.scenario.services.disabled_form == "errors"
+    return CloudError.service_disabled(title, api, cloud.project_number(project), has_errors=has_errors)
+
+
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the methods of services and operations."""
     return _EnabledServices(cloud).handlers()

@@ -193,6 +193,8 @@ class Services(_Part):
 
     Google's own error text: "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
     """
+    disabled_form: Literal["details", "errors"] = "details"
+    """Form of SERVICE_DISABLED: `details` alone, or also `errors`, whose reason the provider gcp tolerates where it needs no answer."""
 
 
 class Iam(_Part):

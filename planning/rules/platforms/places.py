@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning.cost.costs import renewals
-from planning.cost.running_costs import usual_start_s, watching_usd_per_month
+from planning.cost.running_costs import daily_limit_usd, usual_start_s, watching_usd_per_month
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.data.prices import Price, is_in_catalog, region_of
@@ -622,6 +622,8 @@ def whole_bill(subject: Subject) -> RuleResult | None:
     idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
     watching_usd = watching_usd_per_month(subject)
     watched = f"; alerts and metrics up to ${watching_usd:.2f} per month" if watching_usd else ""
+    daily_usd = daily_limit_usd(subject)
+    watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
         message=(
             f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "

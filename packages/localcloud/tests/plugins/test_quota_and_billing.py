@@ -8,7 +8,10 @@ from localcloud.rest.errors import CloudError, ErrorStyle
 from localcloud.tests.plugins.harness import Recorder, engine, run, to_struct
 
 PROJECT, BILLING = "/cloudresourcemanager/v1/projects/p1", "/cloudbilling/v1/projects/p1/billingInfo"
-OFF = CloudError.service_disabled("Cloud Billing API", "cloudbilling", "42").body(ErrorStyle.RPC)
+OFF, OFF_WITH_ERRORS = (
+    CloudError.service_disabled("Cloud Billing API", "cloudbilling", "42", has_errors=each).body(ErrorStyle.RPC)
+    for each in (False, True)
+)
 DENIED = CloudError.denied("The caller does not have permission").body(ErrorStyle.RPC)
 
 
@@ -33,13 +36,20 @@ def test_the_project_and_then_its_billing_are_read():
     assert [each.path for each in get_project(fine)] == [PROJECT, BILLING]
 
 
-def test_a_billing_api_that_is_off_is_tolerated_and_any_other_refusal_is_not():
-    def answer(status, body):
-        return lambda request: (status, body) if request.path == BILLING else fine(request)
+def refused(body):
+    return lambda request: (403, body) if request.path == BILLING else fine(request)
 
-    assert len(get_project(answer(403, OFF))) == 2
-    with pytest.raises(grpc.aio.AioRpcError, match="does not have permission"):
-        get_project(answer(403, DENIED))
+
+def test_a_billing_api_that_is_off_is_tolerated_in_the_form_with_errors():
+    assert len(get_project(refused(OFF_WITH_ERRORS))) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "words"), [(OFF, "Cloud Billing API has not been used"), (DENIED, "does not have permission")]
+)
+def test_a_billing_api_that_is_off_without_errors_and_any_other_refusal_end_the_program(body, words):
+    with pytest.raises(grpc.aio.AioRpcError, match=words):
+        get_project(refused(body))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ _WAITING, _RUNNING, _TOKENS = "vllm:num_requests_waiting", "vllm:num_requests_ru
 _GOOD, _ALL = 'vllm:time_to_first_token_seconds_bucket{le="2.5"}', "vllm:time_to_first_token_seconds_count"
 _STOPPED = 'vllm:request_success_total{finished_reason="stop"}'
 _OK, _5XX = 'http_requests_total{status="2xx"}', 'http_requests_total{status="5xx"}'
-_BILLED = 'run_googleapis_com:container_billable_instance_time{service_name="g"}'
+_BILLED = (
+    'run_googleapis_com:container_billable_instance_time{monitored_resource="cloud_run_revision",service_name="g"}'
+)
 """Seconds. Google writes it with its own labels; the collector's are not in it."""
 _COUNTED = 'run_googleapis_com:request_count{{monitored_resource="cloud_run_revision",service_name="g",response_code="{0}",response_code_class="{1}"}}'
 _ANSWERED, _UNAVAILABLE = _COUNTED.format("200", "2xx"), _COUNTED.format("503", "5xx")

@@ -61,6 +61,13 @@ def test_service_usage_answers_and_cloud_resource_manager_does_not(cloud):
     assert answer["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
 
 
+def test_a_disabled_api_answers_with_errors_only_if_the_scenario_says_so(cloud):
+    assert "errors" not in cloud.call("GET", PROJECT)[1]["error"]
+    cloud.ok("PUT", "/admin/scenario", {"services": {"disabled_form": "errors"}}, merge="true")
+    (listed,) = cloud.call("GET", PROJECT)[1]["error"]["errors"]
+    assert listed["reason"] == "accessNotConfigured"
+
+
 def test_iam_is_off_in_a_new_project(cloud):
     assert cloud.error("GET", f"/iam/v1/{P}/serviceAccounts")[0] == 403
 
