@@ -1,6 +1,7 @@
 """Every stack with the stand-in of the gcp plugin and with the real one, each on its own local cloud: both send the same changes.
 
-The engine downloads the real plugin, so only `make nightly` compares the two.
+In a new project the real plugin needs no command that the project does not print.
+The engine downloads the real plugin, so only `make nightly` uses it.
 """
 
 import json
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import copy_project
+from tests.engine.conftest import copy_project, open_workspace
+from tests.engine.test_new_project import execute, follow_the_doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -33,6 +35,11 @@ IGNORED = frozenset(
     {"etag", "fingerprint", "requestId", "generation", "ifGenerationMatch", "alt", "prettyPrint", "upload_id"}
 )
 """Query parameters and fields that may differ: each cloud or client chooses its own, or Google's Go clients state the default."""
+
+
+def is_built(stack):
+    """Return whether a stack's image is built first, which needs docker."""
+    return "gemma-serving:image:" in (ROOT / f"Pulumi.{stack}.yaml").read_text()
 
 
 def changes(log):
@@ -153,6 +160,28 @@ def sent(stack, providers, folder):
 @pytest.mark.parametrize("stack", STACKS)
 def test_both_plugins_send_the_same(stack, tmp_path):
     assert compared(sent(stack, "standin", tmp_path), sent(stack, "real", tmp_path)) == []
+
+
+@pytest.mark.skipif(
+    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+)
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
+def test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone(stack, tmp_path):
+    with open_workspace(tmp_path, "--scenario", "new-project", "--providers", "real") as workspace:
+        if "PULUMI_HOME" in os.environ:  # the plugins of another user
+            workspace.environment["PULUMI_HOME"] = os.environ["PULUMI_HOME"]
+        workspace.pulumi("stack", "init", stack)
+        refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack, expect=None)
+        (enable,) = set(re.findall(r"gcloud services enable [^`\n]+", refused.text))
+        assert refused.code != 0
+        assert execute(workspace, enable) == 0
+        commands = follow_the_doctor(workspace, stack)
+        assert {each for each in commands if "cloudquotas" not in each and "services enable" in each} <= {enable}
+        workspace.pulumi("preview", "--stack", stack)
+        workspace.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+        workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
+        assert workspace.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
 
 
 @pytest.mark.engine
