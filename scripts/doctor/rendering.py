@@ -77,7 +77,7 @@ def _by_state(lines: Sequence[Diagnosis]) -> Iterator[Sequence[_Entry]]:
 def _cause(line: Diagnosis) -> str:
     """Return the key that groups lines with the same cause."""
     if line.state == "ok":
-        return next((start for start in _SHARED if line.check.startswith(start)), line.check)
+        return next((start for start in _SHARED if line.check.startswith(start)), f"{line.check}: {line.detail}")
     if line.state == "unknown" and line.fix:
         return line.fix
     return f"{line.detail} {_ENABLE.sub('', line.fix)}"
@@ -86,7 +86,7 @@ def _cause(line: Diagnosis) -> str:
 def _text(entry: _Entry, width: int) -> str:
     word, first = entry.state, entry.lines[0]
     names = [line.check for line in entry.lines]
-    if len(names) == 1:
+    if len(set(names)) == 1:
         text = f"{names[0]}: {first.detail}"
     elif entry.state == "ok":
         text = f"{len(names)} {_noun(names)}"
