@@ -45,7 +45,8 @@ HOLDERS = (
     PolicyHolder(kind="secret", project="p", name="projects/p/secrets/s"),
 )
 RULE = re.compile(
-    r"\b(must|cannot|can't|can not|may not|only if|only be|can only|may only|not supported|not allowed|required|exactly one|mutually exclusive)\b",
+    r"\b(must|cannot|can't|can not|may not|only if|only be|can only|may only|not supported|not allowed|required|exactly one|"
+    r"mutually exclusive|both inclusive|can either be one of|only the value .text)\b",
     re.IGNORECASE,
 )
 _STATED_BY_STRUCTURE = re.compile(r"^required[.:]?\s*", re.IGNORECASE)

@@ -20,6 +20,8 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PROMETHEUS_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SECRET_VERSION = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _PORT_OR_RANGE = re.compile(r"\d+(-\d+)?")
+_PROTOCOL = re.compile(r"tcp|udp|icmp|esp|ah|ipip|sctp|all|\d{1,3}")
+"""`all` is documented for gcloud and the console, and the provider sends it."""
 _MAX_PORT = 65_535
 _MAX_VARIABLE_NAME = 32_768
 _MAX_CONTENT, _MAX_CONTENT_BYTES, _MAX_SUBJECT_BYTES = 8192, 10_240, 10_240
@@ -71,6 +73,12 @@ def _bindings_have_members(policy: JsonObject) -> bool:
 @_check
 def _protocols(firewall: JsonObject) -> bool:
     return all(item.get("IPProtocol") for key in ("allowed", "denied") for item in parts(firewall, key))
+
+
+@_check
+def _known_protocols(firewall: JsonObject) -> bool:
+    items = [item for key in ("allowed", "denied") for item in parts(firewall, key)]
+    return all(_PROTOCOL.fullmatch(str(item.get("IPProtocol") or "tcp").lower()) for item in items)
 
 
 @_check
@@ -163,6 +171,8 @@ def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
             return lambda value: bool(value.get(given))
         case {"present": present}:
             return lambda value: present in value
+        case {"among": among}:
+            return lambda value: not value.get(key) or value[key] in among
         case {"within": _} | {"least": _} | {"longest": _}:
             return _limit(key, row)
         case _:

@@ -12,6 +12,15 @@ from localcloud.world.cloud import REGIONS, Cloud
 
 _TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1"
 _MULTI_REGIONS = {"us", "europe", "asia"}
+_UPSTREAMS = (
+    "aptRepository",
+    "commonRepository",
+    "dockerRepository",
+    "mavenRepository",
+    "npmRepository",
+    "pythonRepository",
+    "yumRepository",
+)
 _UPDATABLE = {
     "description",
     "labels",
@@ -67,7 +76,10 @@ class _Repositories(PolicyService):
                 "repository.remote_repository_config",
                 f"remote_repository_config belongs to the mode REMOTE_REPOSITORY and to no other; the mode is {body['mode']}.",
             )
-        Registries(self._cloud).check_credentials(name, part(body, "remoteRepositoryConfig"))
+        upstream = part(body, "remoteRepositoryConfig")
+        if body["mode"] == "REMOTE_REPOSITORY" and not any(part(upstream, key) for key in _UPSTREAMS):
+            raise CloudError.field("repository.remote_repository_config", "The upstream repository must be given.")
+        Registries(self._cloud).check_credentials(name, upstream)
         now = self._cloud.timeline.stamp()
         uri = f"{location}-docker.pkg.dev/{project}/{repository_id}"
         document = {**body, "name": name, "createTime": now, "updateTime": now, "registryUri": uri}

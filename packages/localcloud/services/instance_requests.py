@@ -20,7 +20,6 @@ PREEMPTIBLE: Final = frozenset({FLEX_START, "SPOT"})
 """Provisioning models that use preemptible quota (Compute Engine, "Provisioning models")."""
 CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_TAG: Final = _NAME
 _METADATA_KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _MAX_METADATA_VALUE_BYTES: Final = 256 * 1024
 _MAX_METADATA_BYTES: Final = 512 * 1024
@@ -98,10 +97,7 @@ def check_metadata(metadata: JsonObject) -> None:
 
 def check_tags(tags: JsonObject) -> None:
     """Raise 400 for a malformed network tag."""
-    for index, tag in enumerate(strings(tags, "items")):
-        if _TAG.fullmatch(tag) is None:
-            why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
-            raise networks.invalid_value(f"tags.items[{index}]", tag, why)
+    networks.check_tags("tags.items", strings(tags, "items"))
 
 
 def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:

@@ -1,7 +1,8 @@
 """Rules of Cloud Monitoring about a whole alert policy, channel or dashboard. Rules about one message are in `localcloud.rest.stated_rules`.
 
 Messages that were seen: hashicorp/terraform-provider-google#5499 and #16914 (labels of channels), chainguard-dev/terraform-infra-common#352
-(limit of notifications without log condition), #384 (conditions beside a log condition) and #211 (filter). The others are assumed.
+(limit of notifications without log condition), #384 (conditions beside a log condition) and #211 (filter), nomadkaraoke/karaoke-gen#788
+(autoClose). The others are assumed.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from localcloud.world.timeline import seconds
 _MAX_CONDITIONS: Final = 6
 _INTERVAL_S: Final = 30
 """Seconds of which each evaluationInterval is a multiple."""
+_SHORTEST_AUTO_CLOSE_S: Final = 1800
 _EQUAL: Final = promql_parser.MatchOp.Equal
 _RESOURCE: Final = "monitored_resource"
 _SERVICES: Final = ("cloud_run_revision", "cloud_run_instance")
@@ -76,6 +78,9 @@ def check_channel(channel: JsonObject) -> None:
             raise CloudError.field(path, f"Field {path} had an invalid value: Value must NOT be empty if provided.")
     for name in sorted(labels.keys() - required - optional):
         raise invalid("notification_channel.labels", name, f"a channel of type {kind} has no such label")
+    address = labels.get("email_address", "@")
+    if "@" not in address:
+        raise invalid("labels[email_address]", address, "Email address is not valid")
     check_labels(channel.get("userLabels"), "notification_channel.user_labels")
 
 
@@ -94,7 +99,13 @@ def check_policy(policy: JsonObject) -> None:
     for kind, message in _ALONE.items():
         if len(conditions) > 1 and any(kind in condition for condition in conditions):
             raise CloudError.field(path, message)
+    auto_close = str(part(policy, "alertStrategy").get("autoClose") or "")
+    if auto_close and seconds(auto_close) < _SHORTEST_AUTO_CLOSE_S:
+        value = f"seconds: {seconds(auto_close):.0f}"
+        raise invalid("alertStrategy.autoClose", value, "the autoclose duration should be at least 30 minutes")
     for index, condition in enumerate(conditions):
+        if not any(key.startswith("condition") for key in condition):
+            raise CloudError.field(f"{path}[{index}]", f"Field {path}[{index}] must hold a condition.")
         if "conditionPrometheusQueryLanguage" in condition:
             promql = part(condition, "conditionPrometheusQueryLanguage")
             _check_promql(promql, f"{path}[{index}].condition_prometheus_query_language")

@@ -18,6 +18,7 @@ NETWORKS, SUBNETWORKS, FIREWALLS, ROUTERS = (
 )
 ADDRESSES = "run.addresses"
 """The addresses that Cloud Run reserves in a subnetwork for Direct VPC egress."""
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _HOLD_ADDRESSES = (ADDRESSES, "tpu.nodes", "compute.instances")
 HELD_S = 2 * 3600.0
 """Simulated seconds for which a subnetwork stays in use after its last service: "wait for 1-2 hours" (docs.cloud.google.com/run/docs/configuring/
@@ -123,6 +124,14 @@ def invalid_value(field: str, value: object, why: str) -> CloudError:
     return CloudError.field(field, f"Invalid value for field 'resource.{field}': '{value}'. {why}")
 
 
+def check_tags(field: str, tags: Sequence[str]) -> None:
+    """Raise 400 for a malformed network tag."""
+    for index, tag in enumerate(tags):
+        if _TAG.fullmatch(tag) is None:
+            why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
+            raise invalid_value(f"{field}[{index}]", tag, why)
+
+
 def _block(text: object) -> ipaddress.IPv4Network:
     try:
         block = ipaddress.IPv4Network(str(text))
@@ -165,6 +174,7 @@ def check_firewall(body: JsonObject) -> None:
         raise CloudError.invalid(
             "Invalid value for field 'resource.sourceRanges': an EGRESS rule takes destinationRanges, not sourceRanges or sourceTags."
         )
+    check_tags("targetTags", strings(body, "targetTags"))
     for field in ("sourceRanges", "destinationRanges"):
         for index, text in enumerate(strings(body, field)):
             try:

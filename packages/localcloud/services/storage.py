@@ -16,6 +16,10 @@ BUCKETS = "storage.buckets"
 _MULTI_REGIONS = {"US", "EU", "ASIA"}
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _CLASSES = {"STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"}
+_LIFECYCLE_ACTIONS = {"Delete", "SetStorageClass", "AbortIncompleteMultipartUpload"}
+"""storage.v1, Bucket.lifecycle.rule.action.type."""
+_WEEK_S, _NINETY_DAYS_S = 604_800, 7_776_000
+"""Limits of the soft delete policy (the provider's page on google_storage_bucket; cloud.google.com/storage/docs/soft-delete)."""
 _FIXED = ("name", "location", "hierarchicalNamespace")
 _KEPT = {
     "projectNumber",
@@ -195,6 +199,7 @@ def _completed(document: JsonObject) -> JsonObject:
             f"Invalid argument: storageClass '{document['storageClass']}' is not one of {', '.join(sorted(_CLASSES))}."
         )
     given = part(document, "iamConfiguration")
+    _check_settings(document, str(given.get("publicAccessPrevention") or "inherited"))
     uniform = {"enabled": False, **(part(given, "uniformBucketLevelAccess") or part(given, "bucketPolicyOnly"))}
     document["iamConfiguration"] = {
         "publicAccessPrevention": given.get("publicAccessPrevention", "inherited"),
@@ -204,6 +209,25 @@ def _completed(document: JsonObject) -> JsonObject:
     if not document.get("labels"):
         document.pop("labels", None)
     return document
+
+
+def _check_settings(document: JsonObject, prevention: str) -> None:
+    """Raise 400 for values that Google's documents exclude. The messages are assumed."""
+    if prevention not in {"inherited", "enforced"}:
+        raise CloudError.invalid(
+            f"Invalid argument: publicAccessPrevention '{prevention}' is not inherited or enforced."
+        )
+    kept_s = int(part(document, "softDeletePolicy").get("retentionDurationSeconds") or 0)
+    if kept_s and not _WEEK_S <= kept_s <= _NINETY_DAYS_S:
+        raise CloudError.invalid(
+            f"Invalid argument: softDeletePolicy.retentionDurationSeconds {kept_s} is neither 0 nor from {_WEEK_S} to {_NINETY_DAYS_S}."
+        )
+    for rule in parts(part(document, "lifecycle"), "rule"):
+        kind = part(rule, "action").get("type")
+        if kind not in _LIFECYCLE_ACTIONS:
+            raise CloudError.invalid(f"Invalid argument: '{kind}' is not a supported lifecycle action.")
+        if not part(rule, "condition"):
+            raise CloudError.invalid("Invalid argument: a lifecycle rule needs a condition.")
 
 
 def _location(given: str) -> JsonObject:

@@ -20,6 +20,7 @@ QUEUE = f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources"
 BUCKETS = "/storage/storage/v1/b"
 PROJECT = f"/cloudresourcemanager/v1{P}"
 POLICIES = f"/monitoring/v3{P}/alertPolicies"
+CHANNELS = f"/monitoring/v3{P}/notificationChannels"
 DASHBOARDS = f"/monitoring/v1{P}/dashboards"
 SUBNETWORKS = f"/compute/compute/beta{P}/regions/us-east4/subnetworks"
 ZONE = "projects/local-project/locations/us-east5-a"
@@ -109,6 +110,8 @@ CASES = [
     ),
     ("firewall-protocol", FIREWALLS, {}, firewall(allowed=[{"ports": ["80"]}]), "Firewall.allowed"),
     ("firewall-port", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcp", "ports": ["http"]}]), "Firewall.allowed"),
+    ("firewall-unknown-protocol", FIREWALLS, {}, firewall(allowed=[{"IPProtocol": "tcq"}]), "Firewall.allowed"),
+    ("firewall-priority", FIREWALLS, {}, firewall(priority=65536), "Firewall.priority"),
     ("nat-name", ROUTERS, {}, nat(name="N"), "RouterNat.name"),
     ("container-port", SERVICES, NAME, service(ports=[{"containerPort": 65536}]), "ContainerPort.containerPort"),
     ("variable-length", SERVICES, NAME, service(env=[{"name": "x" * 32769, "value": "x"}]), "EnvVar.name"),
@@ -160,6 +163,13 @@ CASES = [
         "Documentation.content",
     ),
     ("alert-subject", POLICIES, {}, {**promql(), "documentation": {"subject": "x" * 10241}}, "Documentation.subject"),
+    (
+        "alert-mime-type",
+        POLICIES,
+        {},
+        {**promql(), "documentation": {"mimeType": "text/plain"}},
+        "Documentation.mimeType",
+    ),
     ("alert-log-filter", POLICIES, {}, alert({"displayName": "c", "conditionMatchedLog": {}}), "LogMatch.filter"),
     ("alert-query", POLICIES, {}, promql(query=""), "PrometheusQueryLanguageCondition.query"),
     ("alert-rule", POLICIES, {}, promql(alertRule="queue-waiting"), "PrometheusQueryLanguageCondition.alertRule"),
@@ -216,6 +226,51 @@ ELSEWHERE = [
         {},
         firewall(direction="EGRESS", sourceTags=["t"]),
         "an EGRESS rule takes destinationRanges",
+    ),
+    (
+        "firewall-tag",
+        FIREWALLS,
+        {},
+        firewall(targetTags=["A"]),
+        "'resource.targetTags[0]': 'A'. Must be a match of regex",
+    ),
+    ("alert-auto-close", POLICIES, {}, {**promql(), "alertStrategy": {"autoClose": "600s"}}, "at least 30 minutes"),
+    ("alert-condition", POLICIES, {}, alert({"displayName": "c"}), "conditions[0] must hold a condition"),
+    (
+        "channel-address",
+        CHANNELS,
+        {},
+        {"type": "email", "labels": {"email_address": "example.com"}},
+        "Email address is not valid",
+    ),
+    ("repository-upstream", REPOSITORIES, ID, remote(description="d"), "upstream repository must be given"),
+    (
+        "bucket-prevention",
+        BUCKETS,
+        IN_PROJECT,
+        bucket(iamConfiguration={"publicAccessPrevention": "on"}),
+        "'on' is not inherited or enforced",
+    ),
+    (
+        "bucket-soft-delete",
+        BUCKETS,
+        IN_PROJECT,
+        bucket(softDeletePolicy={"retentionDurationSeconds": "3600"}),
+        "3600 is neither 0 nor from 604800",
+    ),
+    (
+        "bucket-action",
+        BUCKETS,
+        IN_PROJECT,
+        bucket(lifecycle={"rule": [{"action": {"type": "Archive"}, "condition": {"age": 1}}]}),
+        "'Archive' is not a supported lifecycle action",
+    ),
+    (
+        "bucket-condition",
+        BUCKETS,
+        IN_PROJECT,
+        bucket(lifecycle={"rule": [{"action": {"type": "Delete"}}]}),
+        "a lifecycle rule needs a condition",
     ),
     ("nat-tier", ROUTERS, {}, nat(autoNetworkTier="GOLD"), "(TYPE_ENUM)"),
     (

@@ -19,7 +19,7 @@ GIVES_AN_ID = {
 """Values that the recorded requests expect from the server's own choices."""
 REPLACED = {
     '"/dev/shm"': '"/mnt/scratch"',
-    "vllm:kv_cache_usage_perc": "run_googleapis_com:container_billable_instance_time",
+    "vllm:kv_cache_usage_perc": "logging_googleapis_com:log_entry_count",
 }
 """The store behind the recordings accepted every mount path and metric; Google refuses these, and the provider passes them on."""
 
