@@ -64,6 +64,8 @@ GPU_TYPES = {
         min_cpu=20, min_memory_gib=80, max_cpu=44, max_memory_gib=176, quota="NvidiaRtxPro6000GpuAlloc"
     ),
 }
+_BETWEEN = {3, 5, 7}
+"""Numbers of vCPU that no container can have (run.v2, ResourceRequirements.limits; docs.cloud.google.com/run/docs/configuring/cpu)."""
 _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
 
 
@@ -246,6 +248,11 @@ class _TemplateCheck:
                 f"'{limits.get('memory')}' is not an amount of memory of at least 128Mi.",
             )
         most = GPU_TYPES.get(gpu_of(self.template) or "", _NO_GPU)
+        if cpu in _BETWEEN:
+            raise _violation(
+                f"{path}.resources.limits[cpu]",
+                f"Invalid value specified for cpu. The supported values are 1, 2, 4, 6 and 8; given {limits.get('cpu')}.",
+            )
         if cpu > most.max_cpu:
             raise _violation(
                 f"{path}.resources.limits[cpu]",

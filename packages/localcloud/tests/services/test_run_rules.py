@@ -95,6 +95,7 @@ CONTAINER = "template.containers.0"
             "exactly one of httpGet, tcpSocket, grpc must be given",
         ),
         (f"{CONTAINER}.resources.limits.cpu", "2", "at least 8 CPU are needed; given 2"),
+        (f"{CONTAINER}.resources.limits.cpu", "7", "The supported values are 1, 2, 4, 6 and 8; given 7"),
         (
             f"{CONTAINER}.resources.limits",
             {"cpu": "8", "memory": "12Gi", "nvidia.com/gpu": "1"},
@@ -181,7 +182,7 @@ def test_the_containers_of_an_instance_share_its_maximum(client, gpu, limits, me
 
 
 def test_a_sidecar_within_the_maximum_of_the_instance_is_accepted(client):
-    assert "error" not in deploy(client, "beside", beside("1", "512Mi", "7", "24Gi"))
+    assert "error" not in deploy(client, "beside", beside("2", "512Mi", "6", "24Gi"))
 
 
 @pytest.mark.parametrize("path", ["/dev", "/dev/shm", "/dev/shm/", "/mnt/../dev/shm", "//proc/x", "/sys"])
