@@ -76,6 +76,8 @@ def assert_true_or_invalid(server, result, rows):
     late_ms = 1.0 + 2 * (result["client"]["lag_max_ms"] + 1000 * server.control()["late_max_s"])
     for name, wanted in truth.items():
         slack_ms = late_ms / 15 if "tpot" in name else late_ms
+        if name == "duration_ms":  # the first request can start late, and the last one end late
+            slack_ms *= 2
         if name != "duration_ms" or not result["failed"]:  # a refused request is not in the server's list of streams
             assert figures[name] == pytest.approx(wanted, rel=NEAR, abs=slack_ms), name
 
