@@ -1,6 +1,8 @@
 """Progress of a sweep on stderr: a live line on a terminal, lines otherwise."""
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -31,9 +33,16 @@ def outcome(result: Mapping[str, Any]) -> str:
     return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
 
 
-def say(name: str, text: str) -> None:
-    """Print one line of a program on stderr. Server text in it cannot control the terminal."""
-    print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
+def say(name: str, text: str, command: str = "") -> None:
+    """Print one line of a program on stderr, on a terminal wrapped between words; a command at its end stays whole.
+
+    Server text in it cannot control the terminal.
+    """
+    shown = f"{name}: {for_terminal(text)}"
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns
+        shown = textwrap.fill(shown, columns, break_long_words=False, break_on_hyphens=False)
+    print(f"{shown} {command}" if command else shown, file=sys.stderr, flush=True)
 
 
 class Reporter:

@@ -220,13 +220,15 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
     """Print on stderr the verdict, the findings, how the sweep ended and how to continue it."""
     lines = [f"verdict: {folder_verdict(settings.out).sentence}"] if has_reports else []
     lines += _problems(settings, outcome)
+    command = ""
     if outcome.ending != "done":
         kept = f"{outcome.stored} of {points_text(outcome.planned)} are complete in {settings.out}"
-        lines.append(f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
+        lines.append(f"{outcome.detail}; {kept}. Continue with:")
+        command = _continuation(settings, program)
     elif has_reports:
         lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
-    for line in lines:
-        say(program.name, line)
+    for number, line in enumerate(lines, start=1):
+        say(program.name, line, command if number == len(lines) else "")
 
 
 def _problems(settings: SweepSettings, outcome: SweepOutcome) -> list[str]:

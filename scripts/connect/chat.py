@@ -11,6 +11,7 @@ from contracts.errors import CommandRefusedError
 from contracts.features import ServedFeatures
 from contracts.plain_text import for_terminal
 from loadtest.client.media import MediaKind
+from scripts.cli.lines import WrappedStream
 from scripts.connect.attachments import KINDS, Attachment, attached, media_counts, unsupported
 from scripts.connect.response import ChatError, Turn, streamed
 from scripts.connect.snippets import Endpoint
@@ -78,13 +79,14 @@ class Chat:
         raise ChatError(f"The model called tools {_MAX_CALLS} times in a row without a response.")
 
     def _response(self) -> Turn:
-        turn, start_s = Turn(), time.monotonic()
+        turn, start_s, shown = Turn(), time.monotonic(), WrappedStream(self.out)
         try:
-            self._show(turn)
+            self._show(turn, shown)
         except KeyboardInterrupt:
             self.messages.append({"role": "assistant", "content": turn.text})
             raise
         finally:
+            shown.end()
             if turn.text:
                 print(file=self.out, flush=True)
         for call in turn.tools.values():
@@ -92,7 +94,7 @@ class Chat:
         self._note(f"({self._figures(turn, time.monotonic() - start_s)})")
         return turn
 
-    def _show(self, turn: Turn) -> None:
+    def _show(self, turn: Turn, shown: WrappedStream) -> None:
         """Print a response as it arrives: the thinking to the notes, under a heading of its own."""
         is_thinking = False
         for delta in streamed(self.endpoint, self._body(), turn):
@@ -105,7 +107,7 @@ class Chat:
             if is_thinking and self.shows_thinking and (delta.text or delta.tool_call or delta.finish_reason):
                 self._note("\n")
                 is_thinking = False
-            print(for_terminal(delta.text), end="", file=self.out, flush=True)
+            shown.write(for_terminal(delta.text))
 
     def _body(self) -> dict[str, object]:
         system: list[dict[str, object]] = [] if self.system is None else [{"role": "system", "content": self.system}]

@@ -102,8 +102,9 @@ def _first() -> str:
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
     """Return the sentence about a word that is not a command, with the command that was probably meant."""
-    if word.startswith("-"):
-        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
+    if word.startswith("-") or has_settings(word):
+        command, stack = (rest[0] if rest else "COMMAND", word) if has_settings(word) else ("COMMAND", "STACK")
+        return f"{word} is not a command. The command comes first: `gemma {command} {stack}`."
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     if synonym:

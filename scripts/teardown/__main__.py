@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command, run_command, tell
 from scripts.cli.options import JsonSwitch, Option
 
 
@@ -69,7 +69,7 @@ def _teardown(options: TeardownOptions) -> ExitCode:
         raise
     receipt = teardown.receipt()
     if not options.as_json:
-        print(text_of(receipt))
+        tell(text_of(receipt))
     path = receipt.write(options.receipt)
     print(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
     return ExitCode.DONE if receipt.clean else ExitCode.FAILED
