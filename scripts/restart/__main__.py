@@ -43,7 +43,10 @@ def _restart(options: RestartOptions) -> ExitCode:
     look = restart.look()
     require_looked(options.plan, look.plan, command=f"gemma restart {stack}")
     if options.dry_run:
-        print(json.dumps(look.to_json()) if options.as_json else _text(look.sentences, f"Plan: {look.plan}"))
+        if options.as_json:
+            print(json.dumps(look.to_json()))
+        else:
+            tell(_text(look.sentences, f"Plan: {look.plan}"))
         return ExitCode.DONE
     for sentence in look.sentences:
         say("restart", sentence)
