@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from contracts.fields import as_mapping
 from engine.deployment import PendingOperation, ResourceState, StackDeployment, parse_deployment
 
 _EMPTY: Final = (
@@ -9,6 +10,7 @@ _EMPTY: Final = (
 )
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _PROTECTION: Final = "deletionProtection"
+_DELETE_HOOKS: Final = "BeforeDelete"
 
 
 def empty(stack: str) -> StackDeployment:
@@ -28,6 +30,8 @@ def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeplo
 
 def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState:
     changes: dict[str, object] = {"protect": None} if "protect" in resource.raw else {}
+    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):  # with one, `destroy` needs the program
+        changes["resourceHooks"] = None
     for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
         if properties.get(_PROTECTION) is True:
             changes[key] = {**properties, _PROTECTION: False}

@@ -30,7 +30,7 @@ from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of, with_local_parts
-from stacks.project.bucket_conflict import watch_for_bucket
+from stacks.project.bucket_conflict import explain_destroy, watch_for_bucket
 from stacks.project.propagation import NewGrants, require_enabled, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
@@ -223,6 +223,7 @@ def lay_foundation(
         ),
         options,
     )
+    explain_destroy(context.names.stack, protects=settings.weights == "bucket")
     bucket = _bucket(context, region, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
     # A server that downloads nothing from the hub must not be able to leak a token, so it gets neither the variable nor access to the secret.

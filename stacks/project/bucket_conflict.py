@@ -4,6 +4,7 @@ The Pulumi engine calls the hook when it is about to create the stack's bucket, 
 Cloud Storage, limited to LIMIT_S.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -29,6 +30,21 @@ def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
     bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_create=[hook]))
+
+
+def explain_destroy(stack: str, *, protects: bool) -> None:
+    """Make `pulumi destroy` of a stack with protected weights name the command that deletes them.
+
+    Without the program, the engine refuses to destroy a resource that has a hook before its deletion: it deletes nothing and prints the hook's
+    name. With the program, the protection decides. Every stack registers the hook, because an `up` may delete the bucket of earlier settings.
+    """
+    hook = pulumi.ResourceHook(f"gemma teardown {stack}", _allow)
+    if protects:
+        bind_types({_BUCKET_TYPE}, pulumi.ResourceHookBinding(before_delete=[hook]))
+
+
+async def _allow(_args: pulumi.ResourceHookArgs) -> None:
+    await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,10 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     # By hand the engine keeps the weights; a teardown asks, and deletes them.
     by_hand = workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK, expect=None)
     assert by_hand.code != 0
-    assert "pulumi state unprotect" in by_hand.text
+    assert f"Hooks: gemma teardown {STACK}" in by_hand.text
+    assert revision(workspace)[0] == report["manifest"], "nothing was deleted"
+    with_program = workspace.pulumi("destroy", "--yes", "--run-program", "--stack", STACK, expect=None)
+    assert "pulumi state unprotect" in with_program.text
     assert len(objects(workspace, report["prefix"])) == 3
     workspace.script("teardown", "--stack", STACK, "--yes", "--include-retained", "--json")
     assert [item for item in workspace.admin("resources")["resources"] if item["kind"] == "buckets"] == []

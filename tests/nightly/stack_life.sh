@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lifecycle of the stack $1 on the cloud of the environment: up, a change in place, no further changes, destroy.
+# Lifecycle of the stack $1 on the cloud of the environment: up, a change in place, no further changes, teardown.
 # Writes the requests sent to the file $2.
 # Run it in a copy of the project, because creating a stack writes its encryption salt to the settings file.
 set -eu
@@ -20,9 +20,5 @@ engine config set --path gemma-serving:vllm.maxModelLen 4096
 engine config set --path gemma-serving:labels.team nightly
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes
-# A bucket with weights is protected against accidental deletion.
-if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
-    pulumi state unprotect --all --yes --stack "$stack" --non-interactive
-fi
-engine destroy --yes --skip-preview
+python -m scripts.teardown --stack "$stack" --yes
 curl --silent --show-error --fail --header "Authorization: Bearer $LOCALCLOUD_TOKEN" --output "$2" "$LOCALCLOUD_URL/admin/requests"

@@ -81,7 +81,10 @@ def test_protection_leaves_the_state_and_everything_else_stays():
         "deployment": {
             "resources": [
                 {**resource("gcp:cloudrunv2/service:Service", deletionProtection=True, name="s"), "protect": True},
-                resource("gcp:storage/bucket:Bucket", name="b"),
+                {
+                    **resource("gcp:storage/bucket:Bucket", name="b"),
+                    "resourceHooks": {"BeforeDelete": ["gemma teardown x"]},
+                },
             ],
             "pending_operations": [{"type": "creating", "resource": resource("a:b:C")}],
         },
@@ -97,7 +100,9 @@ def test_protection_leaves_the_state_and_everything_else_stays():
 
 
 def test_a_state_without_protection_is_not_written_again():
-    deployment = deployment_of("x", {"version": 3, "deployment": {"resources": [resource("a:b:C")]}})
+    deployment = deployment_of(
+        "x", {"version": 3, "deployment": {"resources": [{**resource("a:b:C"), "resourceHooks": {"OnError": ["h"]}}]}}
+    )
     assert unprotected(deployment, keep_bucket=False) == deployment
 
 
