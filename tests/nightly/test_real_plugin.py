@@ -29,8 +29,12 @@ CHANCE = (
     (re.compile(r"https?://[^/\s]+/(?:compute/(?=compute/)|storage/(?=storage/))?"), "//"),
     (re.compile(r"(?<=-\d{5}-)[a-z0-9]{3}\b"), "..."),
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "..."),
+    (re.compile(r"(?<=gemma-serving-runs=)\S+"), "..."),
+    (re.compile(r"(?<=/alertPolicies/)\d+/conditions/\d+"), "..."),
 )
-"""Parts of texts that differ between two local clouds: ports, random suffixes of revisions, operation ids."""
+"""Parts of texts that differ between two local clouds: ports, random suffixes of revisions, operation ids, times of runs."""
+GIVEN_ID = re.compile(r"(?<=/alertPolicies/)\d+$|(?<=/notificationChannels/)\d+$")
+"""Ids that the cloud gives at random. A deletion has no body, so all deletions of a kind count as one resource's."""
 IGNORED = frozenset(
     {"etag", "fingerprint", "requestId", "generation", "ifGenerationMatch", "alt", "prettyPrint", "upload_id"}
 )
@@ -90,6 +94,8 @@ def by_resource(log):
 def resource_of(entry):
     """Return the path of the resource that a request changes. A creation has its name in the query or the body."""
     path = entry["path"].partition(":")[0]
+    if GIVEN_ID.search(path):
+        path = GIVEN_ID.sub(str((entry.get("body") or {}).get("displayName", "...")), path)
     if entry["method"] != "POST" or ":" in entry["path"]:
         return path
     query, body = (entry.get(part) if isinstance(entry.get(part), dict) else {} for part in ("query", "body"))
@@ -111,7 +117,9 @@ def values(at, one, two):
 def keyed(items):
     """Return the items of a list by a field that identifies them, or by position."""
     for name in IDENTITIES:
-        keys = [str(item[name]) for item in items if isinstance(item, dict) and isinstance(item.get(name), str | int)]
+        keys = [
+            plain(str(item[name])) for item in items if isinstance(item, dict) and isinstance(item.get(name), str | int)
+        ]
         if keys and len(keys) == len(set(keys)) == len(items):
             return dict(zip(keys, items, strict=True))
     return {str(number): item for number, item in enumerate(items)}
@@ -142,7 +150,7 @@ def sent(stack, providers, folder):
     copy, log = folder / f"project-{providers}", folder / f"{providers}.json"
     copy_project(copy)
     cloud = [sys.executable, "-m", "localcloud", "run", "--providers", providers, "--scenario", "prepared", "--"]
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
+    variables = {key: value for key, value in os.environ.items() if key == "PULUMI_HOME" or not key.startswith(HIDDEN)}
     command = [*cloud, str(Path(__file__).with_name("stack_life.sh")), stack, str(log)]
     done = subprocess.run(
         command, cwd=copy, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
