@@ -95,6 +95,7 @@ SHARED: Final = {
     "kills": ("engine",),
     "planning": ("stacks",),
     "scripts": ("agreement", "contracts"),
+    "stacks": ("nightly",),
     "tools": ("agreement", "engine", "scripts"),
     "vm_agent": ("engine",),
 }

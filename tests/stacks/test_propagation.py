@@ -151,6 +151,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
     monkeypatch.setattr(propagation.asyncio, "sleep", sleep)
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.setattr(pulumi.log, "warn", spoken.append)
+    monkeypatch.setattr(pulumi, "get_stack", lambda: "x")
     monkeypatch.delenv(propagation.SPEED_VARIABLE, raising=False)
     waits = propagation._Waits("my-project")
     errors = []
@@ -166,7 +167,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
     assert pauses[:3] == [5, 10, 15]
     assert max(pauses) == 20
     assert [said in text for text in spoken] == [True, True]
-    assert "gemma doctor stack" in spoken[-1]
+    assert "gemma doctor x" in spoken[-1]
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-1"])

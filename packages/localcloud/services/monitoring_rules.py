@@ -29,9 +29,11 @@ PLATFORM_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "run_googleapis_com:container_instance_count": ("cloud_run_revision", "cloud_run_job", "cloud_run_worker_pool"),
     "run_googleapis_com:request_count": _SERVICES,
     "run_googleapis_com:request_latencies": _SERVICES,
+    "tpu_googleapis_com:cpu_utilization": ("tpu_worker",),
 }
-"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11). A selector of a
-metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping). Metrics that are not listed are not checked."""
+"""Monitored resource types of metrics of Google's platform (docs.cloud.google.com/run/docs/monitoring, table of metrics, 2026-11; that of the TPU
+metric is an assumption of the ledger). A selector of a metric with several must name one (cloud.google.com/monitoring/promql/promql-mapping).
+Metrics that are not listed are not checked."""
 _CHANNEL_LABELS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "email": (frozenset({"email_address"}), frozenset()),
     "google_chat": (frozenset({"space"}), frozenset()),
