@@ -188,8 +188,9 @@ def held_tokens(workload: Workload, prompt: Prompt) -> float:
 def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt: Prompt) -> int:
     shared, own = _blocks(resolved, workload, prompt)
     tokens = _longest_tokens(resolved, workload, prompt)
-    # Only the prompts of the step in progress hold its tokens in addition to their windows.
-    more = max(_request_blocks(resolved, tokens, tokens_in_flight(resolved)) - shared - own, 0)
+    # Only the prompts of the step in progress hold its tokens in addition to their windows, and each its own tokens at most.
+    in_flight = min(tokens_in_flight(resolved), STEPS_IN_FLIGHT + math.ceil(prompt.tokens))
+    more = max(_request_blocks(resolved, tokens, in_flight) - shared - own, 0)
     computed, free = max(1 / prompt.steps, 1.0), memory.kv_blocks - shared
     few = free / (own + more)
     return math.floor(few if few <= computed else (free - computed * more) / own)

@@ -161,8 +161,8 @@ def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     logs = [*scripts, "scripts.logs", "--stack", stack]
     eventually(lambda: "Application startup complete" in user.run(*logs, "--lines", "5000").out)
     user.run(*scripts, "scripts.teardown", "--stack", stack, "--yes")
-    after = status(user, stack)
-    assert (after["deployed"], after["cloud"], after["next_command"]) == (False, None, f"gemma up {stack}")
+    gone = user.run(python(user), "-m", "scripts.status", "--stack", stack, "--json", expect=2)
+    assert f"Stack {stack} is not deployed. Run `gemma up {stack}`." in gone.err
     assert "Application startup complete" in user.run(*logs, "--lines", "5000").out
 
 
