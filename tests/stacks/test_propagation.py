@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pulumi
 import pytest
@@ -148,7 +149,7 @@ def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch,
         now[0] += seconds
 
     monkeypatch.setattr(propagation, "monotonic", lambda: now[0])
-    monkeypatch.setattr(propagation.asyncio, "sleep", sleep)
+    monkeypatch.setattr(propagation, "asyncio", SimpleNamespace(sleep=sleep))  # other threads sleep too
     monkeypatch.setattr(pulumi.log, "info", spoken.append)
     monkeypatch.setattr(pulumi.log, "warn", spoken.append)
     monkeypatch.setattr(pulumi, "get_stack", lambda: "x")
