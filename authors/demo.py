@@ -420,8 +420,8 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: 
     paragraph(out, f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
     paragraph(
         out,
-        "To deploy on Google Cloud, run `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
-        "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `gemma smoke tpu-v6e4`, "
+        "To deploy on Google Cloud, run `gcloud auth application-default login`, `pulumi login`, "
+        "`export GOOGLE_CLOUD_PROJECT=YOUR_PROJECT`, then `gemma doctor tpu-v6e4`, `gemma up tpu-v6e4`, `gemma smoke tpu-v6e4`, "
         "`gemma teardown tpu-v6e4`. See docs/get-started.md.",
     )
 

@@ -129,11 +129,8 @@ class HubFetch:
     def _hf(self, model: HubModel, *flags: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
         run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # left by an agent that was killed
         argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
-        argv += [
-            "--read-only",
-            "--tmpfs=/tmp",
-            *self.options,
-        ]  # as root, which owns the hub cache and what the server reads there
+        # As root, which owns the hub cache and what the server reads there.
+        argv += ["--read-only", "--tmpfs=/tmp", *self.options]
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]
         revision = [f"--revision={model.revision}"] if model.revision else []

@@ -74,7 +74,9 @@ def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[
 
 def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
     """Return the results, each quota of an API that is off as unknown: its limit is only known after the API is on."""
-    off = {line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state != "ok"}
+    off = {
+        line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state == "missing"
+    }
     return [
         Diagnosis(
             check=line.check,

@@ -30,10 +30,11 @@ from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
-from scripts.cli.settings import NO_PROJECT, stack_project, stack_settings
+from scripts.cli.settings import NO_PROJECT, stack_settings
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
+from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
@@ -51,12 +52,12 @@ class UpOptions:
 
 def _up(options: UpOptions) -> ExitCode:
     stack, refresh = options.stack, ["--refresh"] if options.refresh else []
-    _require_stack(stack)
+    settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
     document = previewed(stack, *refresh)
     changes, unchanged, warnings = changes_of(document)
     if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
-        _require_weights(stack)
+        _require_weights(settings, stack)
     for line in [*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))]:
         tell(line)
     if not changes:
@@ -79,8 +80,11 @@ def _up(options: UpOptions) -> ExitCode:
         return ExitCode.INTERRUPTED
 
 
-def _require_stack(stack: str) -> None:
-    """Create the stack's state if the backend has none. Raises CommandRefusedError for a stack without valid settings or project, and for a gateway."""
+def _settings_of(stack: str) -> Settings:
+    """Return the settings, and create the stack's state if the backend has none.
+
+    Raises CommandRefusedError for a stack without valid settings or project, and for a gateway.
+    """
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
@@ -88,14 +92,14 @@ def _require_stack(stack: str) -> None:
     if stack not in runner.listed_stacks():
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
         say("up", f"created an empty state for stack {stack}")
-    stack_project(stack)
+    return stack_settings(stack)
 
 
-def _require_weights(stack: str) -> None:
+def _require_weights(settings: Settings, stack: str) -> None:
     """Raise CommandRefusedError if the weights that the server will load are not staged, or if that is unknown."""
     from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
-    for check in staged_weights(stack_settings(stack), stack):
+    for check in staged_weights(settings, stack):
         fault = asyncio.run(check.fault())
         if fault is not None and fault.blocks:
             raise CommandRefusedError(fault.text)

@@ -359,4 +359,4 @@ def test_the_counts_name_each_operation():
 
 def test_a_stack_without_settings_is_refused(engine):
     with pytest.raises(CommandRefusedError, match="not found"):
-        up._require_stack("no-such-stack")
+        up._settings_of("no-such-stack")
