@@ -22,6 +22,7 @@ from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from engine.children import interruptible
+from loadtest.errors import SweepError
 from planning.errors import PlanningError
 from scripts.cli.lines import for_stream
 from scripts.cli.options import Parser, add_options, positional_names, read_options
@@ -126,7 +127,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
             assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
             code = chosen.run(options)
             sys.stdout.flush()
-    except (ScriptError, PlanningError) as error:
+    except (ScriptError, PlanningError, SweepError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
         say(command.name, str(error))
     except BrokenPipeError:

@@ -22,7 +22,7 @@ from planning.question.fields import changed, field_types, number_limits
 from planning.question.vllm_args import OPTIONS, Limit
 from planning.solve.plan_json import plan_json
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import _fields
+from scripts.cli.options import option_fields
 from scripts.plan.__main__ import main
 from scripts.plan.question import set_keys
 from stacks.loading import SettingsError, from_file, from_values, gateway_from_file, is_gateway_file
@@ -159,11 +159,9 @@ def number_options(command: Command[Any]) -> Iterator[tuple[str, str]]:
 
 
 def flags(kind: type[object]) -> Iterator[str]:
-    for field, hint, option in _fields(kind):
-        if option is None:
-            yield from flags(hint)
-        elif hint in {int, float} or (option.metavar in {"LIST", "USD"} and field.name != "workload"):
-            yield option.flag or f"--{field.name.replace('_', '-')}"
+    for field in option_fields(kind).values():
+        if field.kind in {int, float} or (field.option.metavar in {"LIST", "USD"} and field.name != "workload"):
+            yield field.flag
 
 
 def all_options() -> Iterator[tuple[str, str, str]]:

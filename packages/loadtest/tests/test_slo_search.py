@@ -404,7 +404,7 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
     ("words", "why"),
     [
         (["--find", "slo"], "requires --slo"),
-        (["--find", "knee"], "--find is 'knee': expected slo"),
+        (["--find", "knee"], "--find is 'knee'; it must be slo"),
         (["--find", "slo", "--slo", "ttft=1", "--duration", "5"], "--find slo and --duration cannot be combined"),
         (["--find", "slo", "--slo", "tpot=0.05", "--input-tokens", "8"], "needs a limit of ttft or e2e"),
         (["--find", "slo", "--slo", "ttft=1"], "Pass one value of --input-tokens, such as --input-tokens 128"),

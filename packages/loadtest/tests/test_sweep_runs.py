@@ -467,14 +467,14 @@ def test_a_point_that_was_written_when_the_interrupt_came_is_counted(calm, tmp_p
     [
         (["--out", "x"], "Pass --url URL"),
         (["--url", "http://127.0.0.1:9"], "Pass --out DIR"),
-        (["--ulr", "http://127.0.0.1:9", "--out", "x"], "--ulr is not an option. Did you mean --url? Run with --help"),
-        (["--url", "http://127.0.0.1:9", "--stall-limit", "9"], "Did you mean --stall-timeout? Run with --help"),
-        (["--url", "http://127.0.0.1:9", "--qqqq=1"], "--qqqq is not an option. Run with --help"),
+        (["--ulr", "http://127.0.0.1:9", "--out", "x"], "--ulr is not an option. Did you mean --url? See --help"),
+        (["--url", "http://127.0.0.1:9", "--stall-limit", "9"], "Did you mean --stall-timeout? See --help"),
+        (["--url", "http://127.0.0.1:9", "--qqqq=1"], "--qqqq is not an option. See --help"),
         (["compare", "a", "b", "--threshhold", "1"], "--threshhold is not an option. Did you mean --threshold?"),
-        (["compare", "a", "b", "c"], "Unrecognized arguments: c. Run with --help"),
+        (["compare", "a", "b", "c"], "c is not expected. See --help"),
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
         (["--url", "127.0.0.1:9", "--out", "x"], "expected http://HOST"),
-        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "expected quick or grid"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "it must be quick or grid"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):

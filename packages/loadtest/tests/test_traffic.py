@@ -200,8 +200,8 @@ def test_presets_have_the_lengths_of_their_names():
         (["--think-time", "2"], "--think-time 2 requires --turns N"),
         (["--image-size", "64x64"], "--image-size requires --images N"),
         (["--dataset", "d", "--audio-s", "1"], "--dataset and --audio-s cannot be combined"),
-        (["--adapters", "a,a"], "--adapters is 'a,a': expected different names, such as a,b."),
-        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1': expected uniform:min=100,max=2000"),
+        (["--adapters", "a,a"], "--adapters is 'a,a'; it must be different names, such as a,b."),
+        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1'; it must be uniform:min=100,max=2000"),
     ],
 )
 def test_contradictions_are_refused_in_one_sentence(words, why, capsys, tmp_path):

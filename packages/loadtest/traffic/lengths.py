@@ -42,7 +42,7 @@ class Lengths:
 
 
 def parse_lengths(text: str) -> Lengths:
-    """Read `lognormal:mean=1000,std=400`. A ValueError's message completes the sentence "expected ..."."""
+    """Read `lognormal:mean=1000,std=400`. A ValueError's message completes the sentence "it must be ..."."""
     kind, _, rest = text.partition(":")
     values: dict[str, float] = {}
     for part in rest.split(","):
