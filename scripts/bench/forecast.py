@@ -18,7 +18,7 @@ from planning.question.types import WorkloadPlan
 from planning.question.workload import DEFAULT_IMAGE_TOKENS, DEFAULT_WORKLOAD, IMAGE_TOKENS, Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
-"""Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.measured.planned`)."""
+"""Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""
 
 WITH_GATEWAY: Final = "no forecast for a gateway, because the plan is that of one server"
 WITHOUT_STACK: Final = "no forecast without --stack"

@@ -1,4 +1,4 @@
-"""Measure a server and record the results for comparison with the stack's plan."""
+"""Measure a server, and compare the results with the stack's plan."""
 
 import contextlib
 import json
@@ -22,12 +22,10 @@ from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
 from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast, left_out
-from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import called, say
-from scripts.cli.measured.planned import deployed_plan
-from scripts.cli.measured.record import now
+from scripts.cli.deployed_plan import deployed_plan
 from scripts.cli.reach import endpoint_of
 
 ALL: Final = "all"
@@ -42,7 +40,6 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     settings = _settings(options)
     options = _with_adapters(options)
     sweep = sweep_of(options, settings)
-    since = now()
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
             say(NAME, f"writing the results to {settings.out}")
@@ -50,8 +47,6 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
             say(NAME, left_out(sweep.traffic))
         outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(NAME), run=run_async)
     files = conclude(settings, outcome, Program(name=NAME, words=called()))
-    if settings.stack is not None and outcome.measured:
-        keep_sweep(settings.stack, settings.out, since)
     if options.report.as_json:
         print(json.dumps(as_json(settings, outcome, files)))
     return ExitCode(exit_code(outcome, allow_invalid=options.report.allow_invalid))

@@ -17,7 +17,7 @@ from contracts.fields import to_json
 from engine.atomic_file import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
 from planning.question.types import ProvisioningModel
-from scripts.cli.measured.store import FOLDER
+FOLDER = "results"
 
 SCHEMA_VERSION: Final = 1
 KEPT_DAYS: Final = 90

@@ -1,6 +1,6 @@
 r"""Plan a deployment before it costs anything.
 
-  gemma plan NAME [--costs | --measured]
+  gemma plan NAME [--costs]
   gemma plan --model google/gemma-4-31B-it --accelerator H100 \
       --set maxModelLen=32768 --json
   gemma plan --model google/gemma-4-12B-it --compare \
@@ -49,7 +49,6 @@ class PlanOptions:
     ] = None
     explain: Annotated[bool, Option("Show the formulas with their numbers, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
-    measured: Annotated[bool, Option("With --stack: compare the plan with smoke and bench results.")] = False
     as_json: JsonSwitch = False
 
 
@@ -66,10 +65,6 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.compare import compare
 
         return compare(question, options.comparison, as_json=options.as_json)
-    if options.measured:
-        from scripts.plan.measured import show_measured
-
-        return show_measured(question, as_json=options.as_json)
     today = datetime.now(UTC).date().isoformat()
     deployment = replace(deployment_from(question), today=today)
     wording = wording_of(question, deployment)
@@ -128,7 +123,6 @@ def _check(options: PlanOptions) -> None:
         _check_description(options)
     _check_source(options.question)
     _check_output(options)
-    _check_measured(options)
     if not comparison.compare and comparison.limits != (None, None, None):
         raise PlanningError("--min-context, --min-concurrency and --max-usd-per-hour require --compare or --solve.")
 
@@ -138,7 +132,6 @@ def _check_solve(options: PlanOptions) -> None:
         ("--compare", options.comparison.compare),
         ("--explain", options.explain),
         ("--costs", options.costs),
-        ("--measured", options.measured),
     )
     others = tuple(name for name, given in in_use if given)
     check_solving(options.question, options.comparison, options.solving, others=others)
@@ -150,8 +143,6 @@ def _check_stack(options: PlanOptions) -> None:
         raise PlanningError(
             f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
         )
-    if options.question.set and options.measured:
-        raise PlanningError("--set cannot be combined with --measured, which is about the stack as it is.")
 
 
 def _with_checkpoint(question: Question) -> Question:
@@ -186,21 +177,6 @@ def _check_description(options: PlanOptions) -> None:
         raise PlanningError("--compare and --image cannot be combined, because a TPU and a GPU have different images.")
     if places > 1 and not compares:
         raise PlanningError("--accelerator and --device cannot be combined without --compare.")
-
-
-def _check_measured(options: PlanOptions) -> None:
-    """Raise PlanningError for options that cannot be combined with --measured."""
-    if not options.measured:
-        return
-    if options.question.stack is None:
-        raise PlanningError("--measured requires --stack NAME.")
-    if options.explain or options.costs or options.comparison.compare or options.solving.solve:
-        raise PlanningError(
-            "--measured cannot be combined with --explain, --costs, --compare or --solve (--json is allowed)."
-        )
-    question = options.question
-    if question.workload is not None or question.from_hub or question.from_bucket:
-        raise PlanningError("--measured cannot be combined with --workload, --from-hub or --from-bucket.")
 
 
 def _check_source(question: Question) -> None:

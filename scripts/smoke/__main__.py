@@ -71,9 +71,8 @@ class SmokeOptions:
 def _smoke(options: SmokeOptions) -> ExitCode:
     from engine.stack import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
-    from scripts.cli.measured.planned import deployed_plan
+    from scripts.cli.deployed_plan import deployed_plan
     from scripts.smoke.failure import ServerFailure
-    from scripts.smoke.keep import SmokeRecorder
     from scripts.smoke.render import publish
     from scripts.smoke.run import run_smoke
     from scripts.smoke.target import SmokeTarget, stack_target
@@ -81,13 +80,11 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     server = options.server
     if (server.stack is None) == (server.url is None):
         raise CommandRefusedError("No server selected. Pass --stack NAME, or --url URL and --model ID.")
-    recorder = None
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
-        recorder = SmokeRecorder(stack=server.stack, outputs=outputs, plan=deployed_plan(server.stack, outputs))
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
         # The plan is that of one server.
-        planned = recorder.plan.smoke if outputs.target != "gateway" else None
+        planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     elif server.url is not None and server.model:
         way = open_url_access(server.url)
@@ -99,8 +96,6 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         report = run_smoke(access, target, _progress)
     _clear_progress()
     publish(report, as_json=options.as_json, junit=options.junit)
-    if recorder is not None:
-        recorder.keep(report)
     return report.exit_code
 
 

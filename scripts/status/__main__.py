@@ -10,15 +10,14 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scripts.status.collect import StatusRequest
     from scripts.status.report import StatusReport
 
@@ -30,7 +29,7 @@ class StatusOptions:
     """Options of the command."""
 
     stack: Annotated[str | None, Option("Name of the stack. Default: all stacks.", metavar="NAME")] = None
-    watch: Annotated[bool, Option("Refresh until Ctrl-C. Without a terminal, print only the changes.")] = False
+    watch: Annotated[bool, Option("Refresh until Ctrl-C. Needs a terminal.")] = False
     interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1)] = (
         DEFAULT_INTERVAL_S
     )
@@ -65,43 +64,23 @@ def _show(report: "StatusReport", options: StatusOptions) -> None:
     console(sys.stdout).print(ReportView(report, zone_is_utc=options.utc), crop=False)
 
 
-def _watch(request: "StatusRequest", options: StatusOptions) -> None:
-    """Show the status until Ctrl-C."""
+def _watch(request: "StatusRequest", options: StatusOptions) -> NoReturn:
+    """Show the status until Ctrl-C. Raises CommandRefusedError without a terminal."""
+    if options.as_json or not sys.stdout.isatty():
+        raise CommandRefusedError(
+            "--watch needs a terminal, and no --json. In a program, run `gemma status --json` in a loop."
+        )
+    from rich.live import Live
+
+    from scripts.cli.tables import console
     from scripts.status.collect import collect
+    from scripts.status.render import ReportView
 
-    if sys.stdout.isatty() and not options.as_json:
-        from rich.live import Live
-
-        from scripts.cli.tables import console
-        from scripts.status.render import ReportView
-
-        view = ReportView(collect(request), zone_is_utc=options.utc)
-        with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:
-            while True:
-                time.sleep(options.interval_s)
-                live.update(ReportView(collect(request), zone_is_utc=options.utc), refresh=True)
-    watch_lines(lambda: collect(request), options, pause=time.sleep)
-
-
-def watch_lines(
-    read: "Callable[[], StatusReport]", options: StatusOptions, *, pause: "Callable[[float], None]"
-) -> None:
-    """Print the first report and then one line per change until Ctrl-C. With --json, one whole object per change."""
-    from scripts.status.collect import changed_lines
-    from scripts.status.render import clock_time
-
-    before = read()
-    _show(before, options)
-    while True:
-        pause(options.interval_s)
-        after = read()
-        lines = changed_lines(before, after)
-        if options.as_json and lines:
-            _show(after, options)
-        elif not options.as_json:
-            for line in lines:
-                print(f"{clock_time()} {line}", flush=True)
-        before = after
+    view = ReportView(collect(request), zone_is_utc=options.utc)
+    with Live(view, console=console(sys.stdout), auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            time.sleep(options.interval_s)
+            live.update(ReportView(collect(request), zone_is_utc=options.utc), refresh=True)
 
 
 COMMAND: Final = Command(

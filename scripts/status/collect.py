@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypedDict, cast
 
 from cloud import google_api
 from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
@@ -20,18 +20,16 @@ from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.plans import rate_facts, settings_drift
+from scripts.status.plans import settings_drift
 from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
     ALERTS,
     ENDPOINT,
     GOOGLE,
-    MEASURED,
     REFRESH,
     SETTINGS,
     STATE,
     CloudFacts,
-    RateFacts,
     ServerFacts,
     StackStatus,
     StatusReport,
@@ -65,6 +63,16 @@ class StatusRequest:
         return max(ANSWER_LIMIT_S, TUNNEL_LIMIT_S if self.tunnel else 0, REFRESH_LIMIT_S if self.refresh else 0)
 
 
+class _Answers(TypedDict, total=False):
+    """What the sources of a stack said, by source. A source that did not respond has no entry."""
+
+    google: CloudFacts
+    endpoint: ServerFacts
+    alerts: AlertReport
+    settings: str | None
+    refresh: Sequence[str]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Known:
     """Results of one stack while its sources are queried."""
@@ -76,7 +84,7 @@ class _Known:
     front: "_Known | None" = None
     """The gateway that sends requests to its server, if that is one of the stacks."""
     not_asked: str | None = None
-    answers: dict[str, object] = field(default_factory=dict[str, object])
+    answers: _Answers = field(default_factory=_Answers)
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
 
 
@@ -97,7 +105,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
     for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
         if error is None:
-            one.answers[source] = value
+            cast("dict[str, object]", one.answers)[source] = value
         else:
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
     now = clock()
@@ -135,8 +143,6 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
         queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
         queries[SETTINGS] = partial(settings_drift, stack, outputs)
-        if not one.state.is_gateway:
-            queries[MEASURED] = partial(rate_facts, stack, outputs)
         queries |= _of_server(one, request)
     if request.refresh and one.state.resources:
         queries[REFRESH] = partial(refreshed_drift, stack)
@@ -173,19 +179,15 @@ def _why(error: BaseException) -> str:
 
 
 def _status(one: _Known, now: datetime) -> StackStatus:
-    outputs, found = one.outputs, one.serves
-    cloud, server = one.answers.get(GOOGLE), one.answers.get(ENDPOINT)
-    rate, changed = one.answers.get(MEASURED), one.answers.get(SETTINGS)
-    refreshed, alerts = one.answers.get(REFRESH), one.answers.get(ALERTS)
-    facts = _of_settings(cloud, outputs) if isinstance(cloud, CloudFacts) else None
+    outputs, found, answers = one.outputs, one.serves, one.answers
+    facts, alerts, refreshed = answers.get(GOOGLE), answers.get(ALERTS), answers.get(REFRESH)
+    facts = _of_settings(facts, outputs) if facts else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"
-    drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
-    drift += cast("Sequence[str]", refreshed or ())
+    changed = answers.get(SETTINGS)
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
-    unread = alerts.unread if isinstance(alerts, AlertReport) else ()
-    unknown += [UnansweredSource(source=ALERTS, why=why) for why in unread]
+    unknown += [UnansweredSource(source=ALERTS, why=why) for why in (alerts.unread if alerts else ())]
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -194,11 +196,10 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         accelerator=outputs.plan.accelerator if outputs and target != "gateway" else None,
         address=_address(outputs),
         cloud=facts,
-        server=server if isinstance(server, ServerFacts) else None,
+        server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,
-        rate=rate if isinstance(rate, RateFacts) else None,
-        alerts=alerts if isinstance(alerts, AlertReport) else None,
-        drift=tuple(drift),
+        alerts=alerts,
+        drift=(*drift_of(facts, target), *([changed] if changed else []), *(refreshed or ())),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),
@@ -218,20 +219,3 @@ def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
     if is_fixed and facts.rollout_phase in {"waits", "refused"}:
         return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
     return facts
-
-
-def changed_lines(before: StatusReport, after: StatusReport) -> Sequence[str]:
-    """Return the changes between two reports, one line per stack and value."""
-    from scripts.status.render import figures  # noqa: PLC0415 - rich is slow to load
-
-    earlier = {status.stack: figures(status) for status in before.stacks}
-    found: list[str] = []
-    for status in after.stacks:
-        was, now = earlier.get(status.stack, {}), figures(status)
-        found += [
-            f"{status.stack}: {key} {was.get(key) or 'none'} -> {now.get(key) or 'none'}"
-            for key in dict.fromkeys([*was, *now])
-            if was.get(key) != now.get(key)
-        ]
-    gone = set(earlier) - {status.stack for status in after.stacks}
-    return [*found, *(f"{stack}: removed" for stack in sorted(gone))]

@@ -1,30 +1,9 @@
-"""Planned and measured rates of a stack, and differences between its settings file and the deployment."""
+"""Differences between a stack's settings file and its deployment."""
 
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
-from scripts.cli.measured.identity import deployed_identity, settings_identity
-from scripts.cli.measured.store import read_measured
+from scripts.cli.deployed_plan import is_deployed
 from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.status.report import RateFacts
-
-
-def rate_facts(stack: str, outputs: StackOutputs) -> RateFacts:
-    """Return the rates of a single request. Raises ScriptError if the measurements cannot be read."""
-    planned = outputs.plan.throughput.decode_tok_per_s
-    deployments = read_measured(stack).deployments
-    record = next((one for one in reversed(deployments) if any(run.decode_tok_per_s for run in one.smoke)), None)
-    if record is None:
-        return RateFacts(planned_low_tok_per_s=planned, planned_high_tok_per_s=planned)
-    last = next(run for run in reversed(record.smoke) if run.decode_tok_per_s)
-    now = deployed_identity(outputs, record.identity.simulated)
-    band, is_old = record.planned.decode_tok_per_s, record.identity != now
-    return RateFacts(
-        planned_low_tok_per_s=planned if is_old else round(band.low, 1),
-        planned_high_tok_per_s=planned if is_old else round(band.high, 1),
-        measured_tok_per_s=round(last.decode_tok_per_s or 0.0, 1),
-        measured_at=last.date,
-        measured_is_old=is_old,
-    )
 
 
 def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
@@ -41,12 +20,12 @@ def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
         return None if is_same else f"The backends in Pulumi.{stack}.yaml have changed since the last `pulumi up`."
     settings = stack_settings(stack, project=outputs.project)
     try:
-        wanted = settings_identity(settings, examine(to_deployment(settings)).resolved)
+        resolved = examine(to_deployment(settings)).resolved
     except PlanningError as error:
         return f"Pulumi.{stack}.yaml can no longer be planned: {error}"
-    deployed = deployed_identity(outputs, None)
-    if wanted.settings_sha256 != deployed.settings_sha256:
+    if not is_deployed(settings, resolved, outputs):
         return f"Pulumi.{stack}.yaml has changed since the last `pulumi up`."
-    if wanted.image_digest and wanted.image_digest != deployed.image_digest:
+    # The digest of an image that the stack builds is not in its settings.
+    if not settings.image.build_context and not outputs.image.endswith(f"@{settings.image.digest}"):
         return f"The image in Pulumi.{stack}.yaml has changed since the last `pulumi up`."
     return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Final, Literal
 
 from cloud.alerts import AlertReport
@@ -9,7 +10,7 @@ from stacks.hooks.rollout_state import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, ENDPOINT, MEASURED, SETTINGS, REFRESH = "state", "google", "endpoint", "measured", "settings", "refresh"
+STATE, GOOGLE, ENDPOINT, SETTINGS, REFRESH = "state", "google", "endpoint", "settings", "refresh"
 ALERTS = "alerts"
 """Sources of the status."""
 HEALTHY: Final = "ready"
@@ -59,7 +60,6 @@ class CloudFacts:
     """Full name of the TPU machine."""
     container: str | None = None
     """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
-    """Version of the agent on the machine; None if it has published nothing."""
     archives: str | None = None
     """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""
     rollout_waits: bool = False
@@ -104,18 +104,6 @@ class ServerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateFacts:
-    """Planned and measured output rate of a single request, in tokens per second."""
-
-    planned_low_tok_per_s: float | None = None
-    planned_high_tok_per_s: float | None = None
-    measured_tok_per_s: float | None = None
-    measured_at: str | None = None
-    measured_is_old: bool = False
-    """True if the measurement used another image or other settings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StackStatus:
     """Status of one stack. None: unknown or not applicable."""
 
@@ -130,7 +118,6 @@ class StackStatus:
     server: ServerFacts | None = None
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
-    rate: RateFacts | None = None
     alerts: AlertReport | None = None
     drift: Sequence[str] = ()
     """Differences between settings, state and deployment, one sentence each."""
@@ -143,8 +130,6 @@ class StackStatus:
 
     def left_s(self, now_s: float) -> float | None:
         """Return the seconds until the deadline. `now_s`: seconds since 1970."""
-        from datetime import datetime  # noqa: PLC0415 - one use
-
         if self.cloud is None or not self.cloud.deadline:
             return None
         return max(0.0, datetime.fromisoformat(self.cloud.deadline).timestamp() - now_s)

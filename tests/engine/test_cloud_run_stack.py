@@ -70,27 +70,6 @@ def test_the_server_passes_its_smoke_checks(workspace, deployed):
     assert workspace.script("smoke", "--stack", STACK, "--json").json["passed"] is True
 
 
-def test_the_plan_shows_what_smoke_and_bench_measured(workspace, deployed):
-    load = ("--concurrency", "2", "--requests", "4", "--input-tokens", "64", "--output-tokens", "32")
-    answer = workspace.script("bench", "--stack", STACK, *load, "--json", "--out", "results/quick", expect=None)
-    (point,) = answer.json["points"]
-    plan = workspace.script("plan", "--stack", STACK, "--measured", "--json").json
-    found = plan["measured"]
-    rows = {row["figure"]: row for row in found["rows"]}
-    assert (found["simulated"], found["old"]) == ("vllm", [])
-    assert rows["KV blocks"]["booted"] > 0
-    assert rows["GPU memory utilization"]["within"] is True
-    assert rows["one stream, tok/s"]["measured"] > 0
-    # A busy machine can make the client too late to measure. An invalid point is no measurement.
-    if point["valid"]:
-        assert rows["2 users, 64 in, 32 out: tok/s"]["planned"] > 0
-        assert found["rate"]["source"].startswith("bench, 2 users")
-    else:
-        assert point["invalid_reasons"]
-        assert not [name for name in rows if name.startswith("2 users")]
-    assert "SIMULATED" in workspace.script("plan", "--stack", STACK, "--measured").out
-
-
 @pytest.mark.long
 def test_a_search_for_limits_names_the_plans_forecast_and_the_price(workspace, deployed):
     load = ("--request-rate", "2,4", "--requests", "12", "--input-tokens", "64", "--output-tokens", "8")

@@ -213,10 +213,6 @@ def test_the_formulas_are_in_the_json_too(run):
         ((*E2B, "--set", "compileCache=disk"), '"disk". Use one of machine, bucket, off'),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         (("--stack", "tpu-v6e4", "--write", "other"), "--write NAME requires --solve"),
-        (
-            ("--stack", "tpu-v6e4", "--set", "maxModelLen=8192", "--measured"),
-            "--set cannot be combined with --measured",
-        ),
         ((*E2B, "--min-context", "4096"), "require --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),

@@ -486,7 +486,6 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", "in=10,out=10"), "Add users=N or rate=N to --workload"),
         (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and --stack cannot be combined"),
         (("--solve", "--workload", CHAT, "--compare"), "--solve and --compare cannot be combined"),
-        (("--solve", "--workload", CHAT, "--measured"), "--solve and --measured cannot be combined"),
         (("--solve", "--workload", CHAT, "--set", "maxModelLen=10"), "--solve and --set cannot be combined"),
         (("--solve", "--workload", CHAT, "--text-only"), "--solve and --text-only cannot be combined"),
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),

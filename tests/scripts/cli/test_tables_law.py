@@ -19,17 +19,12 @@ from cloud.alerts import AlertReport, StackAlert
 from cloud.found import FoundResource
 from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK, first_command
 from contracts.labels import Ownership
-from planning.cost.subject import examine
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import ACCELERATORS
-from planning.question.types import Band
 from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
 from scripts.capacity.gates import Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
-from scripts.cli.measured.identity import settings_identity
-from scripts.cli.measured.schema import BenchPoint, BootedFigures, DeploymentRecord, PlannedFigures, SmokeMeasurement
-from scripts.cli.measured.store import change_measured
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
 from scripts.plan.prices import PriceChange, changed_table
@@ -37,8 +32,6 @@ from scripts.smoke.render import print_table
 from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from scripts.teardown.output import TeardownOutput
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 from tests.scripts.status.test_status import REPORT
 
 ROOT = Path(__file__).parents[3]
@@ -51,59 +44,6 @@ OWNER = Ownership(project="gemma-serving", stack="tpu-v6e4")
 
 
 # --- every table of every command ----------------------------------------------------------------------------------------------------
-
-
-def measured(folder):
-    """The measurements of a stack, planned against measured, as smoke and bench keep them."""
-    settings = from_file(folder / f"Pulumi.{STACK}.yaml", project="my-project")
-    subject = examine(to_deployment(settings))
-    rate = Band(low=110.25, typical=131.5, high=152.75)
-    record = DeploymentRecord(
-        identity=replace(settings_identity(settings, subject.resolved), simulated="planted"),
-        first_seen="2026-11-22T10:00:00+00:00",
-        model=settings.model,
-        accelerator="L4",
-        platform="cloud-run",
-        settings={"gpuMemoryUtilization": 0.9},
-        planned=PlannedFigures(
-            kv_blocks=10_441,
-            kv_tokens=2_113_280,
-            serving_start_s=724,
-            usd_per_hour=1.33,
-            decode_tok_per_s=rate,
-            ttft_s=Band(low=0.158, typical=0.396, high=1.188),
-            burst_tok_per_s=rate.times(8),
-        ),
-        smoke=(
-            SmokeMeasurement(
-                date="2026-11-22T10:05:00+00:00",
-                ttft_s=0.307,
-                tpot_s=0.0161,
-                decode_tok_per_s=62.5,
-                burst_tok_per_s=431.2,
-                burst_requests=8,
-                booted=BootedFigures(
-                    num_gpu_blocks=8255, block_size=32, gpu_memory_utilization=0.9, kv_tokens=1_670_812, start_s=733.4
-                ),
-            ),
-        ),
-        bench=(
-            BenchPoint(
-                date="2026-11-22T11:00:00+00:00",
-                input_tokens=1000,
-                output_tokens=200,
-                users=64,
-                output_tok_per_s=1986.4,
-                ttft_s=0.51,
-                tpot_s=0.0302,
-                planned_tok_per_s=rate.times(10),
-                planned_ttft_s=Band(low=0.2, typical=0.4, high=0.8),
-                planned_tpot_s=Band(low=0.02, typical=0.03, high=0.04),
-            ),
-        ),
-    )
-    change_measured(STACK, lambda file: replace(file, deployments=(record,)))
-    plan(("--stack", STACK, "--measured"))
 
 
 def place(zone, name, *, model="flex-start", used=0.0, **changes):
@@ -247,7 +187,6 @@ TABLES = {
     "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
     "costs of a service": ("scripts/plan/costs.py", lambda _: plan(("--stack", STACK, "--costs"))),
-    "measured": ("scripts/plan/measured.py", measured),
     "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
     "plan of a service": ("scripts/plan/table.py", lambda _: plan(("--stack", STACK, *SOLVE[1:]))),
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
@@ -257,7 +196,7 @@ TABLES = {
     "prices": ("scripts/plan/prices.py", lambda _: prices()),
     "demo": ("authors/demo.py", demo_summary),
 }  # fmt: skip
-CROPPED_BEFORE = ("solve", "compare", "costs of a TPU", "measured")
+CROPPED_BEFORE = ("solve", "compare", "costs of a TPU")
 
 
 # --- the law -------------------------------------------------------------------------------------------------------------------------

@@ -44,10 +44,7 @@ def front():
 @pytest.fixture
 def smoked(monkeypatch, capsys):
     """Run the command against a server, and return its exit code, its verdict and what it said."""
-    monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)  # its import keeps the real plan
-    monkeypatch.setattr(
-        "scripts.cli.measured.planned.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
-    )
+    monkeypatch.setattr("scripts.cli.deployed_plan.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None))
     monkeypatch.setattr("scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
     monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)

@@ -19,7 +19,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from scripts.status.judge import container_of, document_that_serves, drift_of, run_end
-from scripts.status.render import _idle, _running
+from scripts.status.render import _idle, _notes
 from scripts.status.report import StackStatus
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
@@ -303,7 +303,7 @@ def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
     assert "The rollout of s-2 was interrupted" in found.rollout
     assert found.rollout_record["holder"]["user"] == "ann"
     status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
-    shown = dict(_running(status, str, 0.0))
+    shown = dict(_notes(status, str, now_s=0.0, alone=True))
     assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)
     assert status.to_json(0.0)["cloud"]["traffic"] == {"s-1": 90, "s-2": 10}
 

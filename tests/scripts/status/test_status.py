@@ -23,11 +23,11 @@ from engine.state import StackState
 from scripts.cli.command import run_command
 from scripts.status import __main__ as command
 from scripts.status import collect
-from scripts.status.__main__ import COMMAND, StatusOptions, watch_lines
+from scripts.status.__main__ import COMMAND
 from scripts.status.cloud import serving
-from scripts.status.collect import StatusRequest, changed_lines
+from scripts.status.collect import StatusRequest
 from scripts.status.render import ReportView
-from scripts.status.report import CloudFacts, RateFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
+from scripts.status.report import CloudFacts, ServerFacts, StackStatus, StatusReport, UnansweredSource
 from scripts.status.server import server_facts, why_not_asked
 from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
@@ -62,12 +62,6 @@ READY = StackStatus(
         usd_per_hour=5.4,
     ),
     server=ServerFacts(health="ready", running_requests=3, waiting_requests=1, kv_use_share=0.125),
-    rate=RateFacts(
-        planned_low_tok_per_s=180.0,
-        planned_high_tok_per_s=230.0,
-        measured_tok_per_s=201.4,
-        measured_at="2026-11-01T12:00:00+00:00",
-    ),
     alerts=AlertReport(stack="tpu-v6e4", project="p", policies=8, firing=(QUEUE,)),
     next_command="gemma connect tpu-v6e4",
 )
@@ -126,11 +120,6 @@ class TestWhatIsShown:
         assert "\x1b" not in text
         assert "  waits    southamerica-west1-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min).\n" in text
 
-    def test_rates_are_compared_and_old_ones_named(self):
-        assert "planned 180 to 230 tok/s for one request, measured 201 on 2026-11-01\n" in drawn(REPORT, 200)
-        old = replace(READY, rate=replace(READY.rate, measured_is_old=True))
-        assert "with other settings or another image" in drawn(replace(REPORT, stacks=(old,)), 200)
-
     def test_the_json_has_units_in_its_keys_and_a_version(self):
         found = json.loads(json.dumps(REPORT.to_json()))
         first = found["stacks"][0]
@@ -141,25 +130,10 @@ class TestWhatIsShown:
 
 
 class TestWatch:
-    def test_only_changes_are_printed_as_lines(self, capsys):
-        later = replace(REPORT, at_s=AT_S + 10, stacks=(READY, replace(WAITING, cloud=READY.cloud), BROKEN, ABSENT))
-        reports = iter([REPORT, replace(REPORT, at_s=AT_S + 5), later])
-        with pytest.raises(StopIteration):
-            watch_lines(lambda: next(reports), StatusOptions(), pause=lambda _: None)
-        lines = capsys.readouterr().out.partition("gemma logs tpu-v6e1\n")[2].splitlines()
-        assert [line.partition(" ")[2] for line in lines] == [
-            "tpu-v6e4-turbo: state WAITING_FOR_RESOURCES -> ACTIVE",
-            "tpu-v6e4-turbo: place southamerica-west1-a -> us-east5-b",
-            "tpu-v6e4-turbo: phase none -> ready",
-            "tpu-v6e4-turbo: deadline none -> 2026-11-01T16:00:00Z",
-            "tpu-v6e4-turbo: running none -> aaaaaaaaaaaa",
-            "tpu-v6e4-turbo: health none -> ready",
-        ]
-
-    def test_seconds_and_money_alone_are_no_change(self):
-        richer = replace(READY, cloud=replace(READY.cloud, usd=6.0, age_s=9.0))
-        assert changed_lines(REPORT, replace(REPORT, at_s=AT_S + 60, stacks=(richer, *REPORT.stacks[1:]))) == []
-        assert changed_lines(REPORT, replace(REPORT, stacks=REPORT.stacks[1:])) == ["tpu-v6e4: removed"]
+    @pytest.mark.parametrize("words", [["--watch"], ["--watch", "--json"]])
+    def test_without_a_terminal_it_is_refused(self, words, capsys):
+        assert run_command(COMMAND, words) == 2
+        assert "--watch needs a terminal" in capsys.readouterr().err
 
     def test_a_terminal_is_drawn_anew_until_ctrl_c(self, monkeypatch, capsys):
         later = replace(READY, cloud=replace(READY.cloud, state="SUSPENDED"))
@@ -185,7 +159,7 @@ class TestWatch:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(collect, "collect", interrupted)
-        assert run_command(COMMAND, ["--watch"]) == 130
+        assert run_command(COMMAND, []) == 130
         assert capsys.readouterr().err == "status: interrupted. Nothing was changed.\n"
 
 
@@ -277,10 +251,9 @@ class TestTheCommand:
         assert run_command(COMMAND, ["--stack", "x", "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)["stacks"]
         assert (found["health"], found["unanswered"]) == ("ready", [])
-        assert found["rate"]["planned_low_tok_per_s"] == 60
         assert found["next_command"] == "gemma connect x"
 
-    @pytest.mark.parametrize("source", ["_query_google", "server_facts", "rate_facts", "settings_drift"])
+    @pytest.mark.parametrize("source", ["_query_google", "server_facts", "settings_drift"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
         def fails(*_):
             raise ScriptError("It is away.")

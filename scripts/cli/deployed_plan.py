@@ -1,0 +1,73 @@
+"""Plan of a deployed stack, from its settings file if that matches the deployment, otherwise from its outputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from contracts.outputs import StackOutputs
+from engine.runner import project_folder
+from planning.cost.subject import Subject, examine
+from planning.errors import PlanningError
+from planning.question.resolved import Resolved
+from planning.question.types import WorkloadPlan
+from planning.question.vllm_args import given_options
+from planning.question.workload import Workload
+from planning.solve.residuals import SmokeFigures, decode_band, smoke_figures
+from planning.speed.serving import workload_plan
+from stacks.loading import SettingsError, from_file
+from stacks.planned import to_deployment
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedPlan:
+    """The plan of a deployment."""
+
+    smoke: SmokeFigures
+    """Planned metrics for the requests of the smoke checks."""
+    subject: Subject | None
+    """None if the settings file is missing or differs from the deployment."""
+
+    def answers(self, workload: Workload) -> WorkloadPlan | None:
+        """Return the plan of the deployment for a workload; None if only its outputs are available."""
+        if self.subject is None:
+            return None
+        return workload_plan(self.subject.resolved, self.subject.memory, self.subject.cost.usd_per_hour, workload)
+
+
+def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
+    """Return the plan of a deployed stack."""
+    plan, subject = outputs.plan, _subject(stack, outputs)
+    if subject is not None:
+        return DeployedPlan(smoke=smoke_figures(subject, outputs.smoke.burst_requests), subject=subject)
+    rate = decode_band(plan.throughput.decode_tok_per_s, is_tpu=plan.platform == "tpu-vm")
+    return DeployedPlan(smoke=SmokeFigures(decode_tok_per_s=rate), subject=None)
+
+
+def is_deployed(settings: "Settings", resolved: Resolved, outputs: StackOutputs) -> bool:
+    """Return whether a deployment of these settings has these outputs: model, accelerator, platform, and all vLLM options."""
+    named = replace(resolved.vllm, served_model_name=settings.vllm.served_model_name or settings.model)
+    wanted = (settings.model, resolved.accelerator.name, resolved.platform, _plain(given_options(named)))
+    plan = outputs.plan
+    return wanted == (outputs.model, plan.accelerator, plan.platform, _plain(outputs.vllm))
+
+
+def _subject(stack: str, outputs: StackOutputs) -> Subject | None:
+    path = project_folder() / f"Pulumi.{stack.rpartition('/')[2]}.yaml"
+    try:
+        settings = from_file(path, project=outputs.project)
+        subject = examine(to_deployment(settings))
+    except (SettingsError, PlanningError):
+        return None
+    return subject if is_deployed(settings, subject.resolved, outputs) else None
+
+
+def _plain(value: object) -> object:
+    """Return a JSON value that is equal however it was stored: the engine stores every number as a float, and a tuple as a list."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in cast("Mapping[str, object]", value).items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in cast("Sequence[object]", value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,134 @@
+"""What the check against the plan finds, and which plan it compares with."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contracts.fields import from_json, to_json
+from contracts.outputs import SmokeThresholds, StackOutputs
+from planning.cost.subject import examine
+from planning.planner import plan_of
+from planning.question.types import Band
+from planning.question.vllm_args import given_options
+from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
+from scripts.cli.access import ServerAccess
+from scripts.cli.deployed_plan import deployed_plan
+from scripts.smoke.context import Check
+from scripts.smoke.results import Outcome
+from scripts.smoke.run import PLAN_CHECK, run_smoke
+from scripts.smoke.target import SmokeTarget
+from scripts.status.plans import settings_drift
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from tests.scripts.sample_outputs import sample_outputs
+
+ROOT = Path(__file__).parents[3]
+STACK = "l4-qat"
+
+
+@pytest.fixture
+def deployed(tmp_path, monkeypatch):
+    """The outputs of the stack as the engine returns them, in a folder with its settings file."""
+    for name in ("Pulumi.yaml", f"Pulumi.{STACK}.yaml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    settings = from_file(tmp_path / f"Pulumi.{STACK}.yaml", project="my-project")
+    plan = plan_of(examine(to_deployment(settings)))
+    raw = sample_outputs(
+        model=settings.model,
+        project="my-project",
+        image=f"us-docker.pkg.dev/mine/vllm@{settings.image.digest}",
+        plan=to_json(plan.summary()),
+        vllm=dict(given_options(replace(plan.vllm, served_model_name=settings.model))),
+    )
+    return from_json(StackOutputs, json.loads(json.dumps(raw), parse_int=float))
+
+
+def test_the_plan_of_a_deployed_stack_is_that_of_its_settings(deployed):
+    assert deployed_plan(STACK, deployed).subject is not None
+    assert deployed_plan(STACK, deployed).smoke.burst_tok_per_s is not None
+    assert settings_drift(STACK, deployed) is None
+
+
+def test_a_changed_option_leaves_the_rate_of_the_outputs(deployed):
+    path = Path(f"Pulumi.{STACK}.yaml")
+    path.write_text(path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192"))
+    found = deployed_plan(STACK, deployed)
+    assert (found.subject, found.smoke.ttft_s, found.smoke.burst_tok_per_s) == (None, None, None)
+    assert found.smoke.decode_tok_per_s.typical == deployed.plan.throughput.decode_tok_per_s
+    assert settings_drift(STACK, deployed) == f"Pulumi.{STACK}.yaml has changed since the last `pulumi up`."
+
+
+def test_another_image_is_drift_with_the_same_plan(deployed):
+    other = replace(deployed, image=f"us-docker.pkg.dev/mine/vllm@sha256:{'0' * 64}")
+    assert deployed_plan(STACK, other).subject is not None
+    assert settings_drift(STACK, other) == f"The image in Pulumi.{STACK}.yaml has changed since the last `pulumi up`."
+
+
+def measures(name, **values):
+    """Return a check that has measured these values."""
+
+    async def run(_):
+        return Outcome(verdict="passed", measured="planted", values=values)
+
+    return Check(name=name, limit_s=lambda _: 60, run=run)
+
+
+MEASURED = (
+    measures("single stream", decode_tok_per_s=500.4, ttft_s=0.012),
+    measures("burst", burst_tok_per_s=1_900.0, requests=4),
+)
+"""A server of 500 tok/s. The figures are planted: a real server is slower where the machine is busy."""
+
+
+def checked(tok_per_s, **changes):
+    """Return the outcome of the plan's check against the server of 500 tok/s."""
+    target = SmokeTarget(
+        model="timed",
+        thresholds=SmokeThresholds(startup_budget_s=5, **changes),
+        planned=SmokeFigures(
+            decode_tok_per_s=decode_band(tok_per_s, is_tpu=False),
+            ttft_s=Band(low=0, typical=0.02, high=2),
+            burst_tok_per_s=Band(low=100, typical=1_500, high=4_000),
+        ),
+    )
+    access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
+    report = run_smoke(access, target, lambda _: None, checks=(*MEASURED, PLAN_CHECK))
+    return report, {check.name: check.outcome for check in report.checks}
+
+
+def test_a_server_as_planned_passes_the_plans_check():
+    report, checks = checked(480)
+    assert checks["plan"].verdict == "passed", checks["plan"].detail
+    assert report.passed
+
+
+def test_a_server_at_a_third_of_the_planned_rate_fails_with_figures_and_causes():
+    report, checks = checked(1_500)
+    assert report.exit_code == 1
+    assert {check.name for check in report.failed} == {"plan"}
+    detail = checks["plan"].detail
+    assert detail.startswith("one stream: planned 1,500.0 tok/s (750.0 to 2,142.9), measured 500.4")
+    assert "another client" in detail
+    assert "accelerator" in detail
+
+
+def test_a_threshold_of_the_stack_that_is_met_makes_the_finding_a_warning():
+    report, checks = checked(1_500, min_decode_tok_per_s=20)
+    assert checks["plan"].verdict == "warned"
+    assert report.passed
+
+
+def test_a_server_that_is_faster_than_planned_is_named():
+    _, checks = checked(200)
+    assert checks["plan"].verdict == "warned"
+    assert "quantized checkpoint" in checks["plan"].detail
+
+
+def test_a_missing_measurement_never_passes_silently():
+    band = Band(low=1, typical=2, high=3)
+    assert [residual(band, value) for value in (0.5, 2, 4, None)] == ["below", "within", "above", "not measured"]
+    assert usual_causes("decode_tok_per_s", "not measured")
+    assert not usual_causes("decode_tok_per_s", "within")
