@@ -27,11 +27,12 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from contracts.features import ServedFeatures
     from contracts.outputs import StackOutputs
     from loadtest.client.media import MediaKind
     from scripts.cli.access import ServerAccess
     from scripts.connect.snippets import Endpoint
+
+    Opener = Callable[[], AbstractContextManager[ServerAccess]]
 
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
@@ -100,17 +101,8 @@ class ChatOptions:
     show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectTarget:
-    """The server of a command."""
-
-    opener: "Callable[[], AbstractContextManager[ServerAccess]]"
-    outputs: "StackOutputs | None"
-    """Outputs of its stack; None with --url."""
-
-
 @contextmanager
-def _connected(target: ConnectTarget, options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
+def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
     """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
@@ -119,7 +111,7 @@ def _connected(target: ConnectTarget, options: ConnectionOptions, default_port: 
     from scripts.connect.snippets import Endpoint
     from scripts.connect.upstream import Upstream
 
-    upstream = Upstream(target.opener, _say)
+    upstream = Upstream(opener, _say)
     key = secrets.token_urlsafe(24) if options.require_key else _ANY_KEY
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
@@ -131,7 +123,8 @@ def _connected(target: ConnectTarget, options: ConnectionOptions, default_port: 
         yield Endpoint(base_url=base_url, key=key, model=served.model)
 
 
-def _target(options: ConnectionOptions) -> ConnectTarget:
+def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
+    """Return how to open access to the server, and the outputs of its stack; None with --url."""
     from engine.stack import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
 
@@ -140,14 +133,15 @@ def _target(options: ConnectionOptions) -> ConnectTarget:
         outputs = stack_outputs(stack)
         action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
         _say(f"{action} to {outputs.served_model} of stack {stack}")
-        return ConnectTarget(opener=lambda: open_stack_access(outputs), outputs=outputs)
+        return lambda: open_stack_access(outputs), outputs
     if url is not None and stack is None:
-        return ConnectTarget(opener=lambda: open_url_access(url), outputs=None)
+        return lambda: open_url_access(url), None
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
 
 
 def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
-    with _connected(_target(options.connection), options.connection, 0 if command else DEFAULT_PORT) as endpoint:
+    opener, _ = _target(options.connection)
+    with _connected(opener, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
         if command:
             return _run(command, endpoint)
         _print(endpoint, as_json=options.as_json)
@@ -189,17 +183,19 @@ def _chat(options: ChatOptions) -> ExitCode:
     from scripts.connect.attachments import attached, request_limit
     from scripts.connect.chat import Chat, talk
 
-    target, content = _target(options.connection), options.content
-    features = target.outputs.features if target.outputs else None
-    _require(features, content)
-    most = request_limit(target.outputs)
+    (opener, outputs), content = _target(options.connection), options.content
+    if content.thinking and outputs and not outputs.features.thinking:
+        raise CommandRefusedError(
+            "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `pulumi up`."
+        )
+    most = request_limit(outputs)
     given: Sequence[tuple[MediaKind, Sequence[Path]]] = (
         ("image", content.image),
         ("audio", content.audio),
         ("video", content.video),
     )
     files = [attached(path, kind, most) for kind, paths in given for path in paths]
-    with _connected(target, options.connection, 0) as endpoint:
+    with _connected(opener, options.connection, 0) as endpoint:
         chat = Chat(
             endpoint=endpoint,
             max_tokens=options.max_tokens,
@@ -207,7 +203,6 @@ def _chat(options: ChatOptions) -> ExitCode:
             thinks=content.thinking,
             system=content.system,
             has_tool=content.tool_example,
-            features=features,
             out=sys.stdout,
             notes=sys.stderr,
         )
@@ -216,23 +211,6 @@ def _chat(options: ChatOptions) -> ExitCode:
         else:
             talk(chat, _prompts(), files, most_request_bytes=most)
     return ExitCode.DONE
-
-
-def _require(features: "ServedFeatures | None", content: PromptOptions) -> None:
-    """Raise CommandRefusedError for a feature that the server does not have. Unknown features are left to the server."""
-    from scripts.connect.attachments import unsupported
-
-    if features is None:
-        return
-    refusal = unsupported(
-        features, {"image": len(content.image), "audio": len(content.audio), "video": len(content.video)}
-    )
-    if content.thinking and not features.thinking:
-        refusal = "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `pulumi up`."
-    if content.tool_example and not features.tools:
-        refusal = "The server accepts no tools. Set `vllm.tools.enabled` to true and run `pulumi up`."
-    if refusal:
-        raise CommandRefusedError(refusal)
 
 
 def _prompts() -> "Callable[[], str | None]":

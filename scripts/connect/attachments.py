@@ -1,13 +1,11 @@
-"""Files in a chat: read, checked by content, and rejected before sending if the server does not accept them."""
+"""Files in a chat: read, and checked by content and size. How many a conversation may have, the server says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from contracts.errors import CommandRefusedError
-from contracts.features import ServedFeatures
-from contracts.fields import as_mapping, as_sequence
 from contracts.outputs import StackOutputs
 from loadtest.client.media import MediaError, MediaKind, media_part
 from scripts.connect.proxy import MAX_BODY_BYTES
@@ -18,7 +16,6 @@ CLOUD_RUN_REQUEST_BYTES: Final = 32 * 2**20
 _PROMPT_BYTES: Final = 2**20
 """Part of a request that is left for its text."""
 _MIB: Final = 2**20
-_NAMES: Final[Mapping[MediaKind, str]] = {"image": "image", "audio": "audio file", "video": "video"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,26 +54,3 @@ def attached(path: Path, kind: MediaKind, most_request_bytes: int) -> Attachment
         raise CommandRefusedError(f"Cannot read {path}: {error.strerror}.") from None
     except MediaError as error:
         raise CommandRefusedError(str(error)) from None
-
-
-def media_counts(messages: Sequence[Mapping[str, object]]) -> Mapping[MediaKind, int]:
-    """Return the files in the messages of a request by kind. A conversation repeats them with each prompt, and vLLM counts all."""
-    types = [str(as_mapping(part).get("type")) for message in messages for part in as_sequence(message.get("content"))]
-    return {kind: sum(kind in name.partition("_url")[0] for name in types) for kind in KINDS}
-
-
-def unsupported(features: ServedFeatures | None, counts: Mapping[MediaKind, int]) -> str:
-    """Return why the server rejects these numbers of files, with the setting to change; empty if it accepts them or is unknown."""
-    if features is None:
-        return ""
-    limits = {"image": features.images, "audio": features.audios, "video": features.videos}
-    for kind, count in counts.items():
-        most, name = limits[kind], _NAMES[kind]
-        if count > most:
-            allowed = f"at most {most} {name}{'' if most == 1 else 's'} per conversation" if most else f"no {name}s"
-            others = ", or start again with /new" if most else ""
-            return (
-                f"The server accepts {allowed}, but this request has {count}. Set `vllm.multimodal.{kind}s` to {count} or more and run "
-                f"`pulumi up`{others}."
-            )
-    return ""

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from contracts.errors import CommandRefusedError
-from contracts.features import ServedFeatures
 from contracts.plain_text import for_terminal
 from loadtest.client.media import MediaKind
 from scripts.cli.lines import WrappedStream
-from scripts.connect.attachments import KINDS, Attachment, attached, media_counts, unsupported
+from scripts.connect.attachments import KINDS, Attachment, attached
 from scripts.connect.response import ChatError, Turn, streamed
 from scripts.connect.snippets import Endpoint
 from scripts.connect.tool_example import TOOL, call_tool
@@ -38,15 +37,13 @@ class Chat:
     """Whether the model should think; None leaves it to the server."""
     system: str | None = None
     has_tool: bool = False
-    features: ServedFeatures | None = None
-    """Features of the server; None if they are unknown."""
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
     def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
         """Send a prompt with its files, stream the response, and store both. Calls of the example tool are answered.
 
         Raises:
-            ChatError: if the server accepts no such files, or if the response is incomplete. Nothing is stored, so that the prompt can be
+            ChatError: if the server rejects the request, or if the response is incomplete. Nothing is stored, so that the prompt can be
                 sent again.
             KeyboardInterrupt: after storing the response as far as it was received.
         """
@@ -55,16 +52,10 @@ class Chat:
         content: object = [*(dict(file.part) for file in files), text] if files else prompt
         self.messages.append({"role": "user", "content": content})
         try:
-            self._require_support(len(files))
             return self._answered()
         except ChatError:
             del self.messages[before:]
             raise
-
-    def _require_support(self, files: int) -> None:
-        refusal = unsupported(self.features, media_counts(self.messages)) if files else ""
-        if refusal:
-            raise ChatError(refusal)
 
     def _answered(self) -> Turn:
         for _ in range(_MAX_CALLS):
