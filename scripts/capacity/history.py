@@ -17,6 +17,7 @@ from contracts.fields import to_json
 from engine.atomic_file import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
 from planning.question.types import ProvisioningModel
+
 FOLDER = "results"
 
 SCHEMA_VERSION: Final = 1

@@ -4,10 +4,12 @@ After a crash, Google may still be creating a resource that no list shows yet. T
 finished, or `APPEAR_S` after the state was written.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from cloud.capacity import capacity_kind, capacity_names
@@ -22,14 +24,16 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT, Ownership
 from contracts.resource_types import CAPACITY_TYPE
+from engine.atomic_file import write_private
 from engine.state import StackState
+from scripts.teardown.receipt import FOLDER
 
 APPEAR_S: Final = 120.0
 """Seconds after the last write of the state in which a resource may become visible. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
 """Maximum wait for a running operation, in seconds."""
 _PAUSE_S: Final = 2.0
-
+_STORED_KEYS: Final = ("type", "urn", "inputs")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 
@@ -183,3 +187,42 @@ def _is_running(operation: Item) -> bool:
 def _target(operation: Item) -> str:
     metadata = as_mapping(operation.get("metadata"))
     return str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
+
+
+def remember(state: StackState) -> None:
+    """Store the pending creations of the state until a teardown leaves no resource, because the engine drops them when a state is imported.
+
+    Only the owner can read the file, and secrets in it are ciphertext.
+    """
+    if not state.pending:
+        return
+    path = _path(state.stack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
+    write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
+
+
+def remembered(state: StackState) -> StackState:
+    """Return the state with the pending creations that an interrupted teardown stored."""
+    try:
+        noted = as_mapping(json.loads(_path(state.stack).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return state
+    earlier = [as_mapping(item) for item in as_sequence(noted.get("pending"))]
+    known = {item.get("urn") for item in state.pending}
+    projects = [str(project) for project in as_sequence(noted.get("projects"))]
+    return replace(
+        state,
+        pending=(*state.pending, *(item for item in earlier if item.get("urn") not in known)),
+        written=state.written or str(noted.get("written") or ""),
+        projects=tuple(dict.fromkeys([*state.projects, *projects])),
+    )
+
+
+def forget(state: StackState) -> None:
+    """Delete the stored pending creations of a stack."""
+    _path(state.stack).unlink(missing_ok=True)
+
+
+def _path(stack: str) -> Path:
+    return FOLDER / f"{stack}-begun.json"

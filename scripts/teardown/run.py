@@ -36,10 +36,9 @@ from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
-from scripts.teardown import pending, pending_store
+from scripts.teardown import pending
 from scripts.teardown.output import TeardownOutput
-from scripts.teardown.receipt import Receipt
-from scripts.teardown.retained_bucket import RetainedBucket, retained_bucket
+from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
 from scripts.teardown.would_delete import counted
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
@@ -120,7 +119,7 @@ class Teardown:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
-                self._with_file(pending_store.remember, state)
+                self._with_file(pending.remember, state)
                 self._destroy(state)
             pending.wait(
                 self.api,
@@ -133,7 +132,7 @@ class Teardown:
             for state in self.known.states:
                 self._update_state(state)
                 if self._is_proven():
-                    self._with_file(pending_store.forget, state)
+                    self._with_file(pending.forget, state)
         self.done = True
 
     def _with_file(self, change: Callable[[StackState], None], state: StackState) -> None:
@@ -464,7 +463,7 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     for error in read_errors:
         report(error)
     # A gateway's network goes after the machines in it.
-    found = sorted(map(pending_store.remembered, found), key=lambda state: state.is_gateway)
+    found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
     environment = project_from_environment()

@@ -6,7 +6,7 @@ from cloud.found import FoundResource
 from cloud.google_api import GoogleListError
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES
-from scripts.teardown.retained_bucket import retained_bucket
+from scripts.teardown.receipt import retained_bucket
 
 GIB = 1024**3
 BUCKET = FoundResource(
