@@ -1,39 +1,111 @@
-"""Explain from the log and the plan why a server did not start: causes of the platform, then those of vLLM's engine."""
+"""Explain from the log and the plan why a server did not start: the causes of `causes.toml`, and the texts that need more than a plan's figures."""
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Final
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 from contracts.staged_weights import folder_uri
-from planning.data.checkpoints import other_ids
+from planning.data.checkpoints import original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
-from planning.rules import memory as rules_memory
+from planning.memory.budget import utilization_leaving
+from planning.question.types import Plan, StartupProbe
 from planning.rules.platforms import loading as rules_loading
-from planning.rules.platforms import places as rules_platform
-from planning.rules.registry import id_of
 from planning.speed.probes import LONGEST_PROBE
 from planning.units import align_to
-from stacks.hooks.engine_causes import ENGINE_CAUSES, ENGINE_FAILED
-from stacks.hooks.known_causes import Cause, FailedStart, KnownCause
 from stacks.secrets import HF_TOKEN, set_command
+from stacks.settings import CloudRunSettings, Settings
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStart:
+    """Facts about a revision that did not start."""
+
+    stack: str
+    settings: Settings
+    run: CloudRunSettings | None
+    """None on a TPU."""
+    plan: Plan
+    probe: StartupProbe | None
+    """Startup probe in effect. None on a TPU."""
+    bucket: str
+    """Bucket of the weights, even if the stack reads none."""
+    account: str
+    """E-mail address of the server's account."""
+
+    @property
+    def cloud_run(self) -> CloudRunSettings:
+        """Settings of Cloud Run. Used only for log lines of Cloud Run."""
+        assert self.run is not None  # noqa: S101 - causes of Cloud Run are skipped for a TPU
+        return self.run
+
+    @property
+    def startup_probe(self) -> StartupProbe:
+        """Startup probe. Used only for log lines of Cloud Run."""
+        assert self.probe is not None  # noqa: S101 - as above
+        return self.probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """The cause of a failure, and the log line that shows it."""
+
+    line: str
+    hint: str
+    finding: str = ""
+    """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
+
+
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
     """Return the cause shown by the newest matching line, or None. Of several causes, return the one that explains the others."""
-    for known in _CAUSES:
-        if known.target not in {None, start.settings.target}:
+    for name, known in known_causes().items():
+        if known.get("target") not in {None, start.settings.target}:
             continue
         for line in reversed(lines):
-            found = known.pattern.search(line)
+            found = re.search(known["pattern"], line)
             if found is not None:
-                return Cause(
-                    line=line, hint=known.explain(found, start), finding=id_of(known.rule) if known.rule else ""
-                )
+                text = known["text"].format(**_facts(found, start)) if "text" in known else _TEXTS[name](found, start)
+                return Cause(line=line, hint=text, finding=known.get("rule", ""))
     return None
+
+
+@cache
+def known_causes() -> Mapping[str, Mapping[str, str]]:
+    """Return the known causes by name, in the order in which they are tried."""
+    return tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
+
+
+def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, object]:
+    """Return what a text can name: the groups of the line, and facts of the settings and the plan."""
+    settings = start.settings
+    model, original, near = settings.model, original_of(settings.model), other_ids(settings.model)
+    has_token = settings.has_secret(HF_TOKEN.key)
+    wrong_token = f"the token of the stack's secret {HF_TOKEN.key} cannot read it or is invalid"
+    mount_uid = start.run.mount.uid if start.run is not None else None
+    groups: Mapping[str, str | None] = found.groupdict()
+    return {
+        "start": start,
+        "memory": start.plan.memory,
+        "model": model,
+        "original": original,
+        "version": settings.image.version or "unknown version",
+        "streams_from": rules_loading.STREAMS_FROM_GS,
+        "mount_owner": mount_uid if mount_uid is not None else settings.image.uid or 0,
+        "nearest": f" (closest known ids: {', '.join(near)})" if near else "",
+        "token": wrong_token if has_token else f"the stack has no secret {HF_TOKEN.key}",
+        "set_token": set_command(HF_TOKEN.key, start.stack),
+        "other_precision": f"Set gemma-serving:model to {original}"
+        if original != model
+        else "Choose a checkpoint in bf16",
+        **{name: int(text) if text and text.isdecimal() else text or "" for name, text in groups.items()},
+    }
 
 
 def _memory(found: re.Match[str], start: FailedStart) -> str:
@@ -65,76 +137,6 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
     return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
 
 
-def _unmounted(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The server never started, because Cloud Run could not mount volume {found['volume']}. Bucket gs://{start.bucket} does not exist, or "
-        f"{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls gs://{start.bucket}`, "
-        f"then run `pulumi up --stack {start.stack}` again."
-    )
-
-
-def _unlisted(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant takes up to two minutes. "
-        f"Run `pulumi up --stack {start.stack}`, which grants the role and tries again."
-    )
-
-
-def _not_streamed(_found: re.Match[str], start: FailedStart) -> str:
-    version = start.settings.image.version or "unknown version"
-    return (
-        f"The image's vLLM ({version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one with vLLM "
-        f"{rules_loading.STREAMS_FROM_GS} or later, or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
-    )
-
-
-def _not_prepared(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The server never started, because the weights were not copied into memory: {found['said'].strip()} If memory was too small, raise "
-        f"gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
-    )
-
-
-def _small_buffer(found: re.Match[str], _start: FailedStart) -> str:
-    return (
-        f"The streamer's buffer has {int(found['has']):,} bytes, but the largest tensor of the checkpoint has {int(found['needs']):,}. "
-        "The planner's data on this checkpoint is incomplete. Set gemma-serving:cloudRun.mount.mode: fuse-buffered."
-    )
-
-
-def _unreadable(found: re.Match[str], start: FailedStart) -> str:
-    mount, image = start.cloud_run.mount, start.settings.image
-    owner = mount.uid if mount.uid is not None else image.uid or 0
-    return (
-        f"The server cannot read {found['path']}: the mount is owned by uid {owner}, but the container runs as another user. "
-        "Set gemma-serving:image.uid and image.gid to the user of your image (`docker inspect --format '{{.Config.User}}' IMAGE` shows it), and "
-        "remove cloudRun.mount.uid."
-    )
-
-
-def _gated(_found: re.Match[str], start: FailedStart) -> str:
-    model = start.settings.model
-    token = (
-        f"the token of the stack's secret {HF_TOKEN.key} cannot read it or is invalid"
-        if start.settings.has_secret(HF_TOKEN.key)
-        else f"the stack has no secret {HF_TOKEN.key}"
-    )
-    return (
-        f"The Hugging Face hub denied access to {model}: {token}. Accept the terms at https://huggingface.co/{model}, then run "
-        f"`{set_command(HF_TOKEN.key, start.stack)}` with a token of that account."
-    )
-
-
-def _absent(_found: re.Match[str], start: FailedStart) -> str:
-    model = start.settings.model
-    near = other_ids(model)
-    nearest = f" (closest known ids: {', '.join(near)})" if near else ""
-    return (
-        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check gemma-serving:model{nearest}. For a "
-        f"private model, run `{set_command(HF_TOKEN.key, start.stack)}` with a token that can read it."
-    )
-
-
 def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     settings = start.settings
     if settings.weights == "bucket":
@@ -144,35 +146,6 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
         )
     place = "the image" if settings.weights == "prefetched-image" else "the hub"
     return f"The server found no checkpoint of {settings.model} in {place}. Check gemma-serving:model and gemma-serving:image."
-
-
-def _arguments(found: re.Match[str], _start: FailedStart) -> str:
-    return f"vLLM rejected its command line: {found['said'].strip()}. Change gemma-serving:vllm."
-
-
-def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
-    allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
-    text = (
-        f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
-        f"{allowed.period_s} s). The planned start takes {planned.total_s:,.0f} s, of which loading the weights takes {planned.load_s:,.0f} s."
-    )
-    if allowed.budget_s < longest.budget_s:
-        block = (
-            f"{{ initialDelay: {longest.initial_delay_s}s, period: {longest.period_s}s, failureThreshold: {longest.failure_threshold}, "
-            f"timeout: {longest.timeout_s}s }}"
-        )
-        return f"{text} Cloud Run allows {longest.budget_s:,} s. Set gemma-serving:cloudRun.startupProbe: {block}."
-    return (
-        f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
-        "or weights: prefetched-image."
-    )
-
-
-def _killed(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The machine killed the server, most likely because its host ran out of memory. The planned peak while the weights load is "
-        f"{start.plan.memory.load_peak_host_gib:.1f} GiB. Choose a larger slice or a smaller checkpoint."
-    )
 
 
 def _refused_libraries(found: re.Match[str], start: FailedStart) -> str:
@@ -198,91 +171,91 @@ def _loads_libraries(start: FailedStart) -> bool:
     return dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1"
 
 
-def _limited(_found: re.Match[str], _start: FailedStart) -> str:
+def _too_long(found: re.Match[str], start: FailedStart) -> str:
+    longest = int(found["longest"].replace(",", ""))
+    request = f"one request of {int(found['length']):,} tokens" if found["length"] else "one request"
+    text = (
+        f"The KV cache is too small for {request}: it needs {found['needed']} GiB, but "
+        f"{found['available']} GiB is left (planned: {start.plan.memory.kv_gib:.2f} GiB)."
+    )
+    if longest < 1:
+        return f"{text} Choose a smaller checkpoint or a larger GPU."
+    return f"{text} Set gemma-serving:vllm.maxModelLen to {longest} or less, or raise vllm.gpuMemoryUtilization."
+
+
+def _program_memory(found: re.Match[str], start: FailedStart) -> str:
+    """Explain a compiled program that found no room: the budget of weights and KV cache leaves too little outside it."""
+    memory = start.plan.memory
+    given = [text for text in found.groups() if text]
+    figures = f" It needs {given[0]}B, and {given[1]}B is free." if given else ""
+    utilization = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
     return (
-        "Docker Hub denied the pull: the limit for pulls without an account is reached. Set gemma-serving:dockerHub "
-        "(docs/tpu-advanced.md) or wait."
+        f"A compiled program did not fit on the chip.{figures} gemma-serving:vllm.gpuMemoryUtilization leaves {memory.headroom_gib:.2f} GiB "
+        f"outside the budget, and the planner recommends {memory.outside_enough_gib:.2f} GiB for this model. "
+        f"Set gemma-serving:vllm.gpuMemoryUtilization to {utilization:g} or less."
     )
 
 
-_CAUSES: Final[Sequence[KnownCause]] = (
-    KnownCause(
-        pattern=re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"),
-        explain=_memory,
-        rule=rules_memory.host_memory,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"),
-        explain=_unmounted,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Forbidden: 403 .* does not have storage\.objects\.list access"),
-        explain=_unlisted,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Repo id must be in the form .*'gs://"),
-        explain=_not_streamed,
-        rule=rules_loading.streams,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"(?:Cannot start the server|The server is not started): (?P<said>.+)"),
-        explain=_not_prepared,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)"),
-        explain=_small_buffer,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"),
-        explain=_unreadable,
-        rule=rules_platform.mount_owner,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"RepositoryNotFoundError|Repository Not Found for url|is not a valid model identifier listed on"
-        ),
-        explain=_absent,
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"
-        ),
-        explain=_gated,
-    ),
-    KnownCause(
-        pattern=re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"),
-        explain=_no_weights,
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"[Ee]rror (?P<code>803|804): (?:system has unsupported display driver|forward compatibility was attempted on non supported HW)"
-        ),
-        explain=_refused_libraries,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"NVIDIA driver on your system is too old \(found version (?P<version>\d+)\)"),
-        explain=_old_driver,
-        target="cloud-run",
-    ),
-    *ENGINE_CAUSES,
-    KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
-    KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
-    KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
-    ENGINE_FAILED,
-    # CANCELLED: the container had already exited.
-    KnownCause(
-        pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
-        explain=_too_slow,
-        rule=rules_platform.probe_budget,
-        target="cloud-run",
-    ),
-)
-"""In order: an earlier cause explains later ones."""
+def _kernel_memory(found: re.Match[str], start: FailedStart) -> str:
+    """Explain a kernel that needs more on-chip memory than the chip has: VMEM of a TPU, shared memory of a GPU."""
+    figures = f": {found['needs']} needed, {found['most']} available" if found["needs"] else ""
+    place = "VMEM of a chip" if start.settings.target == "tpu" else "shared memory of the GPU"
+    return (
+        f"A kernel does not fit in the {place}{figures}. That depends on the model, its precision and the image, not on "
+        "vllm.gpuMemoryUtilization. Set gemma-serving:model to an unquantized checkpoint, gemma-serving:image to another release, or choose "
+        "another accelerator."
+    )
+
+
+def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
+    memory, size = start.plan.memory, found["size"] or found["asked"]
+    when = f" when {size} more was requested" if size else ""
+    return (
+        f"The GPU ran out of memory{when}. The plan has {memory.weights_gib:.1f} GiB of weights and "
+        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
+        "more for allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
+    )
+
+
+def _engine_failed(_found: re.Match[str], start: FailedStart) -> str:
+    margin = start.plan.margin
+    near = f" The plan is close to a limit ({margin.finding})." if margin is not None else ""
+    blocking = [finding.id for finding in start.plan.findings if finding.severity == "block"]
+    predicted = f" The plan predicts a failure: {', '.join(blocking)}." if blocking else near
+    return (
+        f"vLLM's engine did not start, and this line has no reason.{predicted} The reason is above it: run "
+        f"`gemma logs {start.stack} --lines 200`."
+    )
+
+
+def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
+    allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
+    text = (
+        f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
+        f"{allowed.period_s} s). The planned start takes {planned.total_s:,.0f} s, of which loading the weights takes {planned.load_s:,.0f} s."
+    )
+    if allowed.budget_s < longest.budget_s:
+        block = (
+            f"{{ initialDelay: {longest.initial_delay_s}s, period: {longest.period_s}s, failureThreshold: {longest.failure_threshold}, "
+            f"timeout: {longest.timeout_s}s }}"
+        )
+        return f"{text} Cloud Run allows {longest.budget_s:,} s. Set gemma-serving:cloudRun.startupProbe: {block}."
+    return (
+        f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
+        "or weights: prefetched-image."
+    )
+
+
+_TEXTS: Final[Mapping[str, Callable[[Any, FailedStart], str]]] = {
+    "memory": _memory,
+    "no-weights": _no_weights,
+    "refused-libraries": _refused_libraries,
+    "old-driver": _old_driver,
+    "too-long": _too_long,
+    "program-memory": _program_memory,
+    "kernel-memory": _kernel_memory,
+    "gpu-memory": _gpu_memory,
+    "engine-failed": _engine_failed,
+    "too-slow": _too_slow,
+}
+"""Texts of the causes that have none in the table."""

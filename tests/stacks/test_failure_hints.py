@@ -5,7 +5,9 @@ The lines are those of public logs, of Cloud Run's system log and of vLLM.
 
 import pytest
 
-from stacks.hooks.failure_hints import cause_of
+from planning.rules.registry import REGISTRY
+from stacks.hooks import failure_hints
+from stacks.hooks.failure_hints import cause_of, known_causes
 from stacks.settings import ProbeSettings
 from tests.stacks.failed_start import failed_start
 
@@ -231,3 +233,11 @@ def test_more_memory_is_more_than_the_plan_and_more_than_was_used():
     start = failed_start("l4-qat", model="google/gemma-4-31B-it-qat-w4a16-ct", run={"memory_mib": 16384, "cpu": 4})
     assert start.plan.memory.load_peak_host_gib > 22
     assert "at least 24Gi" in cause_of([MEMORY], start).hint
+
+
+def test_each_cause_of_the_table_has_a_text_and_a_rule_of_the_planner():
+    for name, known in known_causes().items():
+        assert ("text" in known) != (name in failure_hints._TEXTS), name
+        assert known.get("rule", "FIT01") in REGISTRY, name
+        assert known.get("target", "tpu") in {"tpu", "cloud-run"}, name
+        assert set(known) <= {"pattern", "text", "rule", "target"}, name

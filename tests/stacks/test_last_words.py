@@ -8,8 +8,7 @@ import pytest
 from authors.accuracy.corpus.measured import load, subject_of
 from planning import plan
 from planning.rules.registry import REGISTRY
-from stacks.hooks.failure_hints import cause_of
-from stacks.hooks.known_causes import FailedStart
+from stacks.hooks.failure_hints import FailedStart, cause_of
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.stacks.failed_start import PROJECT, failed_start
