@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import NoReturn
 
 from contracts.guest_attributes import (
-    ARCHIVES_KEY,
     CONTAINER_KEY,
     FAILED,
     FORMER_HASH_KEY,
@@ -90,12 +89,7 @@ class Agent:
         self.trial = Trials(kept, latest, self.server, self.pacing)
         guard = MetadataGuard(metadata)
         self.form = ContainerForm(latest, publisher, kept, guard)
-        self.programs = CompiledPrograms(
-            metadata,
-            publisher.secrets,
-            publisher.report,
-            publish_unsigned=lambda text: publisher.set_fact(ARCHIVES_KEY, publisher.mask(text)),
-        )
+        self.programs = CompiledPrograms(metadata, publisher)
         self.preparation = Preparation(
             metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs, guard
         )
