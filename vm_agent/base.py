@@ -19,7 +19,7 @@ TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container ha
 # possible. A copy in /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.
 HUB_CACHE = "/mnt/huggingface"
 HUB_CACHE_VARIABLE = "HF_HOME"
-STATE_FOLDER = "/var/lib/gemma-serving"
+STATE_FOLDER, STATE_FOLDER_VARIABLE = "/var/lib/gemma-serving", "GEMMA_SERVING_STATE"
 GIB = 1024**3
 
 

@@ -6,8 +6,8 @@ from contracts.guest_attributes import CONFINED, CONTAINER_KEY, EXPOSED, PRIVILE
 from vm_agent.base import ServingError
 from vm_agent.confinement import Container, accelerator_devices, confined, container_words, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state
-from vm_agent.follow import Assignment, LatestDocument
-from vm_agent.kept import KeptState
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import Assignment, KeptState
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
 

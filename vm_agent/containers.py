@@ -27,6 +27,7 @@ from vm_agent.base import (
     RESTART_LABEL,
     SECRETS_LABEL,
     STATE_FOLDER,
+    STATE_FOLDER_VARIABLE,
     TMPFS,
     ServingError,
     SupersededError,
@@ -36,7 +37,6 @@ from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
-from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.mounted import names_in, opened_folder, remove_tree
 from vm_agent.passing import PASSING
 

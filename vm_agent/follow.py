@@ -1,18 +1,16 @@
-"""Document's metadata key: its newest text and limits, and the assignment that is served."""
+"""Document's metadata key: its newest text and limits."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from contracts.guest_attributes import FAILED, READY, RESTORING
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
-from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE, ServingDocument
+from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
 from vm_agent.base import log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
-from vm_agent.kept import FailedChange, limits_name
-from vm_agent.publishing import PhasePublisher
 
 
 @dataclass
@@ -78,7 +76,9 @@ class LatestDocument:
     def limits_name(self) -> str:
         """Return a name that changes with the limits and with a restart. A document that failed is tried again under another name."""
         with self._changed:
-            return limits_name(self._limits, self._restart)
+            text = self._limits or ""
+            named = text if self._restart is None else f"{text}\n{self._restart}"
+            return hashlib.sha256(named.encode()).hexdigest()[:12]
 
     def _take_limits(self, text: str | None) -> None:
         self._limits = text
@@ -97,11 +97,6 @@ class LatestDocument:
         """Return the newest version's number and text."""
         with self._changed:
             return self._version, self._text
-
-    def limits_text(self) -> str | None:
-        """Return the text of the limits, or None without limits."""
-        with self._changed:
-            return self._limits
 
     def limits(self) -> RolloutLimits:
         """Return the limits, or the defaults if they cannot be read."""
@@ -149,30 +144,3 @@ def follow_key(
         except CONNECTION_ERRORS as error:
             log(f"The metadata server did not respond: {error}")
         time.sleep(retry_s)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A document to serve, with its version number and the hash of its text.
-
-    `failed` is the failed change that the last known good document replaces, or None if this is the requested document.
-    """
-
-    version: int
-    text_hash: str
-    document: ServingDocument
-    text: str
-    failed: "FailedChange | None" = None
-
-    @property
-    def asked_hash(self) -> str:
-        """Hash of the requested document."""
-        return self.failed.text_hash if self.failed else self.text_hash
-
-    def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
-        """Publish a phase. While the last known good document serves after a failed change, the phase describes the failed one."""
-        failed = self.failed
-        if failed is None:
-            publisher.publish(phase, self.text_hash, detail)
-        else:
-            publisher.publish(FAILED if phase == READY else RESTORING, failed.text_hash, failed.detail)
