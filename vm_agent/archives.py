@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vm_agent.base import GIB, ServingError
-from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_delete, google_get, google_upload
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google
 from vm_agent.signing import ArchiveSigner
 
 RANGE_BYTES = 32 * 1024 * 1024
@@ -57,7 +57,7 @@ class Archive:
         """Return the names that this stack signed, newest first, and a sentence about other objects, empty without any. Raises ServingError."""
         path, prefix = self._place
         query = {"prefix": prefix, "fields": "items(name,timeCreated)", "maxResults": MOST_LISTED}
-        answer = google_get(self.metadata, f"{endpoint('storage')}{path}?{urllib.parse.urlencode(query)}")
+        answer = google(self.metadata, f"{endpoint('storage')}{path}?{urllib.parse.urlencode(query)}")
         items = json.loads(answer).get("items", [])
         newest_first = sorted(items, key=lambda item: str(item["timeCreated"]), reverse=True)
         names = [str(item["name"])[len(prefix) :] for item in newest_first]
@@ -87,7 +87,7 @@ class Archive:
             with tar.open("wb") as file:
                 for start in range(0, size, RANGE_BYTES):
                     span = f"bytes={start}-{min(start + RANGE_BYTES, size) - 1}"
-                    data = google_get(self.metadata, f"{self._url(name)}?alt=media", headers={"Range": span})
+                    data = google(self.metadata, f"{self._url(name)}?alt=media", headers={"Range": span})
                     sha256.update(data)
                     file.write(data)
             if not hmac.compare_digest(sha256.hexdigest(), digest):
@@ -117,14 +117,14 @@ class Archive:
             if name in earlier:
                 return ""
             query = urllib.parse.urlencode({"uploadType": "media", "name": prefix + name})
-            google_upload(self.metadata, f"{endpoint('storage')}upload/{path}?{query}", tar)
+            google(self.metadata, f"{endpoint('storage')}upload/{path}?{query}", verb="POST", body=tar)
         for one in earlier:
             self._delete(one)
         return f"archived as {self.uri}/{name} ({size} bytes)"
 
     def _delete(self, name: str) -> None:
         with suppress(ServingError):  # it is gone, or the next save tries again
-            google_delete(self.metadata, self._url(name))
+            google(self.metadata, self._url(name), verb="DELETE")
 
     @contextmanager
     def _beside(self) -> "Generator[Path]":

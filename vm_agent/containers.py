@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from contracts.guest_attributes import WAITING_FOR_REGISTRY
+from contracts.guest_attributes import WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
@@ -32,13 +32,13 @@ from vm_agent.base import (
     ServingError,
     SupersededError,
     environment_variable,
+    log,
 )
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
 from vm_agent.mounted import names_in, opened_folder, remove_tree
-from vm_agent.passing import PASSING
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -61,6 +61,35 @@ UPSTREAM_ADVICE = (
     " Docker Hub rejected the pull, or Artifact Registry's. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
+PASSING = re.compile(
+    r"\b(?:429|5\d\d) (?:Client|Server) Error\b|\b(?:Client|Server) error '(?:429|5\d\d)\b|\bstatus(?: code)?:? (?:429|5\d\d)\b"
+    r"|\btoomanyrequests\b|\b429 Too Many Requests\b|\b50[0234] (?:Bad Gateway|Service Unavailable|Gateway Time-?out|Internal Server)"
+    r"|name resolution|\bName or service not known|No address associated with hostname|NameResolution|no such host|server misbehaving"
+    r"|\btimed out\b|[a-z]Time-?out\b|\b(?:i/o|handshake) timeout|deadline exceeded|no result within"
+    r"|\bconnection (?:reset|refused|aborted|broken)|Remote end closed|RemoteProtocolError|unexpected EOF|Network is unreachable"
+    r"|Max retries exceeded|couldn't connect to|check your connection",
+    re.IGNORECASE,
+)
+"""Messages for a cause that passes by itself: 429, 5xx, timeouts, resets and failed name resolution of the hub, a registry or storage.
+
+Everything else is a verdict, after a few attempts: 401, 403 and 404 among them.
+From docker, requests, httpx and huggingface_hub (utils/_http.py, file_download.py), and of transformers (utils/hub.py)."""
+HUB = re.compile(r"huggingface\.co|\bhf\.co\b|huggingface_hub|on the Hub\b|transformers/utils/hub", re.IGNORECASE)
+STORAGE = re.compile(r"storage\.googleapis\.com|google[./]cloud[./]storage|\brunai|\bgs://", re.IGNORECASE)
+EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Timeout): |\bFatal Python error: ")
+"""Last line of a traceback. The last one in a log is its verdict."""
+REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|root cause")
+"""Exceptions by which vLLM's other processes report the first one."""
+TRACEBACK_LINES = 40
+"""Lines of a traceback before its message, of which one names the library of the call."""
+MISSING_STATUS = 127
+"""Exit status of a program that does not exist."""
+# Other programs install packages at boot too: wait for their lock.
+INSTALL = (
+    ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "update"),
+    ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "-y", "install", "docker.io"),
+)
+INSTALL_LIMIT_S = 900
 
 
 def run_command(
@@ -82,7 +111,7 @@ def run_command(
     except subprocess.TimeoutExpired:
         return LATE_STATUS, f"no result within {timeout_s:.0f} s"
     except OSError as error:
-        return 127, str(error)
+        return MISSING_STATUS, str(error)
     return done.returncode, done.stdout.strip()
 
 
@@ -100,6 +129,24 @@ def wait_for_docker(limit_s: float = 120) -> None:
         if time.monotonic() > deadline:
             raise ServingError(f"docker did not respond within {limit_s:.0f} s: {output[-300:]}")
         time.sleep(1)
+
+
+def ensure_docker() -> None:
+    """Install docker from the distribution's package if the machine has none.
+
+    Raises:
+        ServingError: the package cannot be installed, with the end of apt-get's output.
+    """
+    if run_command(["docker", "--version"])[0] != MISSING_STATUS:
+        return
+    log("Installing the package docker.io because this boot image has no docker.")
+    for argv in INSTALL:
+        status, output = run_command(argv, timeout_s=INSTALL_LIMIT_S, env={"DEBIAN_FRONTEND": "noninteractive"})
+        if status != 0:
+            raise ServingError(
+                f"docker is not installed, and `{' '.join(argv)}` failed: {output[-300:]}. "
+                "Add Cloud NAT to its subnetwork, or set tpu.runtimeVersion to an image with docker."
+            )
 
 
 @contextmanager
@@ -292,6 +339,20 @@ def container_log() -> "tuple[str, ...]":
     """Return the last log lines of the server's container, or none if docker does not return them."""
     status, output = run_command(["docker", "logs", f"--tail={LOG_LINES}", CONTAINER])
     return () if status else tuple(output.splitlines())
+
+
+def waiting_phase(lines: "Sequence[str]") -> str:
+    """Return the phase for the last exception in the log of a server that stopped, or an empty string if it does not pass by itself."""
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        if not EXCEPTION.search(line) or REPEATED.search(line):
+            continue
+        traceback = "\n".join(lines[max(0, number - TRACEBACK_LINES) : number])
+        source = next((text for text in (line, traceback) if HUB.search(text) or STORAGE.search(text)), "")
+        if not source or not PASSING.search(line):
+            return ""
+        return WAITING_FOR_HUB if HUB.search(source) else WAITING_FOR_STORAGE
+    return ""
 
 
 def start_container(

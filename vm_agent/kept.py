@@ -32,7 +32,7 @@ class AgentPacing:
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
     """Delays before each restart of a server that stopped. After the last one the document has failed, unless the cause passes by itself."""
     waiting_delay_s: float = 300
-    """Delay before each further attempt, until the run ends, if the cause passes by itself (vm_agent.passing)."""
+    """Delay before each further attempt, until the run ends, if the cause passes by itself (vm_agent.containers.waiting_phase)."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
     """Delays for a changed document that cannot be prepared, while the old server serves."""
     trial_delays_s: tuple[float, ...] = (2,)

@@ -23,9 +23,8 @@ from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
-from vm_agent.ending import RunEnd
-from vm_agent.known_secrets import KnownSecrets
 from vm_agent.publishing import PhasePublisher
+from vm_agent.running_server import KnownSecrets, RunEnd
 
 COLLECTOR_NAME = f"{CONTAINER}-collector"
 COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"

@@ -13,9 +13,8 @@ from contracts.guest_attributes import WAITING_FOR_HUB
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
-from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
+from vm_agent.containers import PASSING, hub_cache_options, run_command, run_followed, secrets_option
 from vm_agent.mounted import names_in, opened_folder, tree_bytes
-from vm_agent.passing import PASSING
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)

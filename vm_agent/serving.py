@@ -44,17 +44,14 @@ from vm_agent.containers import (
     remove_image,
     remove_other_models,
     start_container,
+    waiting_phase,
 )
-from vm_agent.ending import RUN_ENDS, RunEnd
 from vm_agent.follow import LatestDocument
-from vm_agent.idle import IdleTime
 from vm_agent.kept import IMAGE_KIND, AgentPacing, Assignment, FailedChange, GoodDocument, KeptState, fetched_by
-from vm_agent.known_secrets import KnownSecrets
 from vm_agent.metadata_guard import MetadataGuard
-from vm_agent.passing import waiting_phase
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher
-from vm_agent.running_server import RunningServer
+from vm_agent.running_server import RUN_ENDS, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy, remove_copy
 

@@ -19,7 +19,7 @@ from contracts.machine_log import (
     machine_log_name,
 )
 from vm_agent.base import ServingError, log
-from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_post
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google
 
 ENTRIES_PER_WRITE = 500
 WAITING_ENTRIES = 20_000
@@ -119,9 +119,7 @@ class LogShipper:
                 "entries": list(entries),
                 "partialSuccess": True,
             }
-            google_post(self.metadata, f"{endpoint('logging')}v2/entries:write", json.dumps(body).encode())
-        except ServingError as error:
-            return str(error)
-        except CONNECTION_ERRORS as error:
+            google(self.metadata, f"{endpoint('logging')}v2/entries:write", verb="POST", body=json.dumps(body).encode())
+        except (ServingError, *CONNECTION_ERRORS) as error:
             return str(error)
         return ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
 from vm_agent.base import GIB, ServingError, SupersededError, log
-from vm_agent.cloud import MetadataClient, endpoint, google_get
+from vm_agent.cloud import MetadataClient, endpoint, google
 
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
@@ -89,7 +89,7 @@ class WeightsCopy:
             query = {"prefix": prefix, "fields": "items(name,size,generation,md5Hash,metadata),nextPageToken"}
             if page:
                 query["pageToken"] = page
-            answer = json.loads(google_get(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
+            answer = json.loads(google(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
             for raw in answer.get("items", []):
                 relative = str(raw["name"])[len(prefix) :]
                 if not relative or relative.endswith("/"):
@@ -162,7 +162,7 @@ class WeightsCopy:
         size = min(self.chunk_bytes, item.size - start)
         base, _ = self._bucket()
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
-        data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
+        data = google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
         if len(data) != size:
             raise ServingError(f"{item.name}: received {len(data)} bytes for a range of {size} bytes.")
         os.pwrite(descriptor, data, start)

@@ -13,7 +13,7 @@ from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_p
 from vm_agent import containers
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
-from vm_agent.cloud import MetadataClient, google_get, read_secret
+from vm_agent.cloud import MetadataClient, google, read_secret
 from vm_agent.containers import DENIED, pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import AgentPacing
@@ -275,7 +275,7 @@ class TestGoogleApis:
         machine.fail_next["/secretmanager/"] = 2
         assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
         with pytest.raises(ServingError, match="403 Permission denied"):
-            google_get(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
+            google(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
         assert waits == [0.5, 1.0]
 
     @pytest.mark.parametrize("payload", [b"", b"two\nlines"])

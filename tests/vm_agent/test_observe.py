@@ -20,13 +20,11 @@ from contracts.guest_attributes import READY, RETRYING
 from tests.vm_agent.machine import Machine, eventually, free_port
 from tests.vm_agent.test_roll_back import Serving
 from vm_agent.cloud import MetadataClient
-from vm_agent.ending import RunEnd
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
-from vm_agent.known_secrets import KnownSecrets
 from vm_agent.observe import Observer
 from vm_agent.publishing import PhasePublisher
-from vm_agent.running_server import RunningServer
+from vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
 
 KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
 VALUE = "canary-key-0123456789"
