@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.guest_attributes import RETRYING, STARTING
-from contracts.masking import LineMask
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
 from vm_agent.base import STATE_FOLDER_VARIABLE, UNIT, ServingError, log
@@ -62,7 +61,7 @@ def serve_forever() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted on exit
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
-    shipper = LogShipper(metadata, publisher.mask, LineMask(publisher.secrets))
+    shipper = LogShipper(metadata, publisher)
     publisher.tell = shipper.agent_line
     threading.Thread(target=shipper.run, daemon=True).start()
     publisher.publish(STARTING, "")

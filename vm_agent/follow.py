@@ -113,32 +113,26 @@ class LatestDocument:
             return self._changed.wait_for(lambda: self._version > version, timeout_s)
 
 
-def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s: float = 2.0) -> NoReturn:
-    """Follow the document's metadata key forever with waiting GETs, and read its limits each time."""
-    etag: str | None = None
-    while True:
-        try:
-            text, new = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
-            keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)
-            limits, restart = (None if text is None else metadata.attribute(key)[0] for key in keys)
-            latest.set(text, limits, restart)
-            etag = new
-            if text is not None:
-                continue
-        except CONNECTION_ERRORS as error:
-            log(f"The metadata server did not respond: {error}")
-        time.sleep(retry_s)
+def follow_document(metadata: MetadataClient, latest: LatestDocument) -> NoReturn:
+    """Follow the document's metadata key forever with waiting GETs, and read its limits and the restart each time."""
+
+    def tell(text: "str | None") -> None:
+        keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)
+        latest.set(text, *(None if text is None else metadata.attribute(key)[0] for key in keys))
+
+    follow_key(metadata, DOCUMENT_METADATA_KEY, tell, retry_s=2.0)
 
 
 def follow_key(
     metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
 ) -> NoReturn:
-    """Follow another metadata key forever."""
+    """Follow a metadata key forever. A value is read again if `tell` could not read what belongs to it."""
     etag: str | None = None
     while True:
         try:
-            text, etag = metadata.attribute(key, etag=etag)
+            text, new = metadata.attribute(key, etag=etag)
             tell(text)
+            etag = new
             if text is not None:
                 continue
         except CONNECTION_ERRORS as error:

@@ -493,8 +493,10 @@ class Agent:
             if problem:
                 self._require_running()
             if not problem:
-                if not was_ready:
-                    self._begin_ready(assignment)
+                if not was_ready:  # for the first time since its start
+                    self._ready_at = time.monotonic()
+                    self.idle.begin()
+                    self.programs.server_is_ready(assignment.document)
                 was_ready, lost_since = True, 0.0
                 self._take_ready(assignment, drain_s)
                 self.idle.read(lambda: self.server.load(assignment.document))
@@ -517,19 +519,15 @@ class Agent:
             if self.latest.wait_for_newer(assignment.version, poll_s):
                 raise SupersededError
 
-    def _begin_ready(self, assignment: Assignment) -> None:
-        """Record that the server responds for the first time since its start."""
-        self._ready_at = time.monotonic()
-        self.idle.begin()
-        self.programs.server_is_ready(assignment.document)
-
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
         """Publish that the server responds, and store its document, first on probation. The phase is last, after the other attributes."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self.kept.end_pause(self.publisher, assignment.asked_hash)
         before = self.kept.documents()
         if assignment.failed is None:
-            self._keep_ready(GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}"))
+            ready = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
+            if self.kept.failed is not None or self.kept.back != ready:
+                self.kept.keep_ready(ready)
         if self.kept.is_on_probation(assignment) and self._has_passed(assignment.document):
             log(f"Document {assignment.text_hash[:12]} passed its probation.")
             self.kept.pass_probation()
@@ -542,11 +540,6 @@ class Agent:
         assignment.publish(self.publisher, READY)
         if is_new:
             self._remove_others(assignment.document)
-
-    def _keep_ready(self, ready: GoodDocument) -> None:
-        """Store the document of a server that responds, unless nothing about it is new."""
-        if self.kept.failed is not None or self.kept.back != ready:
-            self.kept.keep_ready(ready)
 
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has stopped."""

@@ -193,12 +193,3 @@ def remove_copy(path: str, kept: Collection[str]) -> bool:
         log(f"Cannot delete {folder}: {error}")
         return False
     return True
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file in Cloud Storage's notation."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return base64.b64encode(digest.digest()).decode()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from contracts.masking import LineMask
 from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
 from vm_agent import containers
@@ -238,7 +237,7 @@ class TestWhatIsPublished:
 
     def test_a_private_key_that_the_server_prints_line_by_line_never_reaches_cloud_logging(self, machine: Machine):
         publisher = PhasePublisher(MetadataClient())
-        shipper = LogShipper(MetadataClient(), publisher.mask, LineMask(publisher.secrets))
+        shipper = LogShipper(MetadataClient(), publisher)
         publisher.secrets.add("swordfish")
         for line in ("-----BEGIN PRIVATE KEY-----", "canary+short=", "-----END PRIVATE KEY-----", "a swordfish"):
             shipper.server_line(line)
