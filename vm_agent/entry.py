@@ -76,7 +76,7 @@ def serve_forever() -> NoReturn:
             ROLLOUT_METADATA_KEY: latest.set_limits,
             RESTART_METADATA_KEY: latest.set_restart,
             ENDS_AT_METADATA_KEY: agent.run_end.set,
-            COLLECTOR_METADATA_KEY: observer.set,
+            COLLECTOR_METADATA_KEY: observer.value.set,
         }
         for key, tell in followed.items():
             threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()
