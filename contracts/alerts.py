@@ -75,7 +75,7 @@ class MetricCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alert:
-    """What is told of an alert."""
+    """What every alert has."""
 
     title: str
     """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
