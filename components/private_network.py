@@ -42,12 +42,10 @@ class MachineRulesArgs:
 
     project: str
     name: str
-    """Prefix of the rules' names."""
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
     ownership: Ownership
     target_tag: str
-    """Network tag of the machines."""
     server_port: int
     """Port that `from_range` may connect to."""
     from_range: str

@@ -23,7 +23,7 @@ LOG_RATE_LIMIT_S: Final = 300
 """Minimum time between two notifications of a log alert, which Google requires for this kind of condition."""
 
 TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
-"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Another value would match no series."""
+"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Others match no series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,7 @@ class AlertValues:
     ready_s: int = 0
     """Seconds for which a machine may be not ready: `tpu.readyTimeout`."""
     usd_per_hour: float = 0
-    """Price of one running instance or machine."""
     daily_usd: float = 0
-    """Maximum cost per day."""
 
     def replace_in(self, template: str) -> str:
         """Return a text with these values."""
@@ -126,7 +124,7 @@ class LogAlert(_Alert):
 
 
 def _le(bound_s: float) -> str:
-    """Return the matcher of a histogram's bound. Whole bounds are written with or without a decimal place, depending on the exporter."""
+    """Return the matcher of a histogram's bound. Exporters write whole bounds with or without a decimal place."""
     return f'le=~"{bound_s:g}|{bound_s:.1f}"' if bound_s == int(bound_s) else f'le="{bound_s:g}"'
 
 
@@ -138,7 +136,7 @@ def _burn(window: str) -> str:
 
 
 def _of_service(metric: str, **labels: str) -> str:
-    """Return the selector of a metric of Cloud Run for a service. Several resource types have each of them, and Google rejects a selector of none."""
+    """Return the selector of a metric of Cloud Run for a service. Google rejects one without a resource type."""
     selected = {"monitored_resource": "cloud_run_revision", "service_name": "$name", **labels}
     matchers = ",".join(f'{name}="{value}"' for name, value in selected.items())
     return f"run_googleapis_com:{metric}{{{matchers}}}"
@@ -296,7 +294,6 @@ LOG_ALERTS: Final[Sequence[LogAlert]] = (
         targets=("cloud-run",),
     ),
 )
-"""Alerts on log lines."""
 
 PLATFORM_METRICS: Final = (
     "run_googleapis_com:container_billable_instance_time",

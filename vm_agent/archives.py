@@ -1,7 +1,7 @@
 """Archives of compiled programs and graphs: one signed tar of a set of files in a bucket, restored completely or not at all.
 
-A server runs what is restored, and others can write to a bucket. So an object is used only if this stack signed its name
-(vm_agent.signing), and is unpacked only if its bytes match the name. An error costs compile time and one log line, never the server.
+A server runs what is restored, and others can write to a bucket. So this stack must have signed the name of an object
+(vm_agent.signing), and its bytes must match the name. An error costs compile time and one log line.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Archive:
         return f"{endpoint('storage')}{path}/{urllib.parse.quote(prefix + name, safe='')}"
 
     def listed(self) -> "tuple[list[str], str]":
-        """Return the names that this stack signed, newest first, and a sentence about other objects, empty without any. Raises ServingError."""
+        """Return the names that this stack signed, newest first, and a sentence about other objects. Raises ServingError."""
         path, prefix = self._place
         query = {"prefix": prefix, "fields": "items(name,timeCreated)", "maxResults": MOST_LISTED}
         answer = google(self.metadata, f"{endpoint('storage')}{path}?{urllib.parse.urlencode(query)}")
@@ -97,7 +97,7 @@ class Archive:
             fresh.replace(self.folder)
 
     def save(self, pack: "Callable[[Path], None]", secrets: Collection[str] = ()) -> str:
-        """Archive the tar that `pack` writes and delete earlier ones. Return a sentence's end about it, or an empty string if it exists already.
+        """Archive the tar that `pack` writes and delete earlier ones. Return words about it, or none if it exists already.
 
         Raises:
             ServingError: the tar contains a secret or is too large, or the bucket rejects it.
@@ -136,7 +136,7 @@ class Archive:
 
 @contextmanager
 def harmless(tell: Callable[[str], None], what: str, grant: str) -> Generator[None]:
-    """Report an error in one line, with the grant to add if Google denied access to the bucket, and go on: a server needs no archive."""
+    """Report an error in one line, with the grant to add if Google denied access to the bucket, and go on."""
     try:
         yield
     except (ServingError, *CONNECTION_ERRORS, KeyError, TypeError, EOFError, tarfile.TarError, zlib.error) as error:

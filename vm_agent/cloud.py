@@ -108,7 +108,7 @@ def near_image(metadata: MetadataClient, image: str) -> str:
 
 
 def endpoint(api: str) -> str:
-    """Return the root URL of a Google API, with a trailing slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
+    """Return the root URL of a Google API, with a slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
     return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
 
@@ -122,12 +122,12 @@ def google(
     body: "bytes | Path | None" = None,
     tries: int = 5,
 ) -> bytes:
-    """Send a request as the machine's service account and return the body of the response. Retry 429, 5xx and broken connections.
+    """Send a request as the machine's service account and return the answer's body. Retry 429, 5xx and broken connections.
 
     A path is a file that is streamed from disk.
 
     Raises:
-        ServingError: with Google's error message and its status, or because the file cannot be read. `denied` after a 403.
+        ServingError: with Google's error message and status. `denied` after a 403.
     """
     kind = "application/octet-stream" if isinstance(body, Path) else "application/json"
     typed = {} if body is None else {"Content-Type": kind}

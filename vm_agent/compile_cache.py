@@ -1,4 +1,4 @@
-"""Cache of compiled XLA programs: a folder of the machine's disk for each set (contracts.compile_cache.programs_key), and its archive in a bucket."""
+"""Cache of compiled XLA programs: a folder of the machine's disk for each set, and its archive in a bucket."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def program_volumes(document: ServingDocument) -> list[str]:
 
 @dataclass
 class CompiledPrograms:
-    """Programs of served documents, if the machine has a bucket for them: restored before the start, archived while the server runs."""
+    """Programs of served documents: restored from a bucket before the start, archived while the server runs."""
 
     metadata: MetadataClient
     publisher: PhasePublisher
@@ -47,21 +47,21 @@ class CompiledPrograms:
     settle_s: float = 10.0
     """Time without changes after which a folder is archived, because the server may still be writing."""
     limit_s: float = 120.0
-    """Maximum time that a start waits for a restore when all else is ready. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
+    """Maximum time that a start waits for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
     """Interval between checks of a folder while its server runs."""
     _archived: "set[Path]" = field(default_factory=set[Path])
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def restore_beside(self, document: ServingDocument) -> threading.Thread:
-        """Restore the document's programs in a thread. The caller passes it to `wait_for` before it starts the server."""
+        """Restore the document's programs in a thread, for `wait_for`."""
         self.stop()
         thread = threading.Thread(target=self.restore, args=(document,), daemon=True)
         thread.start()
         return thread
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
-        """Wait at most `limit_s` for a restore to finish, because an unresponsive bucket must not delay the server."""
+        """Wait at most `limit_s` for a restore to finish."""
         deadline = time.monotonic() + self.limit_s
         while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
             restore.join(0.2)
@@ -71,7 +71,7 @@ class CompiledPrograms:
             )
 
     def server_is_ready(self, document: ServingDocument) -> threading.Thread:
-        """Archive the document's programs in the background, now and whenever new ones appear, until `stop` or the next document."""
+        """Archive the document's programs in a thread, now and whenever new ones appear, until `stop`."""
         self.stop()
         self._stop = threading.Event()
         thread = threading.Thread(target=self._keep, args=(document, self._stop), daemon=True)
@@ -156,7 +156,7 @@ def _last_change(folder: Path) -> float:
 
 
 def packed_flat(files: "list[Path]", tar: Path) -> None:
-    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes.
+    """Write the files into a tar that depends only on their names and contents.
 
     Raises:
         OSError: a file is not a regular one any more, or the disk is full.

@@ -46,7 +46,7 @@ PULL_LIMIT_S = 3600.0
 LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3")
 """Log limits of a container. Docker otherwise keeps all its log lines on the boot disk."""
 SHUTDOWN_FLAG = "--shutdown-timeout"
-"""vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM, while new ones are rejected (vllm-project/vllm#36666)."""
+"""vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM (vllm-project/vllm#36666)."""
 GUARD_FOLDER = "/opt/gemma-serving"
 """Folder of the path guard in the container."""
 LATE_STATUS = 124
@@ -201,7 +201,7 @@ def refused_by_registry(message: str, said: str) -> ServingError:
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected Artifact Registry's pull."""
+    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
     limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
@@ -232,7 +232,7 @@ def run_followed(
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, report each output line, and return its exit status and last lines. After `limit_s` it is killed, with status 124.
+    """Run a command, report its lines, and return its exit status and last lines. `limit_s` ends it with status 124.
 
     Raises:
         SupersededError: it was cancelled, and the process is killed.
@@ -279,7 +279,7 @@ def run_followed(
 class ContainerState:
     """State of the server's container. `text_hash` is the hash of the document that it was started for.
 
-    `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
+    `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them. `form` is that of its container
     (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions.
     `restart` is the requested restart that its start fulfilled, or empty.
     """
@@ -294,7 +294,7 @@ class ContainerState:
 
 
 def container_state() -> ContainerState | None:
-    """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not respond."""
+    """Return the state of the server's container, or None without one. Raises ServingError."""
     wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL, RESTART_LABEL)
     labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
@@ -309,7 +309,7 @@ def container_state() -> ContainerState | None:
 
 
 def remove_container() -> None:
-    """Stop the server's container gracefully and remove it, if it exists. A draining server gets its drain time."""
+    """Stop the server's container gracefully and remove it, if it exists."""
     state = container_state()
     if state is None:
         return
@@ -325,7 +325,7 @@ def remove_image(image: str) -> bool:
 
 
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
-    """Delete cached models that no document names, to free disk space for the others."""
+    """Delete cached models that no document names."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
     with suppress(OSError), opened_folder(cache / "hub") as hub:
         for name in names_in(hub):
@@ -342,7 +342,7 @@ def container_log() -> "tuple[str, ...]":
 
 
 def waiting_phase(lines: "Sequence[str]") -> str:
-    """Return the phase for the last exception in the log of a server that stopped, or an empty string if it does not pass by itself."""
+    """Return the phase for the last exception in a stopped server's log, or none if it does not pass by itself."""
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
         if not EXCEPTION.search(line) or REPEATED.search(line):
@@ -364,7 +364,7 @@ def start_container(
     drain_s: float = 0.0,
     restart: str = "",
 ) -> float:
-    """Start the server. With `drain_s`, add vLLM's `--shutdown-timeout` unless the document has it. Return the seconds of the flag.
+    """Start the server, with vLLM's `--shutdown-timeout` if `drain_s` is set. Return the seconds of the flag.
 
     `restart` is the requested restart that this start fulfills, or empty.
 
@@ -404,7 +404,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without a guard.
+    """Write the path guard and return the options that mount it, or none for a document without a guard.
 
     Raises:
         ServingError: the file cannot be written, or docker does not return the image's PYTHONPATH.
@@ -433,7 +433,7 @@ def _image_variable(image: str, name: str) -> str:
 
 @contextmanager
 def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
-    """Yield the option of `docker run` for an in-memory file with the secrets, readable only by its owner. It is deleted afterwards."""
+    """Yield docker's option for an in-memory file with the secrets, readable only by its owner and deleted afterwards."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

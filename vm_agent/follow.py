@@ -15,7 +15,7 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, with its limits and the last requested restart. Threads set it, the agent reads it.
+    """Newest text of the document, with its limits and the last requested restart.
 
     Only the last of several rapid changes counts.
     """
@@ -31,8 +31,8 @@ class LatestDocument:
     def set(self, text: str | None, limits: str | None = None, restart: str | None = None) -> None:
         """Store a text, or None if the metadata key is absent. The same text again is not a new version.
 
-        `restart` counts only with the first text, so that an agent that starts again knows it before it adopts the server. Later ones come
-        through `set_restart`.
+        `restart` counts only with the first text: an agent that starts again must know it before it adopts the server.
+        Later ones come through `set_restart`.
         """
         with self._changed:
             if self._restart is None and not self._version:
@@ -46,7 +46,7 @@ class LatestDocument:
             self._changed.notify_all()
 
     def set_limits(self, limits: str | None) -> None:
-        """Store the limits of the document. They start a new version only if the current one was given up, which is then retried."""
+        """Store the limits of the document. If the current version was given up, it is retried."""
         with self._changed:
             if limits == self._limits:
                 return
@@ -56,7 +56,7 @@ class LatestDocument:
                 self._changed.notify_all()
 
     def set_restart(self, restart: str | None) -> None:
-        """Store the last requested restart. A new one starts a new version of the same text, even if that was given up."""
+        """Store the requested restart. A new one starts a new version of the same text."""
         with self._changed:
             if restart is None or restart == self._restart:
                 return
@@ -74,7 +74,7 @@ class LatestDocument:
             return self._restart
 
     def limits_name(self) -> str:
-        """Return a name that changes with the limits and with a restart. A document that failed is tried again under another name."""
+        """Return a name of the limits and the restart. A document that failed is tried again under another name."""
         with self._changed:
             text = self._limits or ""
             named = text if self._restart is None else f"{text}\n{self._restart}"

@@ -1,4 +1,4 @@
-"""Compiled graphs of a GPU server, a compressed tar of vLLM's VLLM_CACHE_ROOT folder: restored before its start, archived when it is ready."""
+"""Compiled graphs of a GPU server (vLLM's VLLM_CACHE_ROOT): restored before its start, archived when it is ready."""
 
 import tarfile
 from pathlib import Path

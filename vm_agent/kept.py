@@ -18,11 +18,11 @@ STATE_FILE = "state.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
 PROBATION_REQUESTS = 100
-"""Completed requests after which a document passes its probation. Several times as many as one run of the project's smoke checks, whose
+"""Completed requests after which a document passes its probation: several times one run of the smoke checks, whose
 prompts are short. The first long prompt usually crashes a bad server that became ready, so users' prompts must be among them."""
 PROBATION_S = 1800.0
-"""Seconds after which a document passes its probation with fewer requests, but at least one. A judgement, not a measurement: long compared
-with the 52 s of pauses between four stops, short compared with a run of hours, during which the former image and weights use disk space."""
+"""Seconds after which a document passes its probation with fewer requests, but at least one. A judgement: long compared
+with the 52 s of pauses between four stops, short compared with a run of hours."""
 
 
 @dataclass
@@ -30,19 +30,19 @@ class AgentPacing:
     """Number and duration of the agent's attempts."""
 
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
-    """Delays before each restart of a server that stopped. After the last one the document has failed, unless the cause passes by itself."""
+    """Delays before each restart of a server that stopped. After the last one the document has failed."""
     waiting_delay_s: float = 300
-    """Delay before each further attempt, until the run ends, if the cause passes by itself (vm_agent.containers.waiting_phase)."""
+    """Delay before each further attempt, until the run ends, if the cause passes by itself."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
     """Delays for a changed document that cannot be prepared, while the old server serves."""
     trial_delays_s: tuple[float, ...] = (2,)
-    """Delays for a changed document whose server stops before it was ready. Nothing serves, so the rollback comes soon."""
+    """Delays for a changed document whose server stops before it was ready. Nothing serves then."""
     probation_delays_s: tuple[float, ...] = (2, 10, 40)
     """Delays for a document on probation. The fourth stop of its server is the last one."""
     probation_requests: float = PROBATION_REQUESTS
     probation_s: float = PROBATION_S
     denied_budget_s: float = 600
-    """Time during which a denied permission is not a failed attempt. Google documents that a grant can take seven minutes or more."""
+    """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
     denied_delay_s: float = 15
     steady_s: float = 600
     """Ready time after which the restart delays of a server start over."""
@@ -73,7 +73,7 @@ class GoodDocument:
 
     @property
     def document(self) -> ServingDocument:
-        """Return the document with the pulled image and its newest secrets. Raises DocumentError if a newer agent with more keys stored it."""
+        """Return the document with the pulled image and its newest secrets. Raises DocumentError."""
         parsed = parse_document(self.text)
         newest = cast("dict[str, str]", json.loads(self.newest or "{}"))
         return replace(parsed, image=self.image, secret_environment={**parsed.secret_environment, **newest})
@@ -91,12 +91,12 @@ class Probation:
 
     ready: GoodDocument
     starts: int = 1
-    """Starts of its server, including the start that became ready. Each further start follows a stop of the server or the machine."""
+    """Starts of its server, including the start that became ready."""
 
 
 @dataclass(frozen=True)
 class FailedChange:
-    """A document that was given up, with the name of the limits and the restart under which it failed. `detail` is the reason, without secrets."""
+    """A document that was given up, under these limits and restart. `detail` is the reason, without secrets."""
 
     text_hash: str
     limits: str
@@ -131,7 +131,7 @@ class Assignment:
         return self.failed.text_hash if self.failed else self.text_hash
 
     def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
-        """Publish a phase. While the last known good document serves after a failed change, the phase describes the failed one."""
+        """Publish a phase. After a failed change, it describes the failed document."""
         failed = self.failed
         if failed is None:
             publisher.publish(phase, self.text_hash, detail)
@@ -143,7 +143,7 @@ class Assignment:
 class KeptState:
     """One small file on the boot disk, without secrets: a document names its secrets but never contains them.
 
-    Memory holds the intended content, so a full disk has no effect until the agent restarts.
+    Memory has the same content, so a full disk has no effect until the agent restarts.
     """
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
@@ -174,7 +174,7 @@ class KeptState:
             log(f"{path} cannot be read ({error}) and is treated as absent.")
 
     def _take(self, stored: "dict[str, Any]") -> None:
-        """Take over the stored state, if this agent can read its documents. Raises ValueError, TypeError and KeyError."""
+        """Take over the stored state. Raises ValueError, TypeError and KeyError if this agent cannot read it."""
         good, ready = (raw and GoodDocument(**raw) for raw in (stored["good"], stored["ready"]))
         failed, trial = (
             stored["failed"] and FailedChange(**stored["failed"]),
@@ -215,7 +215,7 @@ class KeptState:
         return self.probation is not None and self.probation.ready.text_hash == assignment.text_hash
 
     def starts(self, assignment: Assignment, limits: str) -> int:
-        """Return the number of server starts of a document on trial or probation, including starts by earlier agents."""
+        """Return the server starts of a document on trial or probation, including those by earlier agents."""
         if self.probation is not None and self.is_on_probation(assignment):
             return self.probation.starts
         trial = self.trial
@@ -223,7 +223,7 @@ class KeptState:
         return trial.starts if trial is not None and is_same and self.is_trial(assignment) else 0
 
     def keep_ready(self, ready: GoodDocument) -> None:
-        """Store the document of a server that became ready, on probation if another good document exists. Forget earlier failures."""
+        """Store the document of a server that became ready, on probation if another good one exists."""
         probation = self.probation
         if self.good is None or self.good.text_hash == ready.text_hash:
             self.good, self.probation = ready, None
@@ -267,7 +267,7 @@ class KeptState:
             self.probation = replace(self.probation, ready=self.probation.ready.with_secrets(versions))
 
     def keep_start(self, assignment: Assignment, limits: str) -> None:
-        """Count a start of a document on trial or probation before it happens, because it may stop the agent or the machine.
+        """Count a start of a document on trial or probation before it happens: it may stop the machine.
 
         From then on, the rollback documents have its secret versions, which are newer.
         """
@@ -286,7 +286,7 @@ class KeptState:
         self.write()
 
     def begin_pause(self, publisher: PhasePublisher) -> None:
-        """Store and publish that nothing serves from now on, unless a pause is in progress, of a change that is now rolled back."""
+        """Store and publish that nothing serves from now on, unless a pause is in progress."""
         if not self.pause_began_at:
             self._keep_pause(publisher, utc_now(), "")
 
@@ -298,7 +298,7 @@ class KeptState:
             self.write()
 
     def forget_pause(self, publisher: PhasePublisher, text_hash: str) -> None:
-        """Unpublish the pause of the previous change, unless it continues. An earlier agent may have published it."""
+        """Unpublish the pause of the previous change, unless it continues."""
         if not self.pause_began_at and self.paused_for not in {"", text_hash}:
             self._keep_pause(publisher, "", "")
 
@@ -343,5 +343,5 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return the files that the agent fetches for a document: the image, and the folders of weights, drafters and adapters from a bucket."""
+    """Return what the agent fetches for a document: the image, and folders of weights, drafters and adapters."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}

@@ -1,6 +1,6 @@
 """Metrics of a machine: the collector's container beside the server, and the agent's own metrics on the loopback address.
 
-Nothing here affects the server, which starts at the same time: a failure is logged and tried again, after longer and longer pauses.
+Nothing here affects the server: a failure is logged and tried again, after longer and longer pauses.
 """
 
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
 COLLECTOR_MEMORY = "512m"
 """Limit of the collector's memory, so that it cannot take the server's."""
 COLLECTOR_USER = 10001
-"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which is built from nothing and writes no file. The collector reads
-the machine's token from the metadata server, because it writes the metrics, so the metadata guard does not apply to it."""
+"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which writes no file. The collector needs
+the machine's token to write the metrics, so the metadata guard does not apply to it."""
 COLLECTOR_PULL_LIMIT_S = 900.0
 """Time limit of a pull of the collector's image."""
 COLLECTOR_RETRY_S = 60.0
-"""Pause after the first failure. It doubles with each failure, up to the longest, so that a log is not filled with them."""
+"""Pause after the first failure. It doubles with each failure, up to the longest."""
 LONGEST_COLLECTOR_RETRY_S = 900.0
 METRICS_PATH = "/metrics"
 

@@ -67,7 +67,7 @@ def flag_value(words: Sequence[str], flag: str) -> str:
 
 @dataclass
 class HubFetch:
-    """Download with the new image's `hf`, in a container that exits after the download. Nothing is installed on the machine."""
+    """Download with the new image's `hf`, in a container that exits after the download."""
 
     document: ServingDocument
     secrets: Mapping[str, str]
@@ -78,7 +78,7 @@ class HubFetch:
     """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch models that the served document has not fetched. Return False if they do not fit on the disk together with the old model.
+        """Fetch models that the served document lacks. Return False if they do not fit on the disk beside the old ones.
 
         Raises:
             ServingError: the hub rejects the request, or the disk is too small even without the old model.

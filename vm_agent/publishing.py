@@ -129,7 +129,7 @@ class PhasePublisher:
         return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
 
     def set_fact(self, key: str, value: str) -> None:
-        """Publish a guest attribute in addition to the phase. If the write fails, it is repeated with the next phase."""
+        """Publish a guest attribute. A failed write is repeated with the next phase."""
         with self._lock:
             self._facts[key] = value
             self._write(key, value)

@@ -1,4 +1,4 @@
-"""The running server: its secrets, its health, its request metrics, its idle time, and its stop before the run expires."""
+"""The running server: its secrets, health, request metrics, idle time, and stop before the run expires."""
 
 import time
 import urllib.error
@@ -38,12 +38,12 @@ class KnownSecrets:
     _values: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def learn(self, document: ServingDocument) -> None:
-        """Read the secrets of a server that an earlier agent started, so no log line shows them. Raises ServingError."""
+        """Read the secrets of a server that an earlier agent started. Raises ServingError."""
         for version in set(document.secret_environment.values()) - set(self._values):
             self.read(version)
 
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
-        """Return a secret's value and mask it from now on. For a rollback, the value read earlier for the same version is sufficient.
+        """Return a secret's value and mask it from now on. For a rollback, the value read earlier is sufficient.
 
         An API key is an exception: if Secret Manager refuses it, it was revoked.
         """
@@ -59,7 +59,7 @@ class KnownSecrets:
         return value
 
     def key_header(self, document: ServingDocument) -> "dict[str, str]":
-        """Return the header with the server's API key, or none if it has no key or Secret Manager does not return it."""
+        """Return the header with the server's API key, if it can be read."""
         version = document.secret_environment.get(API_KEY_VARIABLE)
         if version is not None and version not in self._values:
             with suppress(ServingError):
@@ -70,7 +70,7 @@ class KnownSecrets:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Load of the server: requests that are running or waiting now, and requests finished since its start, for any reason."""
+    """Load of the server: requests running or waiting now, and finished since its start, for any reason."""
 
     active: float
     finished: float
@@ -97,7 +97,7 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait at most `limit_s` until no request is running or waiting, or until a version newer than this one exists.
+        """Wait at most `limit_s` until no request is running or waiting, or a newer version exists.
 
         Returns immediately for a server that drains on its own.
         """
@@ -115,7 +115,7 @@ class RunningServer:
         return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
 
     def answered(self, document: ServingDocument) -> "float | None":
-        """Return the number of requests that the server has completed since its start, or None if it does not report it."""
+        """Return the requests that the server has completed since its start, or None if it does not report it."""
         found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
         answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
         return answered if found else None
@@ -144,8 +144,8 @@ class RunningServer:
 class IdleTime:
     """Publisher of the time since which the ready server has had no request.
 
-    A request that ran between two readings is in the counter of finished requests. After a reading that failed, the counter includes the
-    requests of the time in between, so the idle time continues only if it has not changed.
+    A request that ran between two readings is in the counter of finished requests, also after a reading that failed.
+    So the idle time continues only if the counter has not changed.
     """
 
     publisher: PhasePublisher

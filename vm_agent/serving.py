@@ -132,7 +132,7 @@ class Agent:
         self._serve_with_restarts(Assignment(version, text_hash, near, text))
 
     def _give_up(self, version: int, text: str, detail: str) -> None:
-        """Serve the previous document in place of a failed one, with the failed one's API key. Without one, publish that nothing serves."""
+        """Serve the previous document with the failed one's API key, or publish that nothing serves."""
         text_hash = document_hash(text)
         self.latest.give_up(version)
         self.kept.end_probation(text_hash)
@@ -146,7 +146,7 @@ class Agent:
         self._roll_back(version, failed)
 
     def _rotate_api_key(self, text: str) -> str:
-        """Set the failed document's API key in the rollback documents. Return a sentence if they had another one."""
+        """Set the failed document's API key in the rollback documents. Return a sentence about it."""
         version = api_key_of(text)
         if version is None or not self.kept.has_other_api_key(version):
             return ""
@@ -205,9 +205,9 @@ class Agent:
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
-        """Return the phase in which the machine waits for the hub, a registry or storage, or an empty string if the problem is a verdict.
+        """Return the phase of waiting for the hub, a registry or storage, or an empty string if the problem is a verdict.
 
-        A server that was ready does not wait for them, and one on probation has a former document that can serve. No rotation of the API key
+        A server that was ready does not wait, nor one on probation, which has a former document. No rotation of the API key
         waits, because the server with the former key may still run.
         """
         key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
@@ -223,7 +223,7 @@ class Agent:
         return ""
 
     def _wait(self, assignment: Assignment, delay_s: float) -> None:
-        """Wait before the next attempt, with heartbeats, but not beyond the run. Raises SupersededError if a newer document arrives."""
+        """Wait before the next attempt, but not beyond the run. Raises SupersededError."""
         until = time.monotonic() + delay_s
         while not self.run_end.is_soon():
             left_s = until - time.monotonic()
@@ -262,7 +262,7 @@ class Agent:
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
     def _without_old_secrets(self, assignment: Assignment) -> str:
-        """Stop a server that still runs with rotated secrets, and return a sentence about it, because a leaked key must not remain valid."""
+        """Stop a server that still runs with rotated secrets, which may have leaked. Return a sentence about it."""
         with suppress(ServingError):
             state = container_state()
             if state and state.running and self._has_other_secrets(assignment, state):
@@ -272,7 +272,7 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Prepare while the previous document's server still serves, then replace that server and watch the new one.
+        """Replace the server of another document, and watch the server.
 
         Raises:
             ServingError: the server stopped or cannot be started.
@@ -303,7 +303,7 @@ class Agent:
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
-        """Return whether the document's server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
+        """Return whether the server has other secrets than the assignment."""
         return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
@@ -312,7 +312,7 @@ class Agent:
         return asked is not None and state.restart != asked
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
-        """Stop the running server and start the assignment's, after everything it needs is on the machine. Return its drain in seconds."""
+        """Fetch what the assignment needs, and replace the server. Return its drain in seconds."""
         starts, is_on_probation = (
             self.kept.starts(assignment, self.latest.limits_name()),
             self.kept.is_on_probation(assignment),
@@ -353,7 +353,7 @@ class Agent:
         )
 
     def _prepared(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Fetch what the document needs. Return the secrets' values by variable name, and whether the models are on the machine.
+        """Fetch what the document needs. Return the secrets by variable, and whether the models are on the machine.
 
         Raises:
             ServingError: it cannot be fetched, or the change's or the run's time is over.
@@ -418,7 +418,7 @@ class Agent:
             log(f"Starting the last known good document with the weights on this machine: {error}")
 
     def _remove_others(self, document: ServingDocument) -> None:
-        """Delete images and weights that this agent fetched for documents other than this one and the rollback documents."""
+        """Delete images and weights that neither this document nor the rollback documents need."""
         documents = (document, *(kept.document for kept in self.kept.documents()))
         needed = {name for one in documents for name in fetched_by(one)}
         for name, kind in tuple(self.kept.fetched.items()):
@@ -427,7 +427,7 @@ class Agent:
         self.kept.write()
 
     def _restarts(self, assignment: Assignment) -> int:
-        """Return the number of allowed restarts used. On probation, the start that became ready is not counted."""
+        """Return the restarts used. On probation, the start that became ready is none."""
         starts = self.kept.starts(assignment, self.latest.limits_name())
         return starts - (1 if self.kept.is_on_probation(assignment) else 0)
 
@@ -441,7 +441,7 @@ class Agent:
         return ServingError(f"The server was not ready within {limit_s:.0f} s (tpu.readyTimeout).", retry=False)
 
     def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
-        """Return the delays before the next attempts, and whether a trial has stopped the old server, so nothing serves."""
+        """Return the delays before the next attempts, and whether a trial has stopped the old server."""
         if self.kept.is_on_probation(assignment):
             return self.pacing.probation_delays_s, False
         if not self.kept.is_trial(assignment):
@@ -462,7 +462,7 @@ class Agent:
         return answered >= self.pacing.probation_requests or (answered > 0 and is_old)
 
     def _drain_s(self, assignment: Assignment) -> float:
-        """Return how long the assignment's server can drain on its own. Its image may not support the flag."""
+        """Return how long the assignment's server can drain on its own."""
         if assignment.failed is not None:
             back = self.kept.find(assignment.text_hash)
             return float(back.drain_s) if back else 0.0
@@ -470,7 +470,7 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
-        """Follow the log for the phases and for Cloud Logging. Without the server's secrets no line can be masked, so none is read.
+        """Follow the log for the phases and for Cloud Logging, unless the server's secrets cannot be masked.
 
         The previous agent already wrote older lines to Cloud Logging.
         """
@@ -520,7 +520,7 @@ class Agent:
                 raise SupersededError
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server responds, and store its document, first on probation. The phase is last, after the other attributes."""
+        """Publish that the server responds, and store its document, first on probation. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self.kept.end_pause(self.publisher, assignment.asked_hash)
         before = self.kept.documents()

@@ -1,7 +1,7 @@
-"""Starter of a Cloud Run container: copies weights into memory, restores compiled graphs, writes the path guard, then becomes the server.
+"""Starter of a Cloud Run container: fetches weights and compiled graphs, writes the path guard, becomes the server.
 
-Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, which gives it the signals,
-exit code and memory. A child process stays only until the compiled graphs are archived.
+Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process.
+A child process stays only until the compiled graphs are archived.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Copy weights from a bucket with parallel ranged reads. Each file is checked, then renamed into place."""
+"""Copy weights from a bucket with parallel reads. Each file is checked, then renamed into place."""
 
 import base64
 import hashlib
@@ -111,7 +111,7 @@ class WeightsCopy:
         return found
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
-        """Return whether the file has the object's size and generation. The generation is written after the checksum matched."""
+        """Return whether the file has the object's size and generation, which is written after the checksum matched."""
         with suppress(OSError):
             generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
             return target.stat().st_size == item.size and generation.read_text() == item.generation
@@ -128,7 +128,7 @@ class WeightsCopy:
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
-        """Read all ranges into the file and return its digest, computed while later ranges are still being read."""
+        """Read all ranges into the file and return its digest."""
         starts = range(0, item.size, self.chunk_bytes)
         jobs = [pool.submit(self._read, descriptor, item, start, total) for start in starts]
         digest = hashlib.new("md5" if item.md5 else "sha256", usedforsecurity=False)
@@ -144,7 +144,7 @@ class WeightsCopy:
 
     @staticmethod
     def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
-        """Compare the copy with the object's MD5. An object uploaded in parts has no MD5, but a SHA-256 if it was staged."""
+        """Compare the copy with the object's MD5, or the SHA-256 of an object that was staged in parts."""
         if item.md5:
             name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
         elif item.sha256:
