@@ -55,7 +55,7 @@ def _results_schema() -> str:
 
 
 def _contracts() -> Mapping[str, str]:
-    from contracts.reference import tables
+    from authors.contract_tables import tables
 
     return tables()
 

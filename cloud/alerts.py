@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
-from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, MetricAlert, Severity, first_command, row_of
+from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, MetricAlert, Severity, row_of
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
@@ -190,7 +190,7 @@ def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert |
         opened=str(incident.get("openTime") or ""),
         closed=closed or None,
         meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
-        command=first_command(row, stack) if row else f"gemma logs {stack}",
+        command=row.first_command(stack) if row else f"gemma logs {stack}",
         runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
         incident=str(incident.get("name") or ""),
     )

@@ -28,7 +28,6 @@ INGRESS: Mapping[str, str] = {
 }
 """API values by the names that gcloud uses."""
 _SERVER = "vllm"
-"""Name of the server's container."""
 _MIB_PER_GIB = 1024
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
@@ -54,7 +53,6 @@ class MemoryVolume:
     """A folder of the container in memory. Its content is part of the container's memory."""
 
     name: str
-    """Name of the volume, used by mount options."""
     path: str
     """Folder in the container."""
     size_limit: str
@@ -132,7 +130,6 @@ class Collector:
     image: str
     """Reference by digest."""
     config: str
-    """Text of its configuration."""
     secret_variables: Sequence[SecretVariable] = ()
     """Variable with the server's API key, if it has one."""
 
@@ -144,7 +141,6 @@ class GpuMachine:
     gpu: str
     """Cloud Run's name for the accelerator, such as nvidia-l4."""
     cpu: int
-    """vCPU."""
     memory_mib: int
     """Memory of the instance in MiB. Too little kills the server while it loads the weights."""
     zonal_redundancy: bool

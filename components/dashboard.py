@@ -88,7 +88,6 @@ TILES: Final[Sequence[Tile]] = (
         },
     ),
 )
-"""Tiles of the dashboard, two in each row."""
 
 
 def dashboard_json(*, title: str, namespace: str, labels: Mapping[str, str]) -> str:

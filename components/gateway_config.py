@@ -8,7 +8,6 @@ from typing import Any, Final
 from contracts.gateway import BUFFER_KIB, CONCURRENCY, GATEWAY_MIB, LONGEST_REQUEST_S, OUTSIDE_HEAP_MIB, backend_path
 
 GATEWAY_PORT: Final = 8080
-"""Port of Envoy on Cloud Run."""
 READY_PATH: Final = "/ready"
 """Path of the startup probe. Envoy answers it itself."""
 SERVER_PATHS: Final = "/(v1/.*|tokenize|detokenize|health|version)"
@@ -34,7 +33,6 @@ class GatewayServer:
     """A server in the gateway's network."""
 
     name: str
-    """Name of its stack."""
     address: str
     """IPv4 address in the network. Envoy checks its health, so the address of a machine that ended gets no requests."""
     port: int

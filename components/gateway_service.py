@@ -19,7 +19,6 @@ class GatewayServiceArgs:
 
     project: str
     location: str
-    """Region of the service and of its subnet."""
     service_name: str
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
@@ -31,9 +30,7 @@ class GatewayServiceArgs:
     network: pulumi.Input[str]
     """projects/P/global/networks/N, the network of all servers: a service has one network interface."""
     subnetwork: str
-    """Name of the gateway's own subnet."""
     invokers: Sequence[str]
-    """IAM members that can call the gateway."""
     min_instances: int
     max_instances: int
     ownership: Ownership

@@ -31,9 +31,7 @@ class ServiceAccount(dict[str, object]):
     """Service account of the VM."""
 
     email: str = pulumi.property("email")
-    """Email address of the service account."""
     scopes: Sequence[str] | None = pulumi.property("scopes")
-    """OAuth scopes of its tokens. IAM limits the account's permissions, so the default is all of Cloud Platform."""
 
 
 @_input_type
@@ -51,9 +49,7 @@ class DataDisk(dict[str, object]):
     """An existing disk to attach."""
 
     source_disk: str = pulumi.property("sourceDisk")
-    """Name of a disk in the zone in use, or projects/P/zones/Z/disks/D."""
     mode: str | None = pulumi.property("mode")
-    """`read-write` or `read-only`."""
 
 
 @_input_type
@@ -81,19 +77,9 @@ class Ready(dict[str, object]):
     """Readiness report of the machine."""
 
     guest_attribute_namespace: str = pulumi.property("guestAttributeNamespace")
-    """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
-    optionally the serving document and its last pause.
-    """
     document_metadata_key: str | None = pulumi.property("documentMetadataKey")
-    """Metadata key of the document that the machine runs. If set, ready requires `document-hash` to be the SHA-256
-    (hex) of its value.
-    """
     deadline_metadata_key: str | None = pulumi.property("deadlineMetadataKey")
-    """Metadata key under which the provider writes the machine's `deadline`, once Google reports it. Not written
-    without a run limit.
-    """
     timeout_s: int | None = pulumi.property("timeoutS")
-    """Timeout for `ready` after the capacity is granted, in seconds."""
 
 
 @pulumi.output_type
@@ -209,17 +195,9 @@ class QueuedResource(pulumi.CustomResource):
     """
 
     project: pulumi.Output[str] = pulumi.property("project")
-    """Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or
-    CLOUDSDK_CORE_PROJECT.
-    """
     zone: pulumi.Output[str] = pulumi.property("zone")
-    """The only zone to try. As an output: the zone in use."""
     queued_resource_id: pulumi.Output[str] = pulumi.property("queuedResourceId")
-    """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
     node_id: pulumi.Output[str] = pulumi.property("nodeId")
-    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Not allowed with `api:
-    compute-engine`.
-    """
     name: pulumi.Output[str] = pulumi.property("name")
     """Full name, projects/P/locations/Z/queuedResources/ID or projects/P/zones/Z/instances/ID."""
     state: pulumi.Output[str] = pulumi.property("state")
@@ -229,80 +207,30 @@ class QueuedResource(pulumi.CustomResource):
     state_history: pulumi.Output[Sequence[StateChange]] = pulumi.property("stateHistory")
     """States observed by the provider, oldest first, at most 50."""
     zones: pulumi.Output[Sequence[str] | None] = pulumi.property("zones")
-    """Zones in order of preference, such as us-east5-a. Alternative to `zone`. Removing the zone in use replaces the
-    resource.
-    """
     accelerator_type: pulumi.Output[str | None] = pulumi.property("acceleratorType")
-    """Type and size of the slice, such as v6e-4."""
     runtime_version: pulumi.Output[str | None] = pulumi.property("runtimeVersion")
-    """Image of the VM, such as v2-alpha-tpuv6e; with `api: compute-engine` a boot image such as
-    projects/P/global/images/family/F.
-    """
     provisioning_model: pulumi.Output[str | None] = pulumi.property("provisioningModel")
-    """`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand)
-    or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
-    """
     reservation_name: pulumi.Output[str | None] = pulumi.property("reservationName")
-    """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
     max_run_duration_s: pulumi.Output[int | None] = pulumi.property("maxRunDurationS")
-    """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
     valid_until_duration_s: pulumi.Output[int | None] = pulumi.property("validUntilDurationS")
-    """Seconds after which Google drops a request without capacity, even if Pulumi no longer waits. A change applies to
-    later requests.
-    """
     boot_disk_size_gb: pulumi.Output[int | None] = pulumi.property("bootDiskSizeGb")
-    """Size of the boot disk in GB, at least 100. It stores the operating system, container images and files that
-    servers download. Default: Google's default, 100 GB.
-    """
     network: pulumi.Output[str | None] = pulumi.property("network")
-    """VPC network. Default: `default`."""
     subnetwork: pulumi.Output[str | None] = pulumi.property("subnetwork")
-    """Subnetwork in the region of the zone in use."""
     enable_external_ips: pulumi.Output[bool | None] = pulumi.property("enableExternalIps")
-    """Assign an external IP address to the machine. Without one, the subnetwork needs Private Google Access."""
     service_account: pulumi.Output[ServiceAccount | None] = pulumi.property("serviceAccount")
-    """Service account of the machine. Default: Compute Engine's default service account."""
     description: pulumi.Output[str | None] = pulumi.property("description")
-    """Description of the node, at most 512 characters."""
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
-    """Labels of the node. The provider adds an owner label with the hash of the URN and keeps labels that others add."""
     tags: pulumi.Output[Sequence[str] | None] = pulumi.property("tags")
-    """All network tags of the node."""
     metadata: pulumi.Output[Mapping[str, str] | None] = pulumi.property("metadata")
-    """Instance metadata, such as startup-script. Must not contain secrets, because every process on the machine can
-    read it. The provider keeps keys that others add, such as gcloud's ssh-keys.
-    """
     data_disks: pulumi.Output[Sequence[DataDisk] | None] = pulumi.property("dataDisks")
-    """Existing disks to attach."""
     api: pulumi.Output[str | None] = pulumi.property("api")
-    """Google API that provides the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
-    `ct6e-standard-*` machine type). One of `cloud-tpu`, `compute-engine`.
-    """
     wait_per_zone_s: pulumi.Output[int | None] = pulumi.property("waitPerZoneS")
-    """Timeout for capacity in one zone before the provider tries the next, in seconds."""
     wait_total_s: pulumi.Output[int | None] = pulumi.property("waitTotalS")
-    """Timeout for capacity in all zones together, in seconds, restarted by each create or update. Default: no limit
-    except `waitPerZoneS` in each zone.
-    """
     renew_before_s: pulumi.Output[int | None] = pulumi.property("renewBeforeS")
-    """Seconds before `deadline` at which an update requests a second queued resource, with the suffix `-b` on id and
-    node id. The update switches over when it reaches the `waitFor` state, at least ACTIVE. Requires a larger
-    `maxRunDurationS`. Default: never.
-    """
     wait_for: pulumi.Output[str | None] = pulumi.property("waitFor")
-    """State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the
-    machine reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
-    """
     ready: pulumi.Output[Ready | None] = pulumi.property("ready")
-    """Readiness report of the machine."""
     next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
-    """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
-    resource.
-    """
     allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
-    """Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take
-    hours.
-    """
     state_initiator: pulumi.Output[str | None] = pulumi.property("stateInitiator")
     """Initiator of the state, USER or SERVICE."""
     state_message: pulumi.Output[str | None] = pulumi.property("stateMessage")

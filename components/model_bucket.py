@@ -28,8 +28,7 @@ class ModelBucketArgs:
     existing: str | None = None
     """Name of an existing bucket. The stack then only grants access to it and creates none."""
     archivers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """IAM members that can also write, list and delete objects below `archive_prefix`, by a short name."""
-    archive_prefix: str = ARCHIVE_PREFIX
+    """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
     archive_days: int | None = None
     """Age in days at which the bucket deletes archives. None: the writers delete old archives."""
     force_destroy: bool = True
@@ -76,7 +75,7 @@ class ModelBucket(pulumi.ComponentResource):
         """Grant access to the objects of one folder. Conditions name an object projects/_/buckets/BUCKET/objects/NAME."""
 
         def folder(bucket: str) -> gcp.storage.BucketIAMMemberConditionArgs:
-            prefix = f"projects/_/buckets/{bucket}/objects/{args.archive_prefix}/"
+            prefix = f"projects/_/buckets/{bucket}/objects/{ARCHIVE_PREFIX}/"
             condition = args.ownership.condition(f'resource.name.startsWith("{prefix}")')
             return gcp.storage.BucketIAMMemberConditionArgs(**condition)
 
@@ -128,7 +127,7 @@ def _lifecycle(args: ModelBucketArgs) -> list[gcp.storage.BucketLifecycleRuleArg
     prune = gcp.storage.BucketLifecycleRuleArgs(
         action=gcp.storage.BucketLifecycleRuleActionArgs(type="Delete"),
         condition=gcp.storage.BucketLifecycleRuleConditionArgs(
-            age=args.archive_days, matches_prefixes=[f"{args.archive_prefix}/"]
+            age=args.archive_days, matches_prefixes=[f"{ARCHIVE_PREFIX}/"]
         ),
     )
     return [abort, prune]

@@ -48,7 +48,6 @@ class Observability(pulumi.ComponentResource):
     """One policy for each alert. All notify the same channels. A policy without a channel still opens incidents, which the console shows."""
 
     policies: Sequence[pulumi.Output[str]]
-    """Full names of the policies."""
 
     def __init__(self, name: str, args: ObservabilityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:Observability", name, None, opts)

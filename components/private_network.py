@@ -42,12 +42,10 @@ class MachineRulesArgs:
 
     project: str
     name: str
-    """Prefix of the rules' names."""
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
     ownership: Ownership
     target_tag: str
-    """Network tag of the machines."""
     server_port: int
     """Port that `from_range` may connect to."""
     from_range: str
@@ -126,7 +124,7 @@ class PrivateNetwork(pulumi.ComponentResource):
         self.subnetwork_name, self.gateway_subnetwork = args.name, f"{args.name}-gateway"
         self.ready = [self._subnet(name, args, network, region, child) for region in args.regions]
         if args.gateway_region is not None:
-            self.ready.append(self._gateway_subnet(name, args, network, child))
+            self.ready.append(self._subnet(name, args, network, args.gateway_region, child, of_gateway=True))
         rules = _Rules(name=name, args=args, network=network.id, options=child)
         if args.allow_iap:
             self.ready.append(rules.tunnel())
@@ -136,35 +134,27 @@ class PrivateNetwork(pulumi.ComponentResource):
             self.ready.extend(self._nat(name, args, network, region, child) for region in args.regions)
         self.register_outputs({"network": self.network})
 
-    @staticmethod
     def _subnet(
-        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
+        self,
+        name: str,
+        args: PrivateNetworkArgs,
+        network: gcp.compute.Network,
+        region: str,
+        child: pulumi.ResourceOptions,
+        *,
+        of_gateway: bool = False,
     ) -> pulumi.Resource:
         properties = gcp.compute.SubnetworkArgs(
-            name=args.name,
+            name=self.gateway_subnetwork if of_gateway else args.name,
             project=args.project,
             region=region,
             network=network.id,
-            ip_cidr_range=subnet_range(region),
+            ip_cidr_range=GATEWAY_RANGE if of_gateway else subnet_range(region),
             # Without it a machine without an external address can pull neither the image nor the weights.
             private_ip_google_access=True,
             description=args.ownership.description,
         )
-        return gcp.compute.Subnetwork(f"{name}-{region}", properties, child)
-
-    def _gateway_subnet(
-        self, name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions
-    ) -> pulumi.Resource:
-        properties = gcp.compute.SubnetworkArgs(
-            name=self.gateway_subnetwork,
-            project=args.project,
-            region=args.gateway_region,
-            network=network.id,
-            ip_cidr_range=GATEWAY_RANGE,
-            private_ip_google_access=True,
-            description=args.ownership.description,
-        )
-        return gcp.compute.Subnetwork(f"{name}-gateway", properties, child)
+        return gcp.compute.Subnetwork(f"{name}-{'gateway' if of_gateway else region}", properties, child)
 
     @staticmethod
     def _nat(

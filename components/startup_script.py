@@ -12,7 +12,7 @@ from contracts.serving_document import DOCUMENT_METADATA_KEY
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
 PLAIN_FILE = PlainFile(name="agent.py", folder="/var/lib/gemma-serving", variable="GEMMA_SERVING_STATE")
-"""The program in plain text, in the agent's state folder (vm_agent.kept)."""
+"""The program in plain text, in the agent's state folder."""
 
 SECTIONS = (
     "contracts.guest_attributes",
@@ -24,32 +24,24 @@ SECTIONS = (
     "contracts.path_guard",
     "contracts.collector",
     "vm_agent.base",
-    "vm_agent.kept",
     "vm_agent.cloud",
     "vm_agent.weights",
     "vm_agent.signing",
     "vm_agent.archives",
     "vm_agent.mounted",
-    "vm_agent.passing",
+    "vm_agent.publishing",
+    "vm_agent.kept",
     "vm_agent.compile_cache",
     "vm_agent.confinement",
     "vm_agent.guard_file",
     "vm_agent.bounded",
     "vm_agent.containers",
     "vm_agent.metadata_guard",
-    "vm_agent.docker_package",
     "vm_agent.prefetch",
-    "vm_agent.publishing",
     "vm_agent.shipping",
     "vm_agent.follow",
-    "vm_agent.known_secrets",
     "vm_agent.running_server",
-    "vm_agent.idle",
-    "vm_agent.pause",
-    "vm_agent.ending",
-    "vm_agent.trial",
     "vm_agent.container_form",
-    "vm_agent.preparing",
     "vm_agent.serving",
     "vm_agent.observe",
     "vm_agent.entry",

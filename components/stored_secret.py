@@ -37,7 +37,6 @@ class StoredSecret(pulumi.ComponentResource):
 
     secret_id: pulumi.Output[str]
     version: pulumi.Output[str]
-    """The version's number."""
     version_name: pulumi.Output[str]
     """projects/P/secrets/S/versions/N."""
     grants: list[pulumi.Resource]

@@ -160,19 +160,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 service_account=ServiceAccountArgs(email=args.service_account, scopes=[_CLOUD_PLATFORM]),
                 labels={**args.labels, **args.ownership.labels},
                 tags=list(args.tags),
-                metadata={
-                    SCRIPT_METADATA_KEY: startup_script(),
-                    "enable-guest-attributes": "TRUE",
-                    # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` would exclude those
-                    # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
-                    # An explicit FALSE: without the key, the project's metadata decides.
-                    "enable-oslogin": "TRUE" if args.os_login else "FALSE",
-                    DOCUMENT_METADATA_KEY: args.document,
-                    ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
-                    **_repositories(args.image_repositories),
-                    **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
-                    **({} if args.collector is None else {COLLECTOR_METADATA_KEY: args.collector}),
-                },
+                metadata=_metadata(args),
                 wait_for=args.wait_for,
                 ready=ReadyArgs(
                     guest_attribute_namespace=GUEST_ATTRIBUTE_NAMESPACE,
@@ -198,6 +186,23 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 "deadline": self.deadline,
             }
         )
+
+
+def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
+    """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
+    return {
+        SCRIPT_METADATA_KEY: startup_script(),
+        "enable-guest-attributes": "TRUE",
+        # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` would exclude those
+        # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
+        # An explicit FALSE: without the key, the project's metadata decides.
+        "enable-oslogin": "TRUE" if args.os_login else "FALSE",
+        DOCUMENT_METADATA_KEY: args.document,
+        ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
+        **_repositories(args.image_repositories),
+        **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
+        **({} if args.collector is None else {COLLECTOR_METADATA_KEY: args.collector}),
+    }
 
 
 def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:

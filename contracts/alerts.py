@@ -23,7 +23,7 @@ LOG_RATE_LIMIT_S: Final = 300
 """Minimum time between two notifications of a log alert, which Google requires for this kind of condition."""
 
 TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
-"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Another value would match no series."""
+"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Others match no series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,7 @@ class AlertValues:
     ready_s: int = 0
     """Seconds for which a machine may be not ready: `tpu.readyTimeout`."""
     usd_per_hour: float = 0
-    """Price of one running instance or machine."""
     daily_usd: float = 0
-    """Maximum cost per day."""
 
     def replace_in(self, template: str) -> str:
         """Return a text with these values."""
@@ -74,22 +72,37 @@ class MetricCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricAlert:
-    """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
+class _Alert:
+    """What every alert has."""
 
     title: str
     """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
     meaning: str
     """One sentence for the notification."""
+    severity: Severity = "page"
+    targets: Sequence[Target] = ("tpu",)
+    command: str = "gemma logs $stack"
+    """First command of the runbook."""
+
+    @property
+    def anchor(self) -> str:
+        """Heading of the runbook page."""
+        return self.title.lower().replace(" ", "-")
+
+    def first_command(self, stack: str) -> str:
+        """Return the first command of the runbook for a stack."""
+        return Template(self.command).substitute(stack=stack)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricAlert(_Alert):
+    """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
+
     expression: str = ""
     hold: str = "0s"
     several: Sequence[MetricCondition] = ()
-    severity: Severity
-    targets: Sequence[Target] = ("tpu",)
     needs_budget: bool = False
     """True if only a stack with `alerts.dailyCost` has the alert."""
-    command: str = "gemma status $stack"
-    """First command of the runbook."""
 
     @property
     def conditions(self) -> Sequence[MetricCondition]:
@@ -101,36 +114,17 @@ class MetricAlert:
         """True if it reads metrics of the server, and not those that Google's platform always writes."""
         return any("$server" in condition.expression for condition in self.conditions)
 
-    @property
-    def anchor(self) -> str:
-        """Heading of the runbook page."""
-        return _anchor(self.title)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogAlert:
+class LogAlert(_Alert):
     """An alert on log lines, which needs no collector."""
 
-    title: str
-    meaning: str
     pattern: str
     """RE2 pattern of the line."""
-    targets: Sequence[Target]
-    severity: Severity = "page"
-    command: str = "gemma logs $stack"
-
-    @property
-    def anchor(self) -> str:
-        """Heading of the runbook page."""
-        return _anchor(self.title)
-
-
-def _anchor(title: str) -> str:
-    return title.lower().replace(" ", "-")
 
 
 def _le(bound_s: float) -> str:
-    """Return the matcher of a histogram's bound. Whole bounds are written with or without a decimal place, depending on the exporter."""
+    """Return the matcher of a histogram's bound. Exporters write whole bounds with or without a decimal place."""
     return f'le=~"{bound_s:g}|{bound_s:.1f}"' if bound_s == int(bound_s) else f'le="{bound_s:g}"'
 
 
@@ -142,7 +136,7 @@ def _burn(window: str) -> str:
 
 
 def _of_service(metric: str, **labels: str) -> str:
-    """Return the selector of a metric of Cloud Run for a service. Several resource types have each of them, and Google rejects a selector of none."""
+    """Return the selector of a metric of Cloud Run for a service. Google rejects one without a resource type."""
     selected = {"monitored_resource": "cloud_run_revision", "service_name": "$name", **labels}
     matchers = ",".join(f'{name}="{value}"' for name, value in selected.items())
     return f"run_googleapis_com:{metric}{{{matchers}}}"
@@ -155,7 +149,7 @@ def _requests(**labels: str) -> str:
 
 _ENGINE: Final = "(namespace, engine)"
 """With data parallelism, each replica is an engine with series of its own: the tokens of the others would hide one that hangs."""
-_LOGS: Final = "gemma logs $stack"
+_STATUS: Final = "gemma status $stack"
 _PLAN: Final = "gemma plan $stack"
 _WAITING: Final = "vllm:num_requests_waiting{$server}"
 _RUNNING: Final = "vllm:num_requests_running{$server}"
@@ -186,7 +180,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         # Not absent(): a stack that waits for capacity has no machine.
         expression=f"({_REPORTS} or {_LOST} or {_EXISTS}) unless on (namespace) ({_SERVES})",
         hold="$ready",
-        severity="page",
+        command=_STATUS,
     ),
     MetricAlert(
         title="No tokens while requests wait",
@@ -197,15 +191,11 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             # Without it, the window of a server that has just started counts as five minutes.
             "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
         ),
-        severity="page",
-        command=_LOGS,
     ),
     MetricAlert(
         title="Restart loop",
         meaning="The server has restarted at least three times in 30 minutes.",
         expression="sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3",
-        severity="page",
-        command=_LOGS,
     ),
     MetricAlert(
         title="HTTP errors",
@@ -215,8 +205,6 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             "sum by (namespace) (rate(http_requests_total{$server}[5m])) > 0.05 and "
             "sum by (namespace) (increase(http_requests_total{$server}[5m])) >= 20"
         ),
-        severity="page",
-        command=_LOGS,
     ),
     MetricAlert(
         title="Slow first token",
@@ -225,7 +213,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             f"{_burn('1h')} and {_burn('5m')} and "
             "sum by (namespace) (increase(vllm:time_to_first_token_seconds_count{$server}[1h])) >= 50"
         ),
-        severity="page",
+        command=_STATUS,
     ),
     MetricAlert(
         title="Pressure",
@@ -265,16 +253,14 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         title="Server errors",
         meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
         expression=f"{_requests(response_code_class='5xx')} / {_requests()} > 0.05 and {_requests()} >= 20",
-        severity="page",
         targets=("cloud-run",),
-        command=_LOGS,
     ),
     MetricAlert(
         title="No server answers",
         meaning="The gateway answered requests with 503 in the last five minutes.",
         expression=f"{_requests(response_code='503')} > 0",
-        severity="page",
         targets=("gateway",),
+        command=_STATUS,
     ),
     MetricAlert(
         title="Daily cost",
@@ -282,6 +268,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         expression=f"sum(increase({_of_service('container_billable_instance_time')}[1d])) / 3600 * $price > $daily",
         severity="ticket",
         targets=("cloud-run",),
+        command=_STATUS,
     ),
     MetricAlert(
         title="Daily cost",
@@ -289,6 +276,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
         severity="ticket",
         needs_budget=True,
+        command=_STATUS,
     ),
 )
 """Alerts on metrics, with those that affect users first."""
@@ -298,7 +286,6 @@ LOG_ALERTS: Final[Sequence[LogAlert]] = (
         title="Engine fatal",
         meaning="The engine logged an error after which it does not serve.",
         pattern=_ENGINE_FATAL,
-        targets=("tpu",),
     ),
     LogAlert(
         title="Does not start or engine fatal",
@@ -307,7 +294,6 @@ LOG_ALERTS: Final[Sequence[LogAlert]] = (
         targets=("cloud-run",),
     ),
 )
-"""Alerts on log lines."""
 
 PLATFORM_METRICS: Final = (
     "run_googleapis_com:container_billable_instance_time",
@@ -340,8 +326,3 @@ def log_alerts_of(target: Target) -> Iterator[LogAlert]:
 def row_of(title: str) -> MetricAlert | LogAlert | None:
     """Return the first row with a title; None for a title of another release."""
     return next((row for row in (*ALERTS, *LOG_ALERTS) if row.title == title), None)
-
-
-def first_command(row: MetricAlert | LogAlert, stack: str) -> str:
-    """Return the first command of a row's runbook for a stack."""
-    return Template(row.command).substitute(stack=stack)

@@ -1,4 +1,4 @@
-"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState), for queued resources and instances.
+"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState).
 
 The provider has a separate table because it does not import project code. A test compares the two.
 """

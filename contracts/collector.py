@@ -21,16 +21,15 @@ COLLECTOR_IMAGE: Final = f"{COLLECTOR_REPOSITORY}@{COLLECTOR_DIGEST}"
 
 COLLECTOR_CONTAINER: Final = "collector"
 CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
-"""Environment variable of the collector's container with its configuration, so that no secret and no volume is needed."""
+"""Environment variable of the collector's container with its configuration."""
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
-"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. It is not part of the serving document, so
-a change of it does not restart the server."""
+"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. A change of it does not
+restart the server."""
 AGENT_METRICS_PORT: Final = 8001
 """Loopback port of the machine at which the agent serves its own metrics."""
 
 AGENT_JOB: Final = "agent"
-"""Label `job` of the agent's metrics."""
 
 COLLECTOR_VCPU: Final = 2
 """vCPU of the collector on Cloud Run. A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger
@@ -69,7 +68,7 @@ parallelism, at most this many for each engine."""
 
 
 def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
-    """Return vCPU and memory of the server in a Cloud Run instance that it shares with the collector, which gets the rest."""
+    """Return vCPU and memory of the server in a Cloud Run instance that it shares with the collector."""
     own = vcpu - COLLECTOR_VCPU
     return own, min(memory_gib - COLLECTOR_MIN_GIB, own * GIB_PER_VCPU)
 
@@ -80,7 +79,6 @@ class CollectorSettings:
 
     image: str
     config: str
-    """Text of the configuration."""
     key: "str | None" = None
     """Version in Secret Manager with the server's API key; None for a server without one."""
 

@@ -13,13 +13,13 @@ from typing import Any, Final, cast
 from contracts.serving_document import SECRET_VERSION, ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key in addition to the document: a JSON object with `uri`, `accelerator` and `key`. Absent without archives."""
+"""Metadata key: a JSON object with `uri`, `accelerator` and `key`. Absent without archives."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
-"""Maximum age, in days, of an archive or of a machine's program folder for other options. Older ones are deleted."""
+"""Age, in days, at which the stack's bucket deletes an archive."""
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
-"""Environment variable of the server: folder of its container with compiled programs. Without it a document stores none."""
+"""Environment variable of the server: folder of its container with compiled programs."""
 
 NEUTRAL_FLAGS: Final = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Preparation steps of a Cloud Run container before its server starts: copy weights into memory, restore compiled graphs.
+"""Preparation of a Cloud Run container before its server starts: copies of weights, compiled graphs.
 
 Stacks write them into the container's arguments, and the starter in the container reads them. The starter's text includes this module.
 """

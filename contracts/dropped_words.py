@@ -30,6 +30,6 @@ FINDINGS: Final[Mapping[str, str]] = {
 
 
 def answer(table: Mapping[str, str], word: str) -> str:
-    """Return what to use instead of a dropped word, or of a key below it; empty for any other word. `[0]` in a key matches `[]`."""
+    """Return what to use instead of a dropped word, or of a key below it; else empty. `[0]` matches `[]`."""
     path = re.sub(r"\[\d+\]", "[]", word)
     return next((text for old, text in table.items() if path == old or path.startswith(f"{old}.")), "")

@@ -1,4 +1,4 @@
-"""What a server offers beyond text: media, thinking, tools, adapters, speculative decoding. Stacks write it, commands and checks read it."""
+"""What a server offers beyond text: media, thinking, tools, adapters, speculative decoding."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -3,11 +3,9 @@
 from typing import Final
 
 ENVOY_REPOSITORY: Final = "envoyproxy/envoy"
-"""Repository on Docker Hub."""
 ENVOY_DIGEST: Final = "sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
 """distroless-v1.39.1. Ten public files of several projects name the tag with this digest (2026-11). No registry has confirmed it here."""
 ENVOY_COMMAND: Final = "/usr/local/bin/envoy"
-"""Program of that image."""
 GATEWAY_VCPU: Final = 1
 CONCURRENCY: Final = 1000
 """Concurrent requests of an instance: Cloud Run's maximum."""

@@ -18,7 +18,7 @@ IDLE_AFTER_LABEL: Final = f"{PRODUCT}-idle-after"
 
 RETAINED_LABEL: Final = f"{PRODUCT}-retained"
 RETAINED: Final = "true"
-"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed. The label is on the bucket, so a teardown detects it without
+"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed. A teardown detects it without
 state or settings."""
 
 URN_DIGITS: Final = 40

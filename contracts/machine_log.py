@@ -6,7 +6,6 @@ The agent's program includes this module, so it must run on Python 3.10.
 from typing import Final
 
 MACHINE_LOG: Final = "gemma-serving-machine"
-"""Id of the log."""
 MACHINE_RESOURCE: Final = "generic_node"
 """Type of the monitored resource. Its namespace is the account id of the machine's service account, which is unique to a stack."""
 SOURCE_LABEL: Final = "source"

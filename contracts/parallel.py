@@ -21,7 +21,7 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 def each_in_time(
     tasks: Sequence[Callable[[], T]], *, workers: int, remaining_s: Callable[[], float]
 ) -> Sequence[T | None]:
-    """Return the results of all functions, in order, or None for those that had not finished when no time remained. Raises the first error.
+    """Return the results of all functions, in order, or None for those that were late. Raises the first error.
 
     `remaining_s` is called before each wait for the next function.
     """
@@ -32,7 +32,7 @@ def each_in_time(
 def each_within(
     tasks: Sequence[Callable[[], T]], *, workers: int, limit_s: float
 ) -> Sequence[tuple[T | None, BaseException | None]]:
-    """Return the result or error of each function, in order, or TimeoutError for those that did not finish within `limit_s` seconds."""
+    """Return the result or error of each function, in order: TimeoutError after `limit_s` seconds."""
     deadline_s = time.monotonic() + limit_s
     ended = _ended(tasks, workers, lambda: max(deadline_s - time.monotonic(), 0.0))
     found = {index: (value, error) for index, value, error in ended}

@@ -1,4 +1,4 @@
-"""Limits for replacing the serving document on a TPU machine. Stacks write them in addition to the document, and the agent reads them.
+"""Limits for replacing the serving document on a TPU machine. Stacks write them, and the agent reads them.
 
 The agent's program includes this module, so it must run on Python 3.10.
 """

@@ -18,7 +18,6 @@ MOST_OPEN: Final = 3
 MOST_BYTES: Final = 256
 """Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000
-"""Millionths of a dollar per dollar."""
 _HOUR_S: Final = 3600
 _TEXT: Final = re.compile(r"(\d+)/(\d+)/((?:\d+:\d+:(?:\d*|s))(?:,\d+:\d+:(?:\d*|s))*|)")
 

@@ -24,7 +24,6 @@ LAST_PORT: Final = 65535
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """Variable of the server with the API key. A rotated key must not be accepted again."""
 SECRET_VERSION: Final = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
-"""Name of a version in Secret Manager."""
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
 DOCUMENT_KEYS: Final[Mapping[str, str]] = {

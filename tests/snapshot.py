@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from authors.contract_tables import tables
 from authors.docs import PAGES, all_commands
-from contracts.reference import tables
 from scripts.agent.answer_fields import answers_table
 from scripts.gemma.__main__ import overview
 

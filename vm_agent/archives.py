@@ -1,257 +1,144 @@
-"""Archives of compiled programs and graphs: signed tars in a bucket, restored completely or not at all.
+"""Archives of compiled programs and graphs: one signed tar of a set of files in a bucket, restored completely or not at all.
 
-A restored program is run by the server, and others can write to a bucket. An object is therefore used only if this stack
-signed its name (vm_agent.signing), and is unpacked only if its bytes match the name.
+A server runs what is restored, and others can write to a bucket. So this stack must have signed the name of an object
+(vm_agent.signing), and its bytes must match the name. An error costs compile time and one log line.
 """
 
 import hashlib
 import hmac
 import json
-import re
-import shutil
+import mmap
 import tarfile
 import tempfile
 import urllib.parse
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 
-from vm_agent.base import GIB, ServingError, log
-from vm_agent.cloud import (
-    CONNECTION_ERRORS,
-    MetadataClient,
-    endpoint,
-    google_delete,
-    google_get,
-    google_upload,
-    read_secret,
-)
-from vm_agent.signing import SIGNED_NAME, ArchiveSigner
-from vm_agent.weights import md5_of
+from vm_agent.base import GIB, ServingError
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google
+from vm_agent.signing import ArchiveSigner
 
 RANGE_BYTES = 32 * 1024 * 1024
-MOST_PAGES = 10
-"""Pages of a listing that are read, of 1,000 objects each. Limits the delay that a full folder can cause."""
-MOST_READ = 3
-"""Signed archives that a restore reads until it finds an intact one."""
-SIGNED_SUFFIX = ".signed"
-"""Suffix of an archive's name."""
-ARCHIVE_NAME = re.compile(rf"{SIGNED_NAME.pattern}\.tar(?:\.gz)?{re.escape(SIGNED_SUFFIX)}")
-"""Names assigned by an agent. Objects with other names are never deleted."""
-LONGEST_NAME = 200
+MOST_BYTES = GIB
+"""Maximum size of an archive. A larger one takes as long to read as to compile."""
+MOST_LISTED = 1000
+"""Objects of a folder that are read, so that a full one cannot delay a start."""
 
 
 @dataclass(frozen=True)
-class StoredArchive:
-    """An object in the folder. `created` is its time in RFC 3339, UTC."""
-
-    name: str
-    size: int
-    created: str
-
-    @property
-    def file_name(self) -> str:
-        """Name within the folder."""
-        return self.name.rpartition("/")[2]
-
-    @property
-    def is_archive(self) -> bool:
-        """True if an agent may have assigned the object's name, signed or not."""
-        return ARCHIVE_NAME.fullmatch(self.file_name) is not None
-
-
-@dataclass
-class ArchiveFolder:
-    """Archives of one set of files below `uri` (gs://BUCKET/FOLDER), and the folder of this machine with the files."""
+class Archive:
+    """Archive of the files in `folder`, below `uri` (gs://BUCKET/FOLDER)."""
 
     metadata: MetadataClient
     uri: str
-    kind: str
-    """Suffix that states the format: .tar or .tar.gz."""
+    suffix: str
+    """End of the object's name, which states the format."""
     folder: Path
     key: str = field(repr=False)
-    """Secret that signs the archives."""
-    spare_bytes: int = 0
-    """Free disk space that a restore preserves."""
-    most_bytes: float = float("inf")
-    """Maximum size of an archive that is restored."""
-    tell: Callable[[str], None] = log
-    tell_unsigned: Callable[[str], None] = log
-    """Called once per restore if the folder has objects that this stack did not sign."""
-
-    @property
-    def prefix(self) -> str:
-        """Name prefix of the archives."""
-        return self.uri.removeprefix("gs://").partition("/")[2] + "/"
+    """Secret that signs the name."""
 
     @property
     def _signer(self) -> ArchiveSigner:
-        return ArchiveSigner(self.key, self.uri, f"{self.kind}{SIGNED_SUFFIX}")
+        return ArchiveSigner(self.key, self.uri, self.suffix)
 
     @property
-    def _bucket(self) -> str:
-        return self.uri.removeprefix("gs://").partition("/")[0]
+    def _place(self) -> "tuple[str, str]":
+        bucket, _, folder = self.uri.removeprefix("gs://").partition("/")
+        return f"storage/v1/b/{bucket}/o", f"{folder}/"
 
-    @property
-    def _objects(self) -> str:
-        return f"{endpoint('storage')}storage/v1/b/{self._bucket}/o"
+    def _url(self, name: str) -> str:
+        path, prefix = self._place
+        return f"{endpoint('storage')}{path}/{urllib.parse.quote(prefix + name, safe='')}"
 
-    def described(self, archive: StoredArchive) -> str:
-        """Return the location and size of an archive."""
-        return f"gs://{self._bucket}/{archive.name} ({archive.size} bytes)"
+    def listed(self) -> "tuple[list[str], str]":
+        """Return the names that this stack signed, newest first, and a sentence about other objects. Raises ServingError."""
+        path, prefix = self._place
+        query = {"prefix": prefix, "fields": "items(name,timeCreated)", "maxResults": MOST_LISTED}
+        answer = google(self.metadata, f"{endpoint('storage')}{path}?{urllib.parse.urlencode(query)}")
+        items = json.loads(answer).get("items", [])
+        newest_first = sorted(items, key=lambda item: str(item["timeCreated"]), reverse=True)
+        names = [str(item["name"])[len(prefix) :] for item in newest_first]
+        signed = [name for name in names if self._signer.signed(name)]
+        others = [name for name in names if name not in signed]
+        if not others:
+            return signed, ""
+        named = f"for example {others[0][:200]!r}"
+        return (
+            signed,
+            f"{len(others)} of the objects in {self.uri} are not signed with this stack's key and are not used, {named}.",
+        )
 
-    def listed(self, prefix: str) -> "list[StoredArchive]":
-        """Return the bucket's objects with this name prefix, from the first MOST_PAGES pages. Raises ServingError."""
-        found: list[StoredArchive] = []
-        query = {"prefix": prefix, "fields": "items(name,size,timeCreated),nextPageToken"}
-        for _ in range(MOST_PAGES):
-            answer = json.loads(google_get(self.metadata, f"{self._objects}?{urllib.parse.urlencode(query)}"))
-            items = answer.get("items", [])
-            found += [StoredArchive(str(one["name"]), int(one["size"]), str(one["timeCreated"])) for one in items]
-            if not answer.get("nextPageToken"):
-                return found
-            query["pageToken"] = answer["nextPageToken"]
-        self.tell(f"gs://{self._bucket}/{prefix} has more than {len(found)} objects. The others are ignored.")
-        return found
-
-    def signed(self, found: "Sequence[StoredArchive]") -> "list[StoredArchive]":
-        """Return the objects that this stack signed as archives of this folder, newest first."""
-        own = [one for one in found if self._signed_as(one) is not None]
-        return sorted(own, key=lambda one: (one.created, one.name), reverse=True)
-
-    def _signed_as(self, archive: StoredArchive) -> "tuple[str, int] | None":
-        return self._signer.signed(archive.file_name) if archive.name == self.prefix + archive.file_name else None
-
-    def restore(self, unpack: "Callable[[Path, Path], None]") -> "tuple[StoredArchive, list[str]] | None":
-        """Restore the newest intact archive into the folder. Return it with the names of its files, or None if none exists.
-
-        `unpack` writes a tar's files into a new folder.
+    def restore(self, name: str, unpack: "Callable[[Path, Path], None]") -> None:
+        """Restore the object with this signed name. `unpack` writes a tar's files into a new folder.
 
         Raises:
-            ServingError: an archive cannot be read.
-            OSError: the disk is full.
+            ServingError: its bytes do not match its name, or it cannot be read.
+            OSError: the disk is full, or the folder has files already.
+            tarfile.TarError: it is not a tar of such files.
         """
-        found = self.listed(self.prefix)
-        signed = self.signed(found)
-        self._report_unsigned([one for one in found if one not in signed])
-        for archive in signed[:MOST_READ]:
-            names = self._restored(archive, unpack)
-            if names:
-                return archive, names
-        return None
+        digest, size = self._signer.signed(name) or ("", 0)
+        if size > MOST_BYTES:
+            raise ServingError(f"{self.uri}/{name} exceeds {MOST_BYTES} bytes")
+        with self._beside() as beside:
+            tar, fresh, sha256 = beside / "tar", beside / "files", hashlib.sha256()
+            with tar.open("wb") as file:
+                for start in range(0, size, RANGE_BYTES):
+                    span = f"bytes={start}-{min(start + RANGE_BYTES, size) - 1}"
+                    data = google(self.metadata, f"{self._url(name)}?alt=media", headers={"Range": span})
+                    sha256.update(data)
+                    file.write(data)
+            if not hmac.compare_digest(sha256.hexdigest(), digest):
+                self._delete(name)
+                raise ServingError(f"the bytes of {self.uri}/{name} do not match its name, so it was deleted")
+            unpack(tar, fresh)
+            fresh.replace(self.folder)
 
-    def _report_unsigned(self, found: "Sequence[StoredArchive]") -> None:
-        if found:
-            newest = max(found, key=lambda one: (one.created, one.name))
-            self.tell_unsigned(
-                f"{len(found)} of the objects in {self.uri} are not signed with this stack's key and are not used, for example "
-                f"{newest.file_name[:LONGEST_NAME]!r} of {newest.created}."
-            )
-
-    def _restored(self, archive: StoredArchive, unpack: "Callable[[Path, Path], None]") -> "list[str]":
-        """Restore one signed archive and return the names of its files. If it is unusable, report why and return none."""
-        digest, size = self._signed_as(archive) or ("", -1)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if archive.size != size:
-            self.delete(archive)
-            return self._ignored(archive, f"it has {archive.size} bytes, but was signed with {size}")
-        if archive.size > self.most_bytes:
-            return self._ignored(archive, f"it exceeds {self.most_bytes / GIB:.1f} GiB")
-        needed, free = 2 * archive.size, shutil.disk_usage(self.folder).free
-        if needed + self.spare_bytes > free:
-            spare = f"{self.spare_bytes / GIB:.1f} GiB of spare space, but {free / GIB:.1f} GiB are free"
-            return self._ignored(archive, f"it needs {needed / GIB:.1f} GiB and {spare}")
-        with self._beside() as name:
-            tar, fresh = Path(name, "tar"), Path(name, "files")
-            if not hmac.compare_digest(self._download(archive, tar), digest):
-                self.delete(archive)
-                return self._ignored(archive, "its bytes do not match the signature")
-            try:
-                unpack(tar, fresh)
-            except (tarfile.TarError, EOFError, zlib.error) as error:
-                return self._ignored(archive, f"it is incomplete or damaged ({error})")
-            names = [str(path.relative_to(fresh)) for path in fresh.rglob("*") if not path.is_dir()]
-            for path in names:
-                (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (fresh / path).replace(self.folder / path)
-        return names
-
-    def _ignored(self, archive: StoredArchive, problem: str) -> "list[str]":
-        self.tell(f"Archive gs://{self._bucket}/{archive.name} is ignored because {problem}.")
-        return []
-
-    def _beside(self) -> "tempfile.TemporaryDirectory[str]":
-        """Return a new folder on the same disk, outside the folders that servers read."""
-        return tempfile.TemporaryDirectory(prefix=".archive-", dir=self.folder.parent)
-
-    def _download(self, archive: StoredArchive, tar: Path) -> str:
-        digest = hashlib.sha256()
-        url = f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}?alt=media"
-        with tar.open("wb") as file:
-            for start in range(0, archive.size, RANGE_BYTES):
-                last = min(start + RANGE_BYTES, archive.size) - 1
-                data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{last}"})
-                digest.update(data)
-                file.write(data)
-        return digest.hexdigest()
-
-    def save(self, pack: "Callable[[Path], None]") -> StoredArchive:
-        """Archive the tar that `pack` writes. An archive with the same bytes from another machine is equivalent.
+    def save(self, pack: "Callable[[Path], None]", secrets: Collection[str] = ()) -> str:
+        """Archive the tar that `pack` writes and delete earlier ones. Return words about it, or none if it exists already.
 
         Raises:
-            ServingError: the bucket rejected the archive.
+            ServingError: the tar contains a secret or is too large, or the bucket rejects it.
             OSError: the disk is full.
         """
-        with self._beside() as name:
-            tar, digest = Path(name, "tar"), hashlib.sha256()
+        (earlier, _), (path, prefix) = self.listed(), self._place
+        with self._beside() as beside:
+            tar = beside / "tar"
             pack(tar)
-            with tar.open("rb") as file:
-                while block := file.read(1 << 22):
-                    digest.update(block)
-            size = tar.stat().st_size
-            archive = StoredArchive(self.prefix + self._signer.name(digest.hexdigest(), size), size, "")
-            self._upload(tar, archive)
-        return archive
+            # Search the tar, not the files, which the server can change between two reads.
+            with tar.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if any(content.find(value.encode()) >= 0 for value in tuple(secrets) if value):
+                    raise ServingError("a file contains a secret, so they were not archived")
+                name, size = self._signer.name(hashlib.sha256(content).hexdigest(), len(content)), len(content)
+            if size > MOST_BYTES:
+                raise ServingError(f"the files have {size} bytes, so they were not archived")
+            if name in earlier:
+                return ""
+            query = urllib.parse.urlencode({"uploadType": "media", "name": prefix + name})
+            google(self.metadata, f"{endpoint('storage')}upload/{path}?{query}", verb="POST", body=tar)
+        for one in earlier:
+            self._delete(one)
+        return f"archived as {self.uri}/{name} ({size} bytes)"
 
-    def _upload(self, tar: Path, archive: StoredArchive) -> None:
-        """Create the object, without replacing an existing one."""
-        query = urllib.parse.urlencode({"uploadType": "media", "name": archive.name, "ifGenerationMatch": 0})
-        url = f"{endpoint('storage')}upload/storage/v1/b/{self._bucket}/o?{query}"
-        try:
-            answer = json.loads(google_upload(self.metadata, url, tar))
-        except ServingError as error:
-            if error.status == HTTPStatus.PRECONDITION_FAILED:
-                return
-            raise
-        if answer.get("md5Hash") != md5_of(tar):
-            self.delete(archive)
-            raise ServingError(f"gs://{self._bucket}/{archive.name} was damaged in the upload and was deleted")
+    def _delete(self, name: str) -> None:
+        with suppress(ServingError):  # it is gone, or the next save tries again
+            google(self.metadata, self._url(name), verb="DELETE")
 
-    def delete(self, archive: StoredArchive) -> None:
-        """Delete an archive, unless it is already gone or the permission is missing. The next machine tries again."""
-        try:
-            google_delete(self.metadata, f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}")
-        except ServingError as error:
-            log(f"gs://{self._bucket}/{archive.name} was not deleted: {error}")
+    @contextmanager
+    def _beside(self) -> "Generator[Path]":
+        """Yield a new folder on the same disk, outside the folders that servers read."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".archive-", dir=self.folder.parent) as name:
+            yield Path(name)
 
 
-def archive_key(metadata: MetadataClient, version: str) -> str:
-    """Return the key that signs the stack's archives. Raises ServingError, whose message names the grant to add."""
+@contextmanager
+def harmless(tell: Callable[[str], None], what: str, grant: str) -> Generator[None]:
+    """Report an error in one line, with the grant to add if Google denied access to the bucket, and go on."""
     try:
-        return read_secret(metadata, version)
-    except ServingError as error:
-        raise ServingError(str(error).rstrip("."), status=error.status) from None
-
-
-def without_harm(work: "Callable[[], bool]", tell: Callable[[str], None], what: str, grant: str) -> bool:
-    """Do the work and return its result. Serving continues if it fails: one line reports the error, and the grant to add if Google denied it."""
-    try:
-        return work()
-    except ServingError as error:
-        refused = f" Grant {grant}" if error.denied else ""
-        tell(f"{what}: {error}. The server is not affected.{refused}")
-    except (*CONNECTION_ERRORS, KeyError, TypeError) as error:
-        tell(f"{what}: {error}. The server is not affected.")
-    return False
+        yield
+    except (ServingError, *CONNECTION_ERRORS, KeyError, TypeError, EOFError, tarfile.TarError, zlib.error) as error:
+        is_refused = isinstance(error, ServingError) and error.denied and "/storage/" in str(error)
+        tell(f"{what}: {str(error).rstrip('.')}. The server is not affected.{f' Grant {grant}' if is_refused else ''}")

@@ -15,11 +15,11 @@ SECRETS_LABEL = f"{CONTAINER}.secrets"
 RESTART_LABEL = f"{CONTAINER}.{RESTART_KEY}"
 # In memory on purpose: secrets passed to docker must not reach a disk.
 TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has a separate one
-# On the boot disk, outside the container, so downloads survive restarts of the server. The page cache keeps them in memory as far as
-# possible. A copy in /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.
+# On the boot disk, outside the container, so downloads survive restarts of the server. A copy in
+# /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.
 HUB_CACHE = "/mnt/huggingface"
 HUB_CACHE_VARIABLE = "HF_HOME"
-STATE_FOLDER = "/var/lib/gemma-serving"
+STATE_FOLDER, STATE_FOLDER_VARIABLE = "/var/lib/gemma-serving", "GEMMA_SERVING_STATE"
 GIB = 1024**3
 
 

@@ -1,4 +1,4 @@
-"""HTTP server that a container can reach: with few connections, so that idle ones cannot use up the agent's descriptors and threads."""
+"""HTTP server that a container can reach: idle connections cannot use up the agent's descriptors and threads."""
 
 import socket
 import threading

@@ -108,55 +108,29 @@ def near_image(metadata: MetadataClient, image: str) -> str:
 
 
 def endpoint(api: str) -> str:
-    """Return the root URL of a Google API, with a trailing slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
+    """Return the root URL of a Google API, with a slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
     return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
 
 
-def google_get(
-    metadata: MetadataClient, url: str, *, headers: Mapping[str, str] | None = None, tries: int = 5
-) -> bytes:
-    """Send a GET as the machine's service account and return the body. Retry 429, 5xx and broken connections.
-
-    Raises:
-        ServingError: with Google's error message. `denied` after a 403.
-    """
-    return _google_call(metadata, url, headers or {}, None, tries)
-
-
-def google_post(metadata: MetadataClient, url: str, body: bytes, *, tries: int = 5) -> bytes:
-    """Send JSON with a POST as the machine's service account and return the body of the response. Retry as `google_get` does.
-
-    Raises:
-        ServingError: with Google's error message. `denied` after a 403.
-    """
-    return _google_call(metadata, url, {"Content-Type": "application/json"}, body, tries)
-
-
-def google_delete(metadata: MetadataClient, url: str, *, tries: int = 3) -> None:
-    """Delete a resource as the machine's service account. Raises ServingError."""
-    _google_call(metadata, url, {}, None, tries, verb="DELETE")
-
-
-def google_upload(metadata: MetadataClient, url: str, path: Path, *, tries: int = 3) -> bytes:
-    """Send a file as the body of a POST, streamed from disk, and return the body of the response. Retry as `google_get` does.
-
-    Raises:
-        ServingError: with Google's error message and its status, or because the file cannot be read.
-    """
-    return _google_call(metadata, url, {"Content-Type": "application/octet-stream"}, path, tries)
-
-
-def _google_call(
+def google(
     metadata: MetadataClient,
     url: str,
-    headers: Mapping[str, str],
-    body: "bytes | Path | None",
-    tries: int,
     *,
-    verb: str = "",
+    verb: str = "GET",
+    headers: "Mapping[str, str] | None" = None,
+    body: "bytes | Path | None" = None,
+    tries: int = 5,
 ) -> bytes:
-    verb = verb or ("GET" if body is None else "POST")
+    """Send a request as the machine's service account and return the answer's body. Retry 429, 5xx and broken connections.
+
+    A path is a file that is streamed from disk.
+
+    Raises:
+        ServingError: with Google's error message and status. `denied` after a 403.
+    """
+    kind = "application/octet-stream" if isinstance(body, Path) else "application/json"
+    typed = {} if body is None else {"Content-Type": kind}
     problem, status = "", 0
     for attempt in range(tries):
         if attempt:
@@ -165,7 +139,7 @@ def _google_call(
             with ExitStack() as opened:
                 length = {"Content-Length": str(body.stat().st_size)} if isinstance(body, Path) else {}
                 data = opened.enter_context(body.open("rb")) if isinstance(body, Path) else body
-                authorized = {"Authorization": f"Bearer {metadata.token()}", **headers, **length}
+                authorized = {"Authorization": f"Bearer {metadata.token()}", **typed, **(headers or {}), **length}
                 request = urllib.request.Request(url, data=data, headers=authorized, method=verb)  # noqa: S310 - https, or the override
                 with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
                     return response.read()
@@ -200,7 +174,7 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
         ServingError: the message names the version, never its value.
     """
     try:
-        answer = json.loads(google_get(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
+        answer = json.loads(google(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
         value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
     except ServingError as error:
         raise ServingError(

@@ -6,8 +6,8 @@ from contracts.guest_attributes import CONFINED, CONTAINER_KEY, EXPOSED, PRIVILE
 from vm_agent.base import ServingError
 from vm_agent.confinement import Container, accelerator_devices, confined, container_words, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state
-from vm_agent.follow import Assignment, LatestDocument
-from vm_agent.kept import KeptState
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import Assignment, KeptState
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
 
@@ -26,7 +26,7 @@ class ContainerForm:
     """Container started by the current attempt."""
 
     def choose(self, assignment: Assignment) -> Container:
-        """Return the form of the next container: confined, unless the settings require otherwise. Raises ServingError without a device."""
+        """Return the form of the next container. Raises ServingError if a confined one has no device."""
         shm_size_gib, devices = assignment.document.shm_size_gib, accelerator_devices()
         if self.latest.limits().is_privileged:
             return privileged(shm_size_gib)
@@ -37,9 +37,9 @@ class ContainerForm:
         return replace(form, options=(*form.options, *options), exposure=exposure)
 
     def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
-        """Return the error with the setting to change if a confined server could not use a device before it was ready.
+        """Return the error, with the setting to change if a confined server could not use a device.
 
-        It is the last attempt on a machine where no server was ever ready. Where one was, confined containers work, and the usual restarts follow.
+        It is the last attempt on a machine where no server was ever ready. Where one was, the usual restarts follow.
         """
         if self.started is None or not self.started.is_confined or was_ready:
             return problem

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from contracts.guest_attributes import WAITING_FOR_REGISTRY
+from contracts.guest_attributes import WAITING_FOR_HUB, WAITING_FOR_REGISTRY, WAITING_FOR_STORAGE
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
@@ -27,18 +27,18 @@ from vm_agent.base import (
     RESTART_LABEL,
     SECRETS_LABEL,
     STATE_FOLDER,
+    STATE_FOLDER_VARIABLE,
     TMPFS,
     ServingError,
     SupersededError,
     environment_variable,
+    log,
 )
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
 from vm_agent.guard_file import write_guard
-from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.mounted import names_in, opened_folder, remove_tree
-from vm_agent.passing import PASSING
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -46,7 +46,7 @@ PULL_LIMIT_S = 3600.0
 LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3")
 """Log limits of a container. Docker otherwise keeps all its log lines on the boot disk."""
 SHUTDOWN_FLAG = "--shutdown-timeout"
-"""vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM, while new ones are rejected (vllm-project/vllm#36666)."""
+"""vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM (vllm-project/vllm#36666)."""
 GUARD_FOLDER = "/opt/gemma-serving"
 """Folder of the path guard in the container."""
 LATE_STATUS = 124
@@ -61,6 +61,35 @@ UPSTREAM_ADVICE = (
     " Docker Hub rejected the pull, or Artifact Registry's. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
+PASSING = re.compile(
+    r"\b(?:429|5\d\d) (?:Client|Server) Error\b|\b(?:Client|Server) error '(?:429|5\d\d)\b|\bstatus(?: code)?:? (?:429|5\d\d)\b"
+    r"|\btoomanyrequests\b|\b429 Too Many Requests\b|\b50[0234] (?:Bad Gateway|Service Unavailable|Gateway Time-?out|Internal Server)"
+    r"|name resolution|\bName or service not known|No address associated with hostname|NameResolution|no such host|server misbehaving"
+    r"|\btimed out\b|[a-z]Time-?out\b|\b(?:i/o|handshake) timeout|deadline exceeded|no result within"
+    r"|\bconnection (?:reset|refused|aborted|broken)|Remote end closed|RemoteProtocolError|unexpected EOF|Network is unreachable"
+    r"|Max retries exceeded|couldn't connect to|check your connection",
+    re.IGNORECASE,
+)
+"""Messages for a cause that passes by itself: 429, 5xx, timeouts, resets and failed name resolution of the hub, a registry or storage.
+
+Everything else is a verdict, after a few attempts: 401, 403 and 404 among them.
+From docker, requests, httpx and huggingface_hub (utils/_http.py, file_download.py), and of transformers (utils/hub.py)."""
+HUB = re.compile(r"huggingface\.co|\bhf\.co\b|huggingface_hub|on the Hub\b|transformers/utils/hub", re.IGNORECASE)
+STORAGE = re.compile(r"storage\.googleapis\.com|google[./]cloud[./]storage|\brunai|\bgs://", re.IGNORECASE)
+EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Timeout): |\bFatal Python error: ")
+"""Last line of a traceback. The last one in a log is its verdict."""
+REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initialization failed|root cause")
+"""Exceptions by which vLLM's other processes report the first one."""
+TRACEBACK_LINES = 40
+"""Lines of a traceback before its message, of which one names the library of the call."""
+MISSING_STATUS = 127
+"""Exit status of a program that does not exist."""
+# Other programs install packages at boot too: wait for their lock.
+INSTALL = (
+    ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "update"),
+    ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "-y", "install", "docker.io"),
+)
+INSTALL_LIMIT_S = 900
 
 
 def run_command(
@@ -82,7 +111,7 @@ def run_command(
     except subprocess.TimeoutExpired:
         return LATE_STATUS, f"no result within {timeout_s:.0f} s"
     except OSError as error:
-        return 127, str(error)
+        return MISSING_STATUS, str(error)
     return done.returncode, done.stdout.strip()
 
 
@@ -100,6 +129,24 @@ def wait_for_docker(limit_s: float = 120) -> None:
         if time.monotonic() > deadline:
             raise ServingError(f"docker did not respond within {limit_s:.0f} s: {output[-300:]}")
         time.sleep(1)
+
+
+def ensure_docker() -> None:
+    """Install docker from the distribution's package if the machine has none.
+
+    Raises:
+        ServingError: the package cannot be installed, with the end of apt-get's output.
+    """
+    if run_command(["docker", "--version"])[0] != MISSING_STATUS:
+        return
+    log("Installing the package docker.io because this boot image has no docker.")
+    for argv in INSTALL:
+        status, output = run_command(argv, timeout_s=INSTALL_LIMIT_S, env={"DEBIAN_FRONTEND": "noninteractive"})
+        if status != 0:
+            raise ServingError(
+                f"docker is not installed, and `{' '.join(argv)}` failed: {output[-300:]}. "
+                "Add Cloud NAT to its subnetwork, or set tpu.runtimeVersion to an image with docker."
+            )
 
 
 @contextmanager
@@ -154,7 +201,7 @@ def refused_by_registry(message: str, said: str) -> ServingError:
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected Artifact Registry's pull."""
+    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
     limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
@@ -185,7 +232,7 @@ def run_followed(
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, report each output line, and return its exit status and last lines. After `limit_s` it is killed, with status 124.
+    """Run a command, report its lines, and return its exit status and last lines. `limit_s` ends it with status 124.
 
     Raises:
         SupersededError: it was cancelled, and the process is killed.
@@ -232,7 +279,7 @@ def run_followed(
 class ContainerState:
     """State of the server's container. `text_hash` is the hash of the document that it was started for.
 
-    `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
+    `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them. `form` is that of its container
     (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions.
     `restart` is the requested restart that its start fulfilled, or empty.
     """
@@ -247,7 +294,7 @@ class ContainerState:
 
 
 def container_state() -> ContainerState | None:
-    """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not respond."""
+    """Return the state of the server's container, or None without one. Raises ServingError."""
     wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL, RESTART_LABEL)
     labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
@@ -262,7 +309,7 @@ def container_state() -> ContainerState | None:
 
 
 def remove_container() -> None:
-    """Stop the server's container gracefully and remove it, if it exists. A draining server gets its drain time."""
+    """Stop the server's container gracefully and remove it, if it exists."""
     state = container_state()
     if state is None:
         return
@@ -278,7 +325,7 @@ def remove_image(image: str) -> bool:
 
 
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
-    """Delete cached models that no document names, to free disk space for the others."""
+    """Delete cached models that no document names."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
     with suppress(OSError), opened_folder(cache / "hub") as hub:
         for name in names_in(hub):
@@ -294,6 +341,20 @@ def container_log() -> "tuple[str, ...]":
     return () if status else tuple(output.splitlines())
 
 
+def waiting_phase(lines: "Sequence[str]") -> str:
+    """Return the phase for the last exception in a stopped server's log, or none if it does not pass by itself."""
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        if not EXCEPTION.search(line) or REPEATED.search(line):
+            continue
+        traceback = "\n".join(lines[max(0, number - TRACEBACK_LINES) : number])
+        source = next((text for text in (line, traceback) if HUB.search(text) or STORAGE.search(text)), "")
+        if not source or not PASSING.search(line):
+            return ""
+        return WAITING_FOR_HUB if HUB.search(source) else WAITING_FOR_STORAGE
+    return ""
+
+
 def start_container(
     document: ServingDocument,
     text_hash: str,
@@ -303,7 +364,7 @@ def start_container(
     drain_s: float = 0.0,
     restart: str = "",
 ) -> float:
-    """Start the server. With `drain_s`, add vLLM's `--shutdown-timeout` unless the document has it. Return the seconds of the flag.
+    """Start the server, with vLLM's `--shutdown-timeout` if `drain_s` is set. Return the seconds of the flag.
 
     `restart` is the requested restart that this start fulfills, or empty.
 
@@ -343,7 +404,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without a guard.
+    """Write the path guard and return the options that mount it, or none for a document without a guard.
 
     Raises:
         ServingError: the file cannot be written, or docker does not return the image's PYTHONPATH.
@@ -372,7 +433,7 @@ def _image_variable(image: str, name: str) -> str:
 
 @contextmanager
 def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
-    """Yield the option of `docker run` for an in-memory file with the secrets, readable only by its owner. It is deleted afterwards."""
+    """Yield docker's option for an in-memory file with the secrets, readable only by its owner and deleted afterwards."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

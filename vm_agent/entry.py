@@ -8,16 +8,13 @@ from typing import NoReturn
 
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.guest_attributes import RETRYING, STARTING
-from contracts.masking import LineMask
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import RESTART_METADATA_KEY, SCRIPT_METADATA_KEY
-from vm_agent.base import UNIT, ServingError, log
+from vm_agent.base import STATE_FOLDER_VARIABLE, UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
-from vm_agent.containers import run_command, wait_for_docker
-from vm_agent.docker_package import ensure_docker
+from vm_agent.containers import ensure_docker, run_command, wait_for_docker
 from vm_agent.follow import LatestDocument, follow_document, follow_key
-from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.metadata_guard import CGROUP_FOLDER_VARIABLE
 from vm_agent.observe import Observer
 from vm_agent.publishing import PhasePublisher
@@ -64,7 +61,7 @@ def serve_forever() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted on exit
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
-    shipper = LogShipper(metadata, publisher.mask, LineMask(publisher.secrets))
+    shipper = LogShipper(metadata, publisher)
     publisher.tell = shipper.agent_line
     threading.Thread(target=shipper.run, daemon=True).start()
     publisher.publish(STARTING, "")
@@ -79,7 +76,7 @@ def serve_forever() -> NoReturn:
             ROLLOUT_METADATA_KEY: latest.set_limits,
             RESTART_METADATA_KEY: latest.set_restart,
             ENDS_AT_METADATA_KEY: agent.run_end.set,
-            COLLECTOR_METADATA_KEY: observer.set,
+            COLLECTOR_METADATA_KEY: observer.value.set,
         }
         for key, tell in followed.items():
             threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()

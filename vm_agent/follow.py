@@ -1,23 +1,21 @@
-"""Document's metadata key: its newest text and limits, and the assignment that is served."""
+"""Document's metadata key: its newest text and limits."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from contracts.guest_attributes import FAILED, READY, RESTORING
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
-from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE, ServingDocument
+from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
 from vm_agent.base import log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
-from vm_agent.kept import FailedChange, limits_name
-from vm_agent.publishing import PhasePublisher
 
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, with its limits and the last requested restart. Threads set it, the agent reads it.
+    """Newest text of the document, with its limits and the last requested restart.
 
     Only the last of several rapid changes counts.
     """
@@ -33,8 +31,8 @@ class LatestDocument:
     def set(self, text: str | None, limits: str | None = None, restart: str | None = None) -> None:
         """Store a text, or None if the metadata key is absent. The same text again is not a new version.
 
-        `restart` counts only with the first text, so that an agent that starts again knows it before it adopts the server. Later ones come
-        through `set_restart`.
+        `restart` counts only with the first text: an agent that starts again must know it before it adopts the server.
+        Later ones come through `set_restart`.
         """
         with self._changed:
             if self._restart is None and not self._version:
@@ -48,7 +46,7 @@ class LatestDocument:
             self._changed.notify_all()
 
     def set_limits(self, limits: str | None) -> None:
-        """Store the limits of the document. They start a new version only if the current one was given up, which is then retried."""
+        """Store the limits of the document. If the current version was given up, it is retried."""
         with self._changed:
             if limits == self._limits:
                 return
@@ -58,7 +56,7 @@ class LatestDocument:
                 self._changed.notify_all()
 
     def set_restart(self, restart: str | None) -> None:
-        """Store the last requested restart. A new one starts a new version of the same text, even if that was given up."""
+        """Store the requested restart. A new one starts a new version of the same text."""
         with self._changed:
             if restart is None or restart == self._restart:
                 return
@@ -76,9 +74,11 @@ class LatestDocument:
             return self._restart
 
     def limits_name(self) -> str:
-        """Return a name that changes with the limits and with a restart. A document that failed is tried again under another name."""
+        """Return a name of the limits and the restart. A document that failed is tried again under another name."""
         with self._changed:
-            return limits_name(self._limits, self._restart)
+            text = self._limits or ""
+            named = text if self._restart is None else f"{text}\n{self._restart}"
+            return hashlib.sha256(named.encode()).hexdigest()[:12]
 
     def _take_limits(self, text: str | None) -> None:
         self._limits = text
@@ -98,11 +98,6 @@ class LatestDocument:
         with self._changed:
             return self._version, self._text
 
-    def limits_text(self) -> str | None:
-        """Return the text of the limits, or None without limits."""
-        with self._changed:
-            return self._limits
-
     def limits(self) -> RolloutLimits:
         """Return the limits, or the defaults if they cannot be read."""
         with self._changed:
@@ -118,61 +113,28 @@ class LatestDocument:
             return self._changed.wait_for(lambda: self._version > version, timeout_s)
 
 
-def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s: float = 2.0) -> NoReturn:
-    """Follow the document's metadata key forever with waiting GETs, and read its limits each time."""
+def follow_document(metadata: MetadataClient, latest: LatestDocument) -> NoReturn:
+    """Follow the document's metadata key forever with waiting GETs, and read its limits and the restart each time."""
+
+    def tell(text: "str | None") -> None:
+        keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)
+        latest.set(text, *(None if text is None else metadata.attribute(key)[0] for key in keys))
+
+    follow_key(metadata, DOCUMENT_METADATA_KEY, tell, retry_s=2.0)
+
+
+def follow_key(
+    metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
+) -> NoReturn:
+    """Follow a metadata key forever. A value is read again if `tell` could not read what belongs to it."""
     etag: str | None = None
     while True:
         try:
-            text, new = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
-            keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)
-            limits, restart = (None if text is None else metadata.attribute(key)[0] for key in keys)
-            latest.set(text, limits, restart)
+            text, new = metadata.attribute(key, etag=etag)
+            tell(text)
             etag = new
             if text is not None:
                 continue
         except CONNECTION_ERRORS as error:
             log(f"The metadata server did not respond: {error}")
         time.sleep(retry_s)
-
-
-def follow_key(
-    metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
-) -> NoReturn:
-    """Follow another metadata key forever."""
-    etag: str | None = None
-    while True:
-        try:
-            text, etag = metadata.attribute(key, etag=etag)
-            tell(text)
-            if text is not None:
-                continue
-        except CONNECTION_ERRORS as error:
-            log(f"The metadata server did not respond: {error}")
-        time.sleep(retry_s)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A document to serve, with its version number and the hash of its text.
-
-    `failed` is the failed change that the last known good document replaces, or None if this is the requested document.
-    """
-
-    version: int
-    text_hash: str
-    document: ServingDocument
-    text: str
-    failed: "FailedChange | None" = None
-
-    @property
-    def asked_hash(self) -> str:
-        """Hash of the requested document."""
-        return self.failed.text_hash if self.failed else self.text_hash
-
-    def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
-        """Publish a phase. While the last known good document serves after a failed change, the phase describes the failed one."""
-        failed = self.failed
-        if failed is None:
-            publisher.publish(phase, self.text_hash, detail)
-        else:
-            publisher.publish(FAILED if phase == READY else RESTORING, failed.text_hash, failed.detail)

@@ -1,6 +1,5 @@
 """State that survives the agent and a reboot: good, probation, trial and failed documents, a pause, and fetched files."""
 
-import hashlib
 import json
 import os
 import time
@@ -8,20 +7,52 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from contracts.guest_attributes import FAILED, PAUSE_BEGAN_KEY, PAUSE_ENDED_KEY, READY, RESTORING
 from contracts.serving_document import API_KEY_VARIABLE, ServingDocument, document_hash, parse_document
-from vm_agent.base import STATE_FOLDER, environment_variable, log
+from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, environment_variable, log
+from vm_agent.publishing import PhasePublisher, utc_now
 
-STATE_FOLDER_VARIABLE = "GEMMA_SERVING_STATE"
-GOOD_FILE = "good.json"
-PROBATION_FILE = "probation.json"
-FAILED_FILE = "failed.json"
-TRIAL_FILE = "trial.json"
-PAUSE_FILE = "pause.json"
-FETCHED_FILE = "fetched.json"
+STATE_FILE = "state.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
+PROBATION_REQUESTS = 100
+"""Completed requests after which a document passes its probation: several times one run of the smoke checks, whose
+prompts are short. The first long prompt usually crashes a bad server that became ready, so users' prompts must be among them."""
+PROBATION_S = 1800.0
+"""Seconds after which a document passes its probation with fewer requests, but at least one. A judgement: long compared
+with the 52 s of pauses between four stops, short compared with a run of hours."""
+
+
+@dataclass
+class AgentPacing:
+    """Number and duration of the agent's attempts."""
+
+    restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
+    """Delays before each restart of a server that stopped. After the last one the document has failed."""
+    waiting_delay_s: float = 300
+    """Delay before each further attempt, until the run ends, if the cause passes by itself."""
+    prepare_delays_s: tuple[float, ...] = (2, 10)
+    """Delays for a changed document that cannot be prepared, while the old server serves."""
+    trial_delays_s: tuple[float, ...] = (2,)
+    """Delays for a changed document whose server stops before it was ready. Nothing serves then."""
+    probation_delays_s: tuple[float, ...] = (2, 10, 40)
+    """Delays for a document on probation. The fourth stop of its server is the last one."""
+    probation_requests: float = PROBATION_REQUESTS
+    probation_s: float = PROBATION_S
+    denied_budget_s: float = 600
+    """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
+    denied_delay_s: float = 15
+    steady_s: float = 600
+    """Ready time after which the restart delays of a server start over."""
+    health_lost_s: float = 120
+    """Time without a response of /health after which a server that was ready is restarted."""
+    health_poll_s: float = 2.0
+
+    def waiting_delay_of_s(self, attempt: int) -> float:
+        """Return the delay before an attempt, counted from 1, of a document whose cause passes by itself."""
+        return (*self.restart_delays_s, self.waiting_delay_s)[min(attempt - 1, len(self.restart_delays_s))]
 
 
 @dataclass(frozen=True)
@@ -42,7 +73,7 @@ class GoodDocument:
 
     @property
     def document(self) -> ServingDocument:
-        """Return the document with the pulled image and its newest secrets. Raises DocumentError if a newer agent with more keys stored it."""
+        """Return the document with the pulled image and its newest secrets. Raises DocumentError."""
         parsed = parse_document(self.text)
         newest = cast("dict[str, str]", json.loads(self.newest or "{}"))
         return replace(parsed, image=self.image, secret_environment={**parsed.secret_environment, **newest})
@@ -60,12 +91,12 @@ class Probation:
 
     ready: GoodDocument
     starts: int = 1
-    """Starts of its server, including the start that became ready. Each further start follows a stop of the server or the machine."""
+    """Starts of its server, including the start that became ready."""
 
 
 @dataclass(frozen=True)
 class FailedChange:
-    """A document that was given up, with the name of the limits and the restart under which it failed. `detail` is the reason, without secrets."""
+    """A document that was given up, under these limits and restart. `detail` is the reason, without secrets."""
 
     text_hash: str
     limits: str
@@ -81,16 +112,43 @@ class Trial:
     starts: int = 0
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A document to serve, with its version number and the hash of its text.
+
+    `failed` is the failed change that the last known good document replaces, or None if this is the requested document.
+    """
+
+    version: int
+    text_hash: str
+    document: ServingDocument
+    text: str
+    failed: "FailedChange | None" = None
+
+    @property
+    def asked_hash(self) -> str:
+        """Hash of the requested document."""
+        return self.failed.text_hash if self.failed else self.text_hash
+
+    def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
+        """Publish a phase. After a failed change, it describes the failed document."""
+        failed = self.failed
+        if failed is None:
+            publisher.publish(phase, self.text_hash, detail)
+        else:
+            publisher.publish(FAILED if phase == READY else RESTORING, failed.text_hash, failed.detail)
+
+
 @dataclass
 class KeptState:
-    """Small files on the boot disk, without secrets: a document names its secrets but never contains them.
+    """One small file on the boot disk, without secrets: a document names its secrets but never contains them.
 
-    Memory holds the intended content, so a full disk has no effect until the agent restarts.
+    Memory has the same content, so a full disk has no effect until the agent restarts.
     """
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
     retry_s: float = 60.0
-    """Interval between attempts to write a file after a failure."""
+    """Interval between attempts to write the file after a failure."""
     good: "GoodDocument | None" = None
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
@@ -101,36 +159,39 @@ class KeptState:
     """Hash of the document whose pause ended, or empty if the guest attributes have none."""
     fetched: "dict[str, str]" = field(default_factory=dict[str, str])
     """Images and weights folders that the agent fetched to the disk, each with its kind."""
-    _written: "dict[str, dict[str, str]]" = field(default_factory=dict[str, dict[str, str]])
-    _unwritten_until: "dict[str, float]" = field(default_factory=dict[str, float])
+    _written: str = ""
+    _unwritten_until: float = 0.0
 
     def __post_init__(self) -> None:
-        """Read the files. An unreadable file is treated as absent."""
-        good, probation = self._read(GOOD_FILE), self._read(PROBATION_FILE)
-        failed, trial, pause = (self._read(name) for name in (FAILED_FILE, TRIAL_FILE, PAUSE_FILE))
-        self.fetched = self._read(FETCHED_FILE)
-        self.good, ready = self._known(good), self._known(probation)
-        # The same document in both files: power was lost between the writes, and its probation is over.
-        is_other = ready is not None and self.good is not None and ready.text_hash != self.good.text_hash
-        if ready is not None and is_other and probation.get("starts", "").isdecimal():
-            self.probation = Probation(ready, int(probation["starts"]))
-        if {"text_hash", "limits", "detail"} <= set(failed):
-            self.failed = FailedChange(failed["text_hash"], failed["limits"], failed["detail"])
-        if {"text_hash", "limits"} <= set(trial) and trial.get("starts", "").isdecimal():
-            self.trial = Trial(trial["text_hash"], trial["limits"], int(trial["starts"]))
-        self.pause_began_at, self.paused_for = pause.get("began_at", ""), pause.get("paused_for", "")
-
-    def _known(self, values: "dict[str, str]") -> "GoodDocument | None":
-        """Return the document in a file, or None if there is none or this agent cannot read it."""
-        if not {"text", "image"} <= set(values):
-            return None
-        found = GoodDocument(values["text"], values["image"], values.get("drain_s", "0"), values.get("newest", ""))
+        """Read the file. An unreadable one is treated as absent."""
+        path = self.folder / STATE_FILE
         try:
-            self.fetched |= fetched_by(found.document)  # an earlier agent kept no list
-        except ValueError as error:
-            log(f"A stored document is ignored: {error}")
-            return None
-        return found
+            self._written = path.read_text(encoding="utf-8")
+            self._take(json.loads(self._written))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log(f"{path} cannot be read ({error}) and is treated as absent.")
+
+    def _take(self, stored: "dict[str, Any]") -> None:
+        """Take over the stored state. Raises ValueError, TypeError and KeyError if this agent cannot read it."""
+        good, ready = (raw and GoodDocument(**raw) for raw in (stored["good"], stored["ready"]))
+        failed, trial = (
+            stored["failed"] and FailedChange(**stored["failed"]),
+            stored["trial"] and Trial(**stored["trial"]),
+        )
+        _ = [one.document for one in (good, ready) if one]
+        self.good, self.probation = good, ready and Probation(ready, int(stored["starts"]))
+        self.failed, self.trial, self.fetched = failed, trial, dict(stored["fetched"])
+        self.pause_began_at, self.paused_for = str(stored["pause_began_at"]), str(stored["paused_for"])
+
+    def _text(self) -> str:
+        ready = self.probation.ready if self.probation else None
+        documents = {"good": self.good, "ready": ready, "failed": self.failed, "trial": self.trial}
+        stored: dict[str, object] = {name: asdict(one) if one else None for name, one in documents.items()}
+        stored["starts"], stored["fetched"] = self.probation.starts if self.probation else 0, self.fetched
+        stored["pause_began_at"], stored["paused_for"] = self.pause_began_at, self.paused_for
+        return json.dumps(stored)
 
     @property
     def back(self) -> "GoodDocument | None":
@@ -145,8 +206,24 @@ class KeptState:
         """Return the rollback document with this hash."""
         return next((one for one in self.documents() if one.text_hash == text_hash), None)
 
+    def is_trial(self, assignment: Assignment) -> bool:
+        """Return whether the document was never ready but another one was, so it can be rolled back."""
+        return assignment.failed is None and self.back is not None and self.find(assignment.text_hash) is None
+
+    def is_on_probation(self, assignment: Assignment) -> bool:
+        """Return whether the document was ready, but is not yet the rollback target."""
+        return self.probation is not None and self.probation.ready.text_hash == assignment.text_hash
+
+    def starts(self, assignment: Assignment, limits: str) -> int:
+        """Return the server starts of a document on trial or probation, including those by earlier agents."""
+        if self.probation is not None and self.is_on_probation(assignment):
+            return self.probation.starts
+        trial = self.trial
+        is_same = trial is not None and (trial.text_hash, trial.limits) == (assignment.text_hash, limits)
+        return trial.starts if trial is not None and is_same and self.is_trial(assignment) else 0
+
     def keep_ready(self, ready: GoodDocument) -> None:
-        """Store the document of a server that became ready, on probation if another good document exists. Forget earlier failures."""
+        """Store the document of a server that became ready, on probation if another good one exists."""
         probation = self.probation
         if self.good is None or self.good.text_hash == ready.text_hash:
             self.good, self.probation = ready, None
@@ -181,33 +258,26 @@ class KeptState:
 
     def rotate_api_key(self, version: str) -> None:
         """Set this version of the API key in the rollback documents that have a key."""
-
-        def rotated(one: GoodDocument) -> GoodDocument:
-            return one.with_secrets({API_KEY_VARIABLE: version})
-
-        if self.probation is not None:
-            self.probation = replace(self.probation, ready=rotated(self.probation.ready))
-        self.good = self.good and rotated(self.good)
+        self._take_secrets({API_KEY_VARIABLE: version})
+        self.good = self.good and self.good.with_secrets({API_KEY_VARIABLE: version})
         self.write()
 
-    def starts_of(self, text_hash: str, limits: str) -> int:
-        """Return the number of server starts of a document on trial, including starts by earlier agents."""
-        trial = self.trial
-        return trial.starts if trial and (trial.text_hash, trial.limits) == (text_hash, limits) else 0
+    def _take_secrets(self, versions: "Mapping[str, str]") -> None:
+        if self.probation is not None:
+            self.probation = replace(self.probation, ready=self.probation.ready.with_secrets(versions))
 
-    def keep_start(self, text_hash: str, limits: str, secrets: "Mapping[str, str]") -> None:
-        """Count a start of a document on trial or probation before it happens, because it may stop the agent or the machine.
+    def keep_start(self, assignment: Assignment, limits: str) -> None:
+        """Count a start of a document on trial or probation before it happens: it may stop the machine.
 
         From then on, the rollback documents have its secret versions, which are newer.
         """
-        probation = self.probation
-        if probation is not None and probation.ready.text_hash == text_hash:
-            self.probation = replace(probation, starts=probation.starts + 1)
+        if self.probation is not None and self.is_on_probation(assignment):
+            self.probation = replace(self.probation, starts=self.probation.starts + 1)
         else:
-            self.trial = Trial(text_hash, limits, self.starts_of(text_hash, limits) + 1)
-            if probation is not None:
-                self.probation = replace(probation, ready=probation.ready.with_secrets(secrets))
-            self.good = self.good and self.good.with_secrets(secrets)
+            versions = assignment.document.secret_environment
+            self.trial = Trial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
+            self._take_secrets(versions)
+            self.good = self.good and self.good.with_secrets(versions)
         self.write()
 
     def forget_trial(self) -> None:
@@ -215,10 +285,28 @@ class KeptState:
         self.trial = None
         self.write()
 
-    def keep_pause(self, began_at: str, paused_for: str = "") -> None:
-        """Store the start time of a pause. An empty text means that the pause is over; `paused_for` is then its document."""
-        self.pause_began_at, self.paused_for = began_at, paused_for
+    def begin_pause(self, publisher: PhasePublisher) -> None:
+        """Store and publish that nothing serves from now on, unless a pause is in progress."""
+        if not self.pause_began_at:
+            self._keep_pause(publisher, utc_now(), "")
+
+    def end_pause(self, publisher: PhasePublisher, asked_hash: str) -> None:
+        """Store and publish the end of the pause of this document, if there was one."""
+        if self.pause_began_at:
+            self._keep_pause(publisher, self.pause_began_at, utc_now())
+            self.pause_began_at, self.paused_for = "", asked_hash
+            self.write()
+
+    def forget_pause(self, publisher: PhasePublisher, text_hash: str) -> None:
+        """Unpublish the pause of the previous change, unless it continues."""
+        if not self.pause_began_at and self.paused_for not in {"", text_hash}:
+            self._keep_pause(publisher, "", "")
+
+    def _keep_pause(self, publisher: PhasePublisher, began_at: str, ended_at: str) -> None:
+        self.pause_began_at, self.paused_for = began_at, ""
         self.write()
+        publisher.set_fact(PAUSE_ENDED_KEY, ended_at)
+        publisher.set_fact(PAUSE_BEGAN_KEY, began_at)
 
     def note_fetched(self, document: ServingDocument) -> None:
         """Store that the agent fetches the document's image and weights to the disk."""
@@ -226,57 +314,27 @@ class KeptState:
         self.write()
 
     def write(self) -> None:
-        """Write the values that differ from the files. Repeated calls also write values that failed before."""
-        self._store(GOOD_FILE, asdict(self.good) if self.good else {})
-        probation = self.probation
-        self._store(PROBATION_FILE, {**asdict(probation.ready), "starts": str(probation.starts)} if probation else {})
-        self._store(FAILED_FILE, asdict(self.failed) if self.failed else {})
-        trial = self.trial
-        self._store(TRIAL_FILE, {**asdict(trial), "starts": str(trial.starts)} if trial else {})
-        pause = {"began_at": self.pause_began_at, "paused_for": self.paused_for}
-        self._store(PAUSE_FILE, {key: value for key, value in pause.items() if value})
-        self._store(FETCHED_FILE, dict(self.fetched))
-
-    def _read(self, name: str) -> "dict[str, str]":
-        path = self.folder / name
-        try:
-            found: object = json.loads(path.read_text(encoding="utf-8"))
-            values = cast("dict[object, object]", found) if isinstance(found, dict) else {}
-        except FileNotFoundError:
-            values: dict[object, object] = {}
-        except (OSError, ValueError) as error:
-            log(f"{path} cannot be read ({error}) and is treated as absent.")
-            return {}
-        self._written[name] = {str(key): str(value) for key, value in values.items()}
-        return self._written[name].copy()
-
-    def _store(self, name: str, values: "dict[str, str]") -> None:
-        """Write a file, or delete it if there is nothing to store. A failure is logged, and retried by a call after `retry_s`."""
-        if self._written.get(name) == values or time.monotonic() < self._unwritten_until.get(name, 0.0):
+        """Write the file if it differs. A failure is logged, and retried by a call after `retry_s`."""
+        text, path, part = self._text(), self.folder / STATE_FILE, self.folder / f".{STATE_FILE}.part"
+        if self._written == text or time.monotonic() < self._unwritten_until:
             return
-        path = self.folder / name
-        part = path.with_name(f".{name}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if values:
-                with part.open("w", encoding="utf-8") as file:
-                    json.dump(values, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                part.replace(path)  # a reader finds the old or the new file, each complete
-            else:
-                path.unlink(missing_ok=True)
+            with part.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)  # a reader finds the old or the new file, each complete
             self._sync_folder()
-            self._written[name] = values
-            self._unwritten_until.pop(name, None)
+            self._written, self._unwritten_until = text, 0.0
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-            self._unwritten_until[name] = time.monotonic() + self.retry_s
+            self._unwritten_until = time.monotonic() + self.retry_s
             log(f"{path} cannot be written ({error}). If this agent restarts, the machine will use an older version.")
 
     def _sync_folder(self) -> None:
-        """Flush the new names to the disk, so a power failure does not restore the older ones."""
+        """Flush the new name to the disk, so a power failure does not restore the older one."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -285,11 +343,5 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return the files that the agent fetches for a document: the image, and the folders of weights, drafters and adapters from a bucket."""
+    """Return what the agent fetches for a document: the image, and folders of weights, drafters and adapters."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}
-
-
-def limits_name(text: "str | None", restart: "str | None" = None) -> str:
-    """Return a short name of the limits' text that changes with the text and with a restart."""
-    named = (text or "") if restart is None else f"{text or ''}\n{restart}"
-    return hashlib.sha256(named.encode()).hexdigest()[:12]

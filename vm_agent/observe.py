@@ -1,9 +1,8 @@
 """Metrics of a machine: the collector's container beside the server, and the agent's own metrics on the loopback address.
 
-Nothing here affects the server, which starts at the same time: a failure is logged and tried again, after longer and longer pauses.
+Nothing here affects the server: a failure is logged and tried again, after longer and longer pauses.
 """
 
-import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import NoReturn
@@ -23,21 +22,21 @@ from vm_agent.bounded import BoundedServer
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
-from vm_agent.ending import RunEnd
-from vm_agent.known_secrets import KnownSecrets
+from vm_agent.follow import LatestDocument
 from vm_agent.publishing import PhasePublisher
+from vm_agent.running_server import KnownSecrets, RunEnd
 
 COLLECTOR_NAME = f"{CONTAINER}-collector"
 COLLECTOR_LABEL = f"{COLLECTOR_NAME}.hash"
 COLLECTOR_MEMORY = "512m"
 """Limit of the collector's memory, so that it cannot take the server's."""
 COLLECTOR_USER = 10001
-"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which is built from nothing and writes no file. The collector reads
-the machine's token from the metadata server, because it writes the metrics, so the metadata guard does not apply to it."""
+"""User of the image (google-built-opentelemetry-collector/Dockerfile.build), which writes no file. The collector needs
+the machine's token to write the metrics, so the metadata guard does not apply to it."""
 COLLECTOR_PULL_LIMIT_S = 900.0
 """Time limit of a pull of the collector's image."""
 COLLECTOR_RETRY_S = 60.0
-"""Pause after the first failure. It doubles with each failure, up to the longest, so that a log is not filled with them."""
+"""Pause after the first failure. It doubles with each failure, up to the longest."""
 LONGEST_COLLECTOR_RETRY_S = 900.0
 METRICS_PATH = "/metrics"
 
@@ -54,37 +53,26 @@ class Observer:
     port: int = AGENT_METRICS_PORT
     retry_s: float = COLLECTOR_RETRY_S
     pull_limit_s: float = COLLECTOR_PULL_LIMIT_S
+    value: LatestDocument = field(default_factory=LatestDocument)
+    """The key's value."""
     _pause_s: float = COLLECTOR_RETRY_S
-    _text: "str | None" = None
-    _version: int = 0
-    _changed: threading.Condition = field(default_factory=threading.Condition)
     _server: "BoundedServer | None" = None
-
-    def set(self, text: "str | None") -> None:
-        """Store the key's value, or None if it is absent."""
-        with self._changed:
-            if self._version and text == self._text:
-                return
-            self._text, self._version = text, self._version + 1
-            self._changed.notify_all()
 
     def run(self) -> NoReturn:
         """Follow the value forever. After a failure, try again later."""
         done, self._pause_s = 0, self.retry_s
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda done=done: self._version > done)
-            version = self._version
-            if self.apply(version):
+            if not self.value.wait_for_newer(done, LONGEST_COLLECTOR_RETRY_S):
+                continue
+            version, text = self.value.get()
+            if self.apply(version, text):
                 done, self._pause_s = version, self.retry_s
                 continue
-            with self._changed:
-                is_newer = self._changed.wait_for(lambda version=version: self._version > version, self._pause_s)
+            is_newer = self.value.wait_for_newer(version, self._pause_s)
             self._pause_s = self.retry_s if is_newer else min(2 * self._pause_s, LONGEST_COLLECTOR_RETRY_S)
 
-    def apply(self, version: int) -> bool:
+    def apply(self, version: int, text: "str | None") -> bool:
         """Start what the value names, or remove it. Return False if another attempt may succeed."""
-        text = self._text
         try:
             if text is None:
                 self._remove()
@@ -108,7 +96,7 @@ class Observer:
             self.metadata,
             settings.image,
             progress=lambda _: None,
-            cancelled=lambda: self._version > version,
+            cancelled=lambda: self.value.is_newer_than(version),
             limit_s=self.pull_limit_s,
         )
         self._remove_container()

@@ -13,9 +13,8 @@ from contracts.guest_attributes import WAITING_FOR_HUB
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
 from vm_agent.confinement import HARDENED
-from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
+from vm_agent.containers import PASSING, hub_cache_options, run_command, run_followed, secrets_option
 from vm_agent.mounted import names_in, opened_folder, tree_bytes
-from vm_agent.passing import PASSING
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)
@@ -68,7 +67,7 @@ def flag_value(words: Sequence[str], flag: str) -> str:
 
 @dataclass
 class HubFetch:
-    """Download with the new image's `hf`, in a container that exits after the download. Nothing is installed on the machine."""
+    """Download with the new image's `hf`, in a container that exits after the download."""
 
     document: ServingDocument
     secrets: Mapping[str, str]
@@ -79,7 +78,7 @@ class HubFetch:
     """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch models that the served document has not fetched. Return False if they do not fit on the disk together with the old model.
+        """Fetch models that the served document lacks. Return False if they do not fit on the disk beside the old ones.
 
         Raises:
             ServingError: the hub rejects the request, or the disk is too small even without the old model.

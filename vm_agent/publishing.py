@@ -129,7 +129,7 @@ class PhasePublisher:
         return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
 
     def set_fact(self, key: str, value: str) -> None:
-        """Publish a guest attribute in addition to the phase. If the write fails, it is repeated with the next phase."""
+        """Publish a guest attribute. A failed write is repeated with the next phase."""
         with self._lock:
             self._facts[key] = value
             self._write(key, value)
@@ -142,7 +142,8 @@ class PhasePublisher:
             if self._logged != (phase, text_hash):
                 self._logged = phase, text_hash
                 self.restarts += phase == RETRYING
-                self._log_phase(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
+                reason = detail.rpartition("\n")[2] if phase in WITH_REASON else ""
+                self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", reason)
             for key, value in self._facts.items():
                 self._write(key, value)
             if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
@@ -158,19 +159,14 @@ class PhasePublisher:
             self._write(UPDATED_AT_KEY, utc_now())
             self._published_at = time.monotonic()
 
-    def _log_phase(self, line: str, phase: str, detail: str) -> None:
-        """Write a new phase to the journal and to `tell`."""
-        log(line)
-        if self.tell is not None:
-            reason = detail.rpartition("\n")[2] if phase in WITH_REASON else ""
-            self.tell(f"{line} {reason}".strip())
-
     def report(self, text: str) -> None:
         """Write a line that is not a phase to the journal and to `tell`."""
-        line = self.mask(text)
+        self._say(self.mask(text), "")
+
+    def _say(self, line: str, reason: str) -> None:
         log(line)
         if self.tell is not None:
-            self.tell(line)
+            self.tell(f"{line} {reason}".strip())
 
     def publish_again(self) -> None:
         """Publish the latest phase again, as a heartbeat or because its detail followed the previous one too soon."""

@@ -1,28 +1,76 @@
-"""Client of the running server: its health, and its request metrics."""
+"""The running server: its secrets, health, request metrics, idle time, and stop before the run expires."""
 
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http import HTTPStatus
 
-from contracts.serving_document import ServingDocument
-from vm_agent.base import environment_variable
-from vm_agent.cloud import CONNECTION_ERRORS, DIRECT
-from vm_agent.containers import ContainerState
+from contracts.guest_attributes import ENDING, ENDS_AT_KEY, IDLE_FROM_S, IDLE_SINCE_KEY, NOT_IDLE, SERVING_HASH_KEY
+from contracts.rollout import ENDS_AT_METADATA_KEY
+from contracts.serving_document import API_KEY_VARIABLE, ServingDocument
+from vm_agent.base import ServingError, environment_variable, log
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
+from vm_agent.containers import ContainerState, container_state, remove_container
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
-from vm_agent.known_secrets import KnownSecrets
+from vm_agent.publishing import PhasePublisher
 
 RUNNING_METRIC = "vllm:num_requests_running"
 IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
 ANSWERED_METRIC = "vllm:request_success_total"
 """vLLM's counter of finished requests since its start, by `finished_reason`, including aborted and failed ones."""
 ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
+ENDING_LEAD_S = 60
+"""Time between the stop of the server and the run expiry. The drain ends before it."""
+RUN_ENDS = "The run is about to expire."
+
+
+@dataclass
+class KnownSecrets:
+    """Values read by this agent, which the publisher masks, by version."""
+
+    metadata: MetadataClient
+    publisher: PhasePublisher
+    _values: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def learn(self, document: ServingDocument) -> None:
+        """Read the secrets of a server that an earlier agent started. Raises ServingError."""
+        for version in set(document.secret_environment.values()) - set(self._values):
+            self.read(version)
+
+    def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
+        """Return a secret's value and mask it from now on. For a rollback, the value read earlier is sufficient.
+
+        An API key is an exception: if Secret Manager refuses it, it was revoked.
+        """
+        try:
+            value = read_secret(self.metadata, version)
+        except ServingError as error:
+            is_refused = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if not is_back or version not in self._values or (is_api_key and is_refused):
+                raise
+            return self._values[version]
+        self.publisher.secrets.add(value)
+        self._values[version] = value
+        return value
+
+    def key_header(self, document: ServingDocument) -> "dict[str, str]":
+        """Return the header with the server's API key, if it can be read."""
+        version = document.secret_environment.get(API_KEY_VARIABLE)
+        if version is not None and version not in self._values:
+            with suppress(ServingError):
+                self.learn(document)
+        key = self._values.get(version or "")
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Load of the server: requests that are running or waiting now, and requests finished since its start, for any reason."""
+    """Load of the server: requests running or waiting now, and finished since its start, for any reason."""
 
     active: float
     finished: float
@@ -49,7 +97,7 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait at most `limit_s` until no request is running or waiting, or until a version newer than this one exists.
+        """Wait at most `limit_s` until no request is running or waiting, or a newer version exists.
 
         Returns immediately for a server that drains on its own.
         """
@@ -67,7 +115,7 @@ class RunningServer:
         return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
 
     def answered(self, document: ServingDocument) -> "float | None":
-        """Return the number of requests that the server has completed since its start, or None if it does not report it."""
+        """Return the requests that the server has completed since its start, or None if it does not report it."""
         found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
         answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
         return answered if found else None
@@ -90,3 +138,88 @@ class RunningServer:
             return [(line, float(line.rpartition(" ")[2])) for line in lines if line.startswith("vllm:")]
         except CONNECTION_ERRORS:
             return []
+
+
+@dataclass
+class IdleTime:
+    """Publisher of the time since which the ready server has had no request.
+
+    A request that ran between two readings is in the counter of finished requests, also after a reading that failed.
+    So the idle time continues only if the counter has not changed.
+    """
+
+    publisher: PhasePublisher
+    now: Callable[[], float] = time.time
+    """Seconds since 1970."""
+    poll_s: float = 15.0
+    """Interval between two readings."""
+    _since_s: float = 0.0
+    _finished: "float | None" = None
+    _read_at_s: float = 0.0
+
+    def begin(self) -> None:
+        """Start over because a server is ready. It counts as busy until it has been idle for `IDLE_FROM_S`."""
+        self._since_s, self._finished, self._read_at_s = self.now(), None, 0.0
+        self.publisher.set_fact(IDLE_SINCE_KEY, NOT_IDLE)
+
+    def read(self, load: "Callable[[], ServerLoad | None]") -> None:
+        """Read the load and publish the idle time, at most once in `poll_s`."""
+        now_s = self.now()
+        if 0 <= now_s - self._read_at_s < self.poll_s:
+            return
+        self._read_at_s = now_s
+        self.publisher.set_fact(IDLE_SINCE_KEY, self._answer(load(), now_s))
+
+    def _answer(self, load: "ServerLoad | None", now_s: float) -> str:
+        if load is None:
+            return ""
+        if load.active or load.finished != self._finished:
+            self._since_s, self._finished = now_s, load.finished
+        if now_s - self._since_s < IDLE_FROM_S:
+            return NOT_IDLE
+        return datetime.fromtimestamp(self._since_s, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Return an RFC 3339 time in seconds since 1970. Raises ValueError."""
+    whole, _, fraction = text.strip().rstrip("Z").partition(".")
+    parsed = datetime.fromisoformat(whole)
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=timezone.utc)
+    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
+    return parsed.timestamp() + float(f"0.{digits or 0}")
+
+
+@dataclass
+class RunEnd:
+    """Expiry of the run, if the machine has one."""
+
+    latest: LatestDocument
+    publisher: PhasePublisher
+    server: RunningServer
+    ends_at_s: "float | None" = None
+    """Time at which Google deletes the machine, in seconds since 1970; None if unknown."""
+
+    def set(self, text: "str | None") -> None:
+        """Store the time at which Google deletes the machine, and publish it."""
+        try:
+            self.ends_at_s = parse_time(text) if text else None
+        except ValueError as error:
+            log(f"{ENDS_AT_METADATA_KEY} is not a valid time: {error}.")
+            return
+        self.publisher.set_fact(ENDS_AT_KEY, text or "")
+
+    def is_soon(self) -> bool:
+        """Return whether no server may start any more."""
+        lead_s = ENDING_LEAD_S + self.latest.limits().drain_s
+        return self.ends_at_s is not None and time.time() > self.ends_at_s - lead_s
+
+    def end_server(self, text_hash: str) -> None:
+        """Drain running requests, and stop the server before Google deletes the machine."""
+        with_end = datetime.fromtimestamp(self.ends_at_s or 0.0, timezone.utc)
+        self.publisher.publish(ENDING, text_hash, f"Google will delete the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
+        state = container_state()
+        if state and state.running:
+            self.server.wait_until_idle(state, self.latest.limits().drain_s)
+            remove_container()
+        self.publisher.set_fact(SERVING_HASH_KEY, "")

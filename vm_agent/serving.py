@@ -1,17 +1,19 @@
 """Agent: serves the document, restarts a server that stops, and rolls back a bad document."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NoReturn
 
 from contracts.guest_attributes import (
-    ARCHIVES_KEY,
     CONTAINER_KEY,
     FAILED,
+    FETCHING_WEIGHTS,
     FORMER_HASH_KEY,
     LOADING,
+    PULLING_IMAGE,
     READY,
     RESTART_KEY,
     RETRYING,
@@ -37,23 +39,21 @@ from vm_agent.containers import (
     ContainerState,
     container_log,
     container_state,
+    pull,
     remove_container,
+    remove_image,
     remove_other_models,
     start_container,
+    waiting_phase,
 )
-from vm_agent.ending import RUN_ENDS, RunEnd
-from vm_agent.follow import Assignment, LatestDocument
-from vm_agent.idle import IdleTime
-from vm_agent.kept import FailedChange, GoodDocument, KeptState
-from vm_agent.known_secrets import KnownSecrets
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import IMAGE_KIND, AgentPacing, Assignment, FailedChange, GoodDocument, KeptState, fetched_by
 from vm_agent.metadata_guard import MetadataGuard
-from vm_agent.passing import waiting_phase
-from vm_agent.pause import Pause
-from vm_agent.preparing import Preparation
+from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher
-from vm_agent.running_server import RunningServer
+from vm_agent.running_server import RUN_ENDS, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
-from vm_agent.trial import AgentPacing, Trials
+from vm_agent.weights import WeightsCopy, remove_copy
 
 
 @dataclass
@@ -73,32 +73,22 @@ class Agent:
     secrets: KnownSecrets = field(init=False)
     server: RunningServer = field(init=False)
     run_end: RunEnd = field(init=False)
-    pause: Pause = field(init=False)
     idle: IdleTime = field(init=False)
-    trial: Trials = field(init=False)
     form: ContainerForm = field(init=False)
     programs: CompiledPrograms = field(init=False)
-    preparation: Preparation = field(init=False)
+    guard: MetadataGuard = field(init=False)
+    _began_s: float = 0.0
+    """Start of the assignment's attempts, on the monotonic clock."""
 
     def __post_init__(self) -> None:
         metadata, latest, publisher, kept = self.metadata, self.latest, self.publisher, self.kept
         self.secrets = KnownSecrets(metadata, publisher)
         self.server = RunningServer(kept, latest, self.secrets)
         self.run_end = RunEnd(latest, publisher, self.server)
-        self.pause = Pause(kept, publisher)
         self.idle = IdleTime(publisher)
-        self.trial = Trials(kept, latest, self.server, self.pacing)
-        guard = MetadataGuard(metadata)
-        self.form = ContainerForm(latest, publisher, kept, guard)
-        self.programs = CompiledPrograms(
-            metadata,
-            publisher.secrets,
-            publisher.report,
-            publish_unsigned=lambda text: publisher.set_fact(ARCHIVES_KEY, publisher.mask(text)),
-        )
-        self.preparation = Preparation(
-            metadata, latest, publisher, kept, self.secrets, self.trial, self.run_end, self.programs, guard
-        )
+        self.guard = MetadataGuard(metadata)
+        self.form = ContainerForm(latest, publisher, kept, self.guard)
+        self.programs = CompiledPrograms(metadata, publisher)
 
     def run(self) -> NoReturn:
         """Serve forever."""
@@ -130,7 +120,7 @@ class Agent:
         if failed and (failed.text_hash, failed.limits) == (text_hash, self.latest.limits_name()):
             self._roll_back(version, failed)  # it failed before this agent started
             return
-        self.pause.forget(text_hash)
+        self.kept.forget_pause(self.publisher, text_hash)
         self.publisher.publish(STARTING, text_hash)
         self.publisher.set_fact(RESTART_KEY, self.latest.restart() or "")  # after the phase, which now belongs to it
         try:
@@ -142,7 +132,7 @@ class Agent:
         self._serve_with_restarts(Assignment(version, text_hash, near, text))
 
     def _give_up(self, version: int, text: str, detail: str) -> None:
-        """Serve the previous document in place of a failed one, with the failed one's API key. Without one, publish that nothing serves."""
+        """Serve the previous document with the failed one's API key, or publish that nothing serves."""
         text_hash = document_hash(text)
         self.latest.give_up(version)
         self.kept.end_probation(text_hash)
@@ -156,7 +146,7 @@ class Agent:
         self._roll_back(version, failed)
 
     def _rotate_api_key(self, text: str) -> str:
-        """Set the failed document's API key in the rollback documents. Return a sentence if they had another one."""
+        """Set the failed document's API key in the rollback documents. Return a sentence about it."""
         version = api_key_of(text)
         if version is None or not self.kept.has_other_api_key(version):
             return ""
@@ -178,26 +168,26 @@ class Agent:
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
-        restarts, waits, first = self.trial.restarts(assignment), 0, time.monotonic()
-        self.trial.began_s = first
+        restarts, waits, first = self._restarts(assignment), 0, time.monotonic()
+        self._began_s = first
         while True:
             problem = self._attempt(assignment)
             if self.run_end.is_soon():
                 self.run_end.end_server(assignment.asked_hash)
                 return
             problem = self.form.explained(problem, was_ready=self._ready_at is not None)
-            if self.trial.is_on_probation(assignment):
-                restarts = max(restarts, self.trial.restarts(assignment))
+            if self.kept.is_on_probation(assignment):
+                restarts = max(restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.pacing.steady_s:
                 restarts = 0
-            delays_s, is_paused = self.trial.delays_s(assignment)
+            delays_s, is_paused = self._delays_s(assignment)
             waits_for_grant = (
                 problem.denied and not is_paused and time.monotonic() - first < self.pacing.denied_budget_s
             )
             waiting = "" if is_paused else self._waiting_phase(assignment, problem)
             waits = waits + 1 if waiting else 0
             final = not problem.retry or (restarts >= len(delays_s) and not waits_for_grant and not waiting)
-            final = final or (self.trial.is_trial(assignment) and self.trial.is_over_budget(assignment))
+            final = final or (self.kept.is_trial(assignment) and self._is_over_budget(assignment))
             detail = "\n".join([*problem.log_lines, str(problem)])
             if final:
                 self._finally(assignment, detail)
@@ -215,16 +205,16 @@ class Agent:
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
-        """Return the phase in which the machine waits for the hub, a registry or storage, or an empty string if the problem is a verdict.
+        """Return the phase of waiting for the hub, a registry or storage, or an empty string if the problem is a verdict.
 
-        A server that was ready does not wait for them, and one on probation has a former document that can serve. No rotation of the API key
+        A server that was ready does not wait, nor one on probation, which has a former document. No rotation of the API key
         waits, because the server with the former key may still run.
         """
         key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
-        rotates = self.trial.is_trial(assignment) and self.kept.has_other_api_key(key)
+        rotates = self.kept.is_trial(assignment) and self.kept.has_other_api_key(key)
         if rotates or (assignment.failed is not None and problem.waits_for == RETRYING):
             return ""
-        if problem.waits_for or self._ready_at is not None or self.trial.is_on_probation(assignment):
+        if problem.waits_for or self._ready_at is not None or self.kept.is_on_probation(assignment):
             return problem.waits_for
         with suppress(ServingError):
             state = container_state()
@@ -233,7 +223,7 @@ class Agent:
         return ""
 
     def _wait(self, assignment: Assignment, delay_s: float) -> None:
-        """Wait before the next attempt, with heartbeats, but not beyond the run. Raises SupersededError if a newer document arrives."""
+        """Wait before the next attempt, but not beyond the run. Raises SupersededError."""
         until = time.monotonic() + delay_s
         while not self.run_end.is_soon():
             left_s = until - time.monotonic()
@@ -246,8 +236,8 @@ class Agent:
     def _attempt(self, assignment: Assignment) -> ServingError:
         """Serve until the server stops or cannot be started. Return the error."""
         self._ready_at, self.form.started = None, None
-        if self.trial.is_on_probation(assignment):
-            self.trial.began_s = time.monotonic()  # each of its starts gets the full time
+        if self.kept.is_on_probation(assignment):
+            self._began_s = time.monotonic()  # each of its starts gets the full time
         try:
             self._serve_once(assignment)
         except ServingError as error:
@@ -258,13 +248,13 @@ class Agent:
     def _finally(self, assignment: Assignment, detail: str) -> None:
         """Publish that no further attempt can succeed, or roll back to the previous document."""
         failed, probation = assignment.failed, self.kept.probation
-        if probation is not None and self.trial.is_on_probation(assignment):
+        if probation is not None and self.kept.is_on_probation(assignment):
             detail = f"{detail} It was ready before; this was start {probation.starts} of its probation."
         if failed is None:
             self._give_up(assignment.version, assignment.text, detail)
             return
         text = f"{failed.detail}\nThe previous document {assignment.text_hash[:12]} does not start either: {detail}"
-        if self.trial.is_on_probation(assignment):
+        if self.kept.is_on_probation(assignment):
             self.kept.end_probation(assignment.text_hash)
             self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
             self._roll_back(assignment.version, self.kept.failed or failed)
@@ -272,7 +262,7 @@ class Agent:
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
     def _without_old_secrets(self, assignment: Assignment) -> str:
-        """Stop a server that still runs with rotated secrets, and return a sentence about it, because a leaked key must not remain valid."""
+        """Stop a server that still runs with rotated secrets, which may have leaked. Return a sentence about it."""
         with suppress(ServingError):
             state = container_state()
             if state and state.running and self._has_other_secrets(assignment, state):
@@ -282,7 +272,7 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Prepare while the previous document's server still serves, then replace that server and watch the new one.
+        """Replace the server of another document, and watch the server.
 
         Raises:
             ServingError: the server stopped or cannot be started.
@@ -313,7 +303,7 @@ class Agent:
 
     @staticmethod
     def _has_other_secrets(assignment: Assignment, state: ContainerState) -> bool:
-        """Return whether the document's server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
+        """Return whether the server has other secrets than the assignment."""
         return state.secrets != secrets_hash(assignment.document.secret_environment)
 
     def _is_asked_to_restart(self, state: ContainerState) -> bool:
@@ -322,8 +312,11 @@ class Agent:
         return asked is not None and state.restart != asked
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
-        """Stop the running server and start the assignment's, after everything it needs is on the machine. Return its drain in seconds."""
-        starts, is_on_probation = self.trial.earlier_starts(assignment), self.trial.is_on_probation(assignment)
+        """Fetch what the assignment needs, and replace the server. Return its drain in seconds."""
+        starts, is_on_probation = (
+            self.kept.starts(assignment, self.latest.limits_name()),
+            self.kept.is_on_probation(assignment),
+        )
         if is_on_probation and state and state.running and self._is_asked_to_restart(state):
             starts, is_on_probation = 0, False  # a stop on request says nothing about the document
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
@@ -333,21 +326,20 @@ class Agent:
                 else "the agent or the machine stopped before it was ready"
             )
             raise ServingError(f"The server was started {starts} times, but {ended}.", retry=False)
-        secrets, has_models = self.preparation.run(assignment)
+        secrets, has_models = self._prepared(assignment)
         assignment.publish(self.publisher, LOADING, "starting the server")
         limits = self.latest.limits()
         if state and state.running:
             self.server.wait_until_idle(state, limits.drain_s, assignment.version)
             if self.latest.is_newer_than(assignment.version):
                 raise SupersededError
-            self.pause.begin()
+            self.kept.begin_pause(self.publisher)
         self.publisher.set_fact(SERVING_HASH_KEY, "")
         remove_container()
         if not has_models:
             remove_other_models(assignment.document)
-        if self.trial.is_trial(assignment) or is_on_probation:
-            versions = assignment.document.secret_environment
-            self.kept.keep_start(assignment.text_hash, self.latest.limits_name(), versions)
+        if self.kept.is_trial(assignment) or is_on_probation:
+            self.kept.keep_start(assignment, self.latest.limits_name())
         drain_s = self._drain_s(assignment)
         self.form.started = self.form.choose(assignment)
         self.publisher.set_fact(CONTAINER_KEY, self.form.started.words)
@@ -360,8 +352,117 @@ class Agent:
             restart=self.latest.restart() or "",
         )
 
+    def _prepared(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
+        """Fetch what the document needs. Return the secrets by variable, and whether the models are on the machine.
+
+        Raises:
+            ServingError: it cannot be fetched, or the change's or the run's time is over.
+            SupersededError: a newer document has arrived.
+        """
+
+        def cancelled() -> bool:
+            over = self._is_over_budget(assignment) or self.run_end.is_soon()
+            return over or self.latest.is_newer_than(assignment.version)
+
+        prepared: tuple[dict[str, str], bool] | None = None
+        with suppress(SupersededError):
+            prepared = self._fetched(assignment, cancelled)
+        if self.latest.is_newer_than(assignment.version):
+            raise SupersededError
+        if self.run_end.is_soon():
+            raise ServingError(RUN_ENDS, retry=False)
+        if prepared is None or cancelled():
+            raise self._over_budget()
+        return prepared
+
+    def _fetched(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
+        """Pull the image and fetch the weights, secrets, programs and models."""
+        document, is_back, back = assignment.document, assignment.failed is not None, self.kept.back
+        self.kept.note_fetched(document)
+        is_trial = self.kept.is_trial(assignment)
+        if is_trial:
+            self._remove_others(document)
+
+        def progress(phase: str) -> Callable[[str], None]:
+            assignment.publish(self.publisher, phase)
+            return lambda detail: assignment.publish(self.publisher, phase, detail)
+
+        restored = self.programs.restore_beside(document)
+        pulling = progress(PULLING_IMAGE)
+        pull(self.metadata, document.image, progress=pulling, cancelled=cancelled, keep_local=is_back)
+        for copied in document.copies:
+            self._copy_weights(WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled), is_back)
+        secrets = {
+            name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
+            for name, secret in document.secret_environment.items()
+        }
+        self.programs.wait_for(restored, cancelled)
+        if back is None or not is_trial:
+            return secrets, True
+        fetch = HubFetch(
+            document,
+            secrets,
+            lambda detail: assignment.publish(self.publisher, FETCHING_WEIGHTS, detail),
+            cancelled,
+            options=self.guard.fetch_options()[0],
+        )
+        return secrets, fetch.run(back.document)
+
+    @staticmethod
+    def _copy_weights(copy: WeightsCopy, is_back: bool) -> None:
+        try:
+            copy.run()
+        except ServingError as error:
+            if not is_back:
+                raise
+            log(f"Starting the last known good document with the weights on this machine: {error}")
+
+    def _remove_others(self, document: ServingDocument) -> None:
+        """Delete images and weights that neither this document nor the rollback documents need."""
+        documents = (document, *(kept.document for kept in self.kept.documents()))
+        needed = {name for one in documents for name in fetched_by(one)}
+        for name, kind in tuple(self.kept.fetched.items()):
+            if name not in needed and (remove_image(name) if kind == IMAGE_KIND else remove_copy(name, needed)):
+                del self.kept.fetched[name]
+        self.kept.write()
+
+    def _restarts(self, assignment: Assignment) -> int:
+        """Return the restarts used. On probation, the start that became ready is none."""
+        starts = self.kept.starts(assignment, self.latest.limits_name())
+        return starts - (1 if self.kept.is_on_probation(assignment) else 0)
+
+    def _is_over_budget(self, assignment: Assignment) -> bool:
+        """Return whether the time of a change that can be rolled back is over."""
+        can_roll_back = self.kept.is_trial(assignment) or self.kept.is_on_probation(assignment)
+        return can_roll_back and time.monotonic() - self._began_s > self.latest.limits().ready_timeout_s
+
+    def _over_budget(self) -> ServingError:
+        limit_s = self.latest.limits().ready_timeout_s
+        return ServingError(f"The server was not ready within {limit_s:.0f} s (tpu.readyTimeout).", retry=False)
+
+    def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
+        """Return the delays before the next attempts, and whether a trial has stopped the old server."""
+        if self.kept.is_on_probation(assignment):
+            return self.pacing.probation_delays_s, False
+        if not self.kept.is_trial(assignment):
+            return self.pacing.restart_delays_s, False
+        try:
+            state = container_state()
+        except ServingError:
+            state = None
+        old_answers = state is not None and state.running and state.text_hash != assignment.text_hash
+        return (self.pacing.prepare_delays_s, False) if old_answers else (self.pacing.trial_delays_s, True)
+
+    def _has_passed(self, document: ServingDocument) -> bool:
+        """Return whether the ready server has served long enough for its document to become the rollback target."""
+        is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.pacing.probation_s
+        answered = self.server.answered(document)
+        if answered is None:
+            return is_old
+        return answered >= self.pacing.probation_requests or (answered > 0 and is_old)
+
     def _drain_s(self, assignment: Assignment) -> float:
-        """Return how long the assignment's server can drain on its own. Its image may not support the flag."""
+        """Return how long the assignment's server can drain on its own."""
         if assignment.failed is not None:
             back = self.kept.find(assignment.text_hash)
             return float(back.drain_s) if back else 0.0
@@ -369,7 +470,7 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
-        """Follow the log for the phases and for Cloud Logging. Without the server's secrets no line can be masked, so none is read.
+        """Follow the log for the phases and for Cloud Logging, unless the server's secrets cannot be masked.
 
         The previous agent already wrote older lines to Cloud Logging.
         """
@@ -392,8 +493,10 @@ class Agent:
             if problem:
                 self._require_running()
             if not problem:
-                if not was_ready:
-                    self._begin_ready(assignment)
+                if not was_ready:  # for the first time since its start
+                    self._ready_at = time.monotonic()
+                    self.idle.begin()
+                    self.programs.server_is_ready(assignment.document)
                 was_ready, lost_since = True, 0.0
                 self._take_ready(assignment, drain_s)
                 self.idle.read(lambda: self.server.load(assignment.document))
@@ -406,8 +509,8 @@ class Agent:
                     raise ServingError(
                         f"The server was ready, then /health did not respond for {self.pacing.health_lost_s:.0f} s: {problem}"
                     )
-            elif self.trial.is_over_budget(assignment):
-                raise self.trial.over_budget()
+            elif self._is_over_budget(assignment):
+                raise self._over_budget()
             else:
                 assignment.publish(self.publisher, follower.phase, follower.detail)
             if self.run_end.is_soon():
@@ -416,20 +519,16 @@ class Agent:
             if self.latest.wait_for_newer(assignment.version, poll_s):
                 raise SupersededError
 
-    def _begin_ready(self, assignment: Assignment) -> None:
-        """Record that the server responds for the first time since its start."""
-        self._ready_at = time.monotonic()
-        self.idle.begin()
-        self.programs.server_is_ready(assignment.document)
-
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server responds, and store its document, first on probation. The phase is last, after the other attributes."""
+        """Publish that the server responds, and store its document, first on probation. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
-        self.pause.end(assignment.asked_hash)
+        self.kept.end_pause(self.publisher, assignment.asked_hash)
         before = self.kept.documents()
         if assignment.failed is None:
-            self._keep_ready(GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}"))
-        if self.trial.is_on_probation(assignment) and self.trial.has_passed(assignment.document, self._ready_at):
+            ready = GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}")
+            if self.kept.failed is not None or self.kept.back != ready:
+                self.kept.keep_ready(ready)
+        if self.kept.is_on_probation(assignment) and self._has_passed(assignment.document):
             log(f"Document {assignment.text_hash[:12]} passed its probation.")
             self.kept.pass_probation()
         is_new = self.kept.documents() != before
@@ -440,12 +539,7 @@ class Agent:
         self.kept.write()
         assignment.publish(self.publisher, READY)
         if is_new:
-            self.preparation.remove_others(assignment.document)
-
-    def _keep_ready(self, ready: GoodDocument) -> None:
-        """Store the document of a server that responds, unless nothing about it is new."""
-        if self.kept.failed is not None or self.kept.back != ready:
-            self.kept.keep_ready(ready)
+            self._remove_others(assignment.document)
 
     def _require_running(self) -> None:
         """Raise ServingError if the server's container has stopped."""

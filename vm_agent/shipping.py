@@ -18,8 +18,10 @@ from contracts.machine_log import (
     account_parts,
     machine_log_name,
 )
+from contracts.masking import LineMask
 from vm_agent.base import ServingError, log
-from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_post
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google
+from vm_agent.publishing import PhasePublisher
 
 ENTRIES_PER_WRITE = 500
 WAITING_ENTRIES = 20_000
@@ -33,10 +35,8 @@ class LogShipper:
     """Writer of lines to Cloud Logging, in order. A failure never affects the server."""
 
     metadata: MetadataClient
-    mask: Callable[[str], str]
-    """Removes secrets from a line of the agent."""
-    server_mask: Callable[[str], str]
-    """Removes secrets from successive lines of the server, because a private key can span several lines."""
+    publisher: PhasePublisher
+    """Knows the secrets to remove."""
     period_s: float = 1.0
     """Interval between two writes."""
     patience_s: float = 15.0
@@ -49,14 +49,19 @@ class LogShipper:
     _count: int = 0
     _last: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, timezone.utc))
     _problem: str = ""
+    _server_mask: LineMask = field(init=False)
+    """Removes secrets from successive lines of the server, because a private key can span several lines."""
+
+    def __post_init__(self) -> None:
+        self._server_mask = LineMask(self.publisher.secrets)
 
     def server_line(self, line: str) -> None:
         """Add a line of the server's container."""
-        self._add(SERVER_SOURCE, line, self.server_mask)
+        self._add(SERVER_SOURCE, line, self._server_mask)
 
     def agent_line(self, line: str) -> None:
         """Add a line of the agent."""
-        self._add(AGENT_SOURCE, line, self.mask)
+        self._add(AGENT_SOURCE, line, self.publisher.mask)
 
     def _add(self, source: str, line: str, mask: Callable[[str], str]) -> None:
         if not line.strip():
@@ -119,9 +124,7 @@ class LogShipper:
                 "entries": list(entries),
                 "partialSuccess": True,
             }
-            google_post(self.metadata, f"{endpoint('logging')}v2/entries:write", json.dumps(body).encode())
-        except ServingError as error:
-            return str(error)
-        except CONNECTION_ERRORS as error:
+            google(self.metadata, f"{endpoint('logging')}v2/entries:write", verb="POST", body=json.dumps(body).encode())
+        except (ServingError, *CONNECTION_ERRORS) as error:
             return str(error)
         return ""

@@ -1,4 +1,4 @@
-"""Signed names of archives. Each contains an HMAC of the archive's content and location, so only a server of the stack can create it."""
+"""Signed names of archives: an HMAC of content and location, which only a server of the stack can create."""
 
 import hashlib
 import hmac
@@ -12,7 +12,7 @@ SIGNED_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})-(?P<size>0|[1-9][0-9]{0,14})
 
 @dataclass(frozen=True)
 class ArchiveSigner:
-    """Names of the archives in one folder, `uri` (gs://BUCKET/FOLDER). The key is a secret of the stack. Raises ValueError if it is empty."""
+    """Names of the archives in `uri` (gs://BUCKET/FOLDER). Raises ValueError if the key is empty."""
 
     key: str = field(repr=False)
     uri: str

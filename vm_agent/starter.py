@@ -1,7 +1,7 @@
-"""Starter of a Cloud Run container: copies weights into memory, restores compiled graphs, writes the path guard, then becomes the server.
+"""Starter of a Cloud Run container: fetches weights and compiled graphs, writes the path guard, becomes the server.
 
-Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, which gives it the signals,
-exit code and memory. A child process stays only until the compiled graphs are archived.
+Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process.
+A child process stays only until the compiled graphs are archived.
 """
 
 import os
@@ -18,7 +18,7 @@ from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import BucketWeights
 from vm_agent.base import ServingError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
-from vm_agent.graphs import GraphArchive
+from vm_agent.graphs import restore_graphs, save_graphs
 from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
@@ -35,7 +35,7 @@ def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
     Raises:
         ServingError: the weights cannot be copied.
     """
-    restored = start.graphs is not None and GraphArchive(metadata, start.graphs).restore()
+    restored = start.graphs is not None and restore_graphs(metadata, start.graphs)
     for copied in (*([start.weights] if start.weights is not None else []), *start.parts):
         copy_weights(metadata, copied)
     return start.graphs is not None and not restored
@@ -61,7 +61,7 @@ def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, p
         if _answers(f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"):
             with suppress(OSError):  # lower the priority in favor of the server
                 os.nice(LOWEST_NICE)
-            GraphArchive(metadata, graphs).save()
+            save_graphs(metadata, graphs)
             return
         time.sleep(READY_INTERVAL_S)
 

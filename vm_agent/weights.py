@@ -1,4 +1,4 @@
-"""Copy weights from a bucket with parallel ranged reads. Each file is checked, then renamed into place."""
+"""Copy weights from a bucket with parallel reads. Each file is checked, then renamed into place."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
 from vm_agent.base import GIB, ServingError, SupersededError, log
-from vm_agent.cloud import MetadataClient, endpoint, google_get
+from vm_agent.cloud import MetadataClient, endpoint, google
 
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
@@ -89,7 +89,7 @@ class WeightsCopy:
             query = {"prefix": prefix, "fields": "items(name,size,generation,md5Hash,metadata),nextPageToken"}
             if page:
                 query["pageToken"] = page
-            answer = json.loads(google_get(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
+            answer = json.loads(google(self.metadata, f"{base}?{urllib.parse.urlencode(query)}"))
             for raw in answer.get("items", []):
                 relative = str(raw["name"])[len(prefix) :]
                 if not relative or relative.endswith("/"):
@@ -111,7 +111,7 @@ class WeightsCopy:
         return found
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
-        """Return whether the file has the object's size and generation. The generation is written after the checksum matched."""
+        """Return whether the file has the object's size and generation, which is written after the checksum matched."""
         with suppress(OSError):
             generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
             return target.stat().st_size == item.size and generation.read_text() == item.generation
@@ -128,7 +128,7 @@ class WeightsCopy:
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
-        """Read all ranges into the file and return its digest, computed while later ranges are still being read."""
+        """Read all ranges into the file and return its digest."""
         starts = range(0, item.size, self.chunk_bytes)
         jobs = [pool.submit(self._read, descriptor, item, start, total) for start in starts]
         digest = hashlib.new("md5" if item.md5 else "sha256", usedforsecurity=False)
@@ -144,7 +144,7 @@ class WeightsCopy:
 
     @staticmethod
     def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
-        """Compare the copy with the object's MD5. An object uploaded in parts has no MD5, but a SHA-256 if it was staged."""
+        """Compare the copy with the object's MD5, or the SHA-256 of an object that was staged in parts."""
         if item.md5:
             name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
         elif item.sha256:
@@ -162,7 +162,7 @@ class WeightsCopy:
         size = min(self.chunk_bytes, item.size - start)
         base, _ = self._bucket()
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
-        data = google_get(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
+        data = google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
         if len(data) != size:
             raise ServingError(f"{item.name}: received {len(data)} bytes for a range of {size} bytes.")
         os.pwrite(descriptor, data, start)
@@ -193,12 +193,3 @@ def remove_copy(path: str, kept: Collection[str]) -> bool:
         log(f"Cannot delete {folder}: {error}")
         return False
     return True
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file in Cloud Storage's notation."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return base64.b64encode(digest.digest()).decode()

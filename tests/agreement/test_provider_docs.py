@@ -11,7 +11,7 @@ from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
 from tests.agreement.registry_pages import INDEX, INSTALLATION, LANGUAGES, samples
-from vm_agent.trial import AgentPacing
+from vm_agent.kept import AgentPacing
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROPERTIES = (DOCS / "provider-gcp-tpu-properties.md").read_text()

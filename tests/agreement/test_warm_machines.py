@@ -30,8 +30,8 @@ from tests.agreement.warm_machine import (
     measure,
     open_machine,
 )
+from vm_agent.kept import AgentPacing
 from vm_agent.signing import ArchiveSigner
-from vm_agent.trial import AgentPacing
 
 DOCUMENT = document_of("hub")
 CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory.checkpoint_gib * 2**30

@@ -337,7 +337,7 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                 self.answer(206, data[int(first) : int(last) + 1])
                 return
             names = sorted(item for item in machine.objects if item.startswith(query.get("prefix", "")))
-            page = int(query.get("pageToken", "0"))
+            page, most = int(query.get("pageToken", "0")), int(query.get("maxResults", "2"))
             items: list[dict[str, Any]] = [
                 {
                     "name": item,
@@ -346,9 +346,9 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
                     "generation": str(abs(hash(machine.objects[item]))),
                     **machine.checksums(item),
                 }
-                for item in names[page : page + 2]
+                for item in names[page : page + most]
             ]
-            more = {"nextPageToken": str(page + 2)} if page + 2 < len(names) else {}
+            more = {"nextPageToken": str(page + most)} if page + most < len(names) else {}
             body = google_body("storage.v1", "Objects", {"items": items, **more} if items else {})
             self.answer(200, json.dumps(body).encode())
 

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from contracts.masking import LineMask
 from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
 from vm_agent import containers
 from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
-from vm_agent.cloud import MetadataClient, google_get, read_secret
+from vm_agent.cloud import MetadataClient, google, read_secret
 from vm_agent.containers import DENIED, pull_problem, remove_other_models
 from vm_agent.follow import LatestDocument
+from vm_agent.kept import AgentPacing
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
-from vm_agent.trial import AgentPacing
 from vm_agent.weights import WeightsCopy
 
 
@@ -238,7 +237,7 @@ class TestWhatIsPublished:
 
     def test_a_private_key_that_the_server_prints_line_by_line_never_reaches_cloud_logging(self, machine: Machine):
         publisher = PhasePublisher(MetadataClient())
-        shipper = LogShipper(MetadataClient(), publisher.mask, LineMask(publisher.secrets))
+        shipper = LogShipper(MetadataClient(), publisher)
         publisher.secrets.add("swordfish")
         for line in ("-----BEGIN PRIVATE KEY-----", "canary+short=", "-----END PRIVATE KEY-----", "a swordfish"):
             shipper.server_line(line)
@@ -275,7 +274,7 @@ class TestGoogleApis:
         machine.fail_next["/secretmanager/"] = 2
         assert read_secret(MetadataClient(), "projects/p/secrets/s/versions/1") == "value"
         with pytest.raises(ServingError, match="403 Permission denied"):
-            google_get(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
+            google(MetadataClient(), f"{machine.url}/secretmanager/v1/projects/p/secrets/no/versions/1:access")
         assert waits == [0.5, 1.0]
 
     @pytest.mark.parametrize("payload", [b"", b"two\nlines"])

@@ -12,9 +12,9 @@ from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
 from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent import prefetch
 from vm_agent.base import SupersededError
-from vm_agent.ending import parse_time
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
+from vm_agent.running_server import parse_time
 
 HF = """
 import os, sys, time

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vm_agent import docker_package
+from vm_agent import containers
 from vm_agent.base import ServingError
-from vm_agent.docker_package import ensure_docker
+from vm_agent.containers import ensure_docker
 
 
 class Shell:
@@ -20,7 +20,7 @@ class Shell:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> list[str]:
-    monkeypatch.setattr(docker_package, "run_command", shell)
+    monkeypatch.setattr(containers, "run_command", shell)
     ensure_docker()
     return shell.ran
 

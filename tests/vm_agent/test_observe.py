@@ -20,13 +20,11 @@ from contracts.guest_attributes import READY, RETRYING
 from tests.vm_agent.machine import Machine, eventually, free_port
 from tests.vm_agent.test_roll_back import Serving
 from vm_agent.cloud import MetadataClient
-from vm_agent.ending import RunEnd
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import KeptState
-from vm_agent.known_secrets import KnownSecrets
 from vm_agent.observe import Observer
 from vm_agent.publishing import PhasePublisher
-from vm_agent.running_server import RunningServer
+from vm_agent.running_server import KnownSecrets, RunEnd, RunningServer
 
 KEY = "projects/p/secrets/gemma-x-api-key/versions/1"
 VALUE = "canary-key-0123456789"
@@ -52,13 +50,12 @@ def observer(machine: Machine):
     run_end = RunEnd(latest, publisher, RunningServer(KeptState(), latest, secrets))
     observer = Observer(metadata, publisher, run_end, secrets, port=free_port())
     yield observer
-    observer.set(None)
-    observer.apply(99)
+    observer.apply(99, None)
 
 
 def applied(observer: Observer, text: str | None) -> bool:
-    observer.set(text)
-    return observer.apply(observer._version)
+    observer.value.set(text)
+    return observer.apply(*observer.value.get())
 
 
 def runs(machine: Machine) -> list[list[str]]:
@@ -88,8 +85,7 @@ def test_the_key_starts_one_collector_with_its_configuration_and_a_limit_of_memo
     jobs = config["receivers"]["prometheus"]["config"]["scrape_configs"]
     assert [job["job_name"] for job in jobs] == ["vllm", "agent"]
     assert applied(observer, settings()), "an agent that starts again finds it"
-    observer._version += 1
-    assert observer.apply(observer._version)
+    assert observer.apply(2, settings())
     assert len(runs(machine)) == 1
 
 
@@ -144,15 +140,15 @@ def test_without_an_end_of_the_run_there_is_no_deadline(observer: Observer):
 def test_a_failed_start_is_tried_again_until_it_succeeds(observer: Observer, machine: Machine, monkeypatch):
     apply = Observer.apply
 
-    def applying(self: Observer, version: int) -> bool:
-        if apply(self, version):
+    def applying(self: Observer, version: int, text: str | None) -> bool:
+        if apply(self, version, text):
             raise SystemExit  # the loop has no end of its own
         (machine.root / "registry-gone").unlink()
         return False
 
     observer.retry_s = 0.01
     (machine.root / "registry-gone").touch()
-    observer.set(settings())
+    observer.value.set(settings())
     monkeypatch.setattr(Observer, "apply", applying)
     with pytest.raises(SystemExit):
         observer.run()
@@ -172,7 +168,7 @@ def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
         with suppress(SystemExit):
             observer.run()
 
-    observer.set(settings(image=f"{image}@sha256:" + "0" * 64))
+    observer.value.set(settings(image=f"{image}@sha256:" + "0" * 64))
     watching = threading.Thread(target=observing, daemon=True)
     watching.start()
     try:
@@ -185,10 +181,10 @@ def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
     finally:
         serving.let_go()
 
-        def ending(_observer: Observer, _version: int) -> bool:
+        def ending(_observer: Observer, _version: int, _text: str | None) -> bool:
             raise SystemExit
 
         with monkeypatch.context() as patched:
             patched.setattr(Observer, "apply", ending)
-            observer.set(None)
+            observer.value.set(None)
             watching.join(60)

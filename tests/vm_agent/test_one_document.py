@@ -10,6 +10,7 @@ from contracts.serving_document import DocumentError, document_hash, parse_docum
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document
 from tests.vm_agent.test_roll_back import Serving, calls
 from vm_agent.cloud import MetadataClient, near_image
+from vm_agent.publishing import PhasePublisher
 from vm_agent.shipping import LogShipper
 
 
@@ -121,7 +122,7 @@ def test_lines_that_cloud_logging_refused_are_written_later_once_and_in_order_an
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ):
     machine.fail_next["entries:write"] = 1
-    shipper = LogShipper(MetadataClient(), *[lambda line: line.replace(CANARY, "[removed]")] * 2)
+    shipper = LogShipper(MetadataClient(), PhasePublisher(MetadataClient(), secrets={CANARY}))
     shipper.server_line("INFO Starting")
     assert not shipper.write()
     assert "Cannot write the log to Cloud Logging: POST /logging/v2/entries:write failed" in capsys.readouterr().err
@@ -132,7 +133,7 @@ def test_lines_that_cloud_logging_refused_are_written_later_once_and_in_order_an
     assert body["logName"] == "projects/p/logs/gemma-serving-machine"
     labels = {"project_id": "p", "location": "us-east5-a", "namespace": "gemma-x", "node_id": "t1v-n-0-w-0"}
     assert body["resource"] == {"type": "generic_node", "labels": labels}
-    assert [entry["textPayload"] for entry in body["entries"]] == ["INFO Starting", "retrying with [removed]"]
+    assert [entry["textPayload"] for entry in body["entries"]] == ["INFO Starting", "retrying with [masked]"]
     assert [entry["labels"]["source"] for entry in body["entries"]] == ["server", "agent"]
     for key in ("insertId", "timestamp"):
         values = [entry[key] for entry in body["entries"]]

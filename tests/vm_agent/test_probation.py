@@ -3,14 +3,13 @@
 import json
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.vm_agent.machine import IMAGE, Machine, document, eventually
+from tests.vm_agent.machine import Machine, eventually
 from tests.vm_agent.test_roll_back import OTHER_IMAGE, Serving, calls, written
 from vm_agent import containers
-from vm_agent.kept import GoodDocument, KeptState, Probation
+from vm_agent.kept import KeptState, Probation
 
 NO_DELAYS = (0.02, 0.02, 0.02)
 VERSION = "projects/p/secrets/s/versions/{}"
@@ -143,15 +142,3 @@ def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_on
     serving.sees("ready", good, good)
     eventually(lambda: len(keys()) == 5, "the server starts again with the secrets that it is asked for")
     assert keys()[-1] == "old-key"
-
-
-def test_a_power_cut_between_the_files_leaves_no_probation_of_the_good_document(tmp_path: Path):
-    kept = KeptState(tmp_path)
-    for text in (document(8000), document(8001)):
-        kept.keep_ready(GoodDocument(text, IMAGE))
-    assert kept.probation is not None
-    assert KeptState(tmp_path).probation == kept.probation
-    before = (tmp_path / "probation.json").read_text()
-    kept.pass_probation()
-    (tmp_path / "probation.json").write_text(before)
-    assert (KeptState(tmp_path).good, KeptState(tmp_path).probation) == (kept.good, None)

@@ -10,8 +10,7 @@ from contracts.rollout import RolloutLimits
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually
 from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent.follow import LatestDocument
-from vm_agent.idle import IdleTime
-from vm_agent.running_server import ServerLoad
+from vm_agent.running_server import IdleTime, ServerLoad
 
 FIRST, SECOND = "2026-11-22T19:00:00Z-a", "2026-11-22T20:00:00Z-b"
 

@@ -10,15 +10,15 @@ import pytest
 
 from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.rollout import RolloutLimits
+from contracts.serving_document import parse_document
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
 from vm_agent import containers, path_guard
 from vm_agent import kept as kept_module
 from vm_agent.cloud import MetadataClient
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import FailedChange, GoodDocument, KeptState
+from vm_agent.kept import AgentPacing, Assignment, FailedChange, GoodDocument, KeptState
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent
-from vm_agent.trial import AgentPacing
 from vm_agent.weights import remove_copy
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
@@ -274,8 +274,8 @@ def with_key(serving: Serving, machine: Machine) -> str:
 
 
 def test_a_good_document_of_an_agent_that_knew_more_is_none_to_go_back_to(serving: Serving, machine: Machine):
-    (machine.root / "state").mkdir()
-    (machine.root / "state/good.json").write_text(json.dumps({"text": '{"schema": 2}', "image": IMAGE}))
+    serving.agent.kept.good = GoodDocument('{"schema": 2}', IMAGE)
+    serving.agent.kept.write()
     serving.agent.kept.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
     serving.good()
 
@@ -472,11 +472,13 @@ class TestKeptState:
         kept = KeptState(tmp_path / "state")
         kept.keep_ready(self.good)
         kept.keep_failed(self.failed)
-        kept.keep_pause("2026-01-01T00:00:00.000Z")
+        kept.pause_began_at = "2026-01-01T00:00:00.000Z"
+        kept.write()
         again = KeptState(tmp_path / "state")
         assert (again.good, again.failed, again.pause_began_at) == (self.good, self.failed, "2026-01-01T00:00:00.000Z")
         again.keep_ready(self.good)
-        again.keep_pause("")
+        again.pause_began_at = ""
+        again.write()
         last = KeptState(tmp_path / "state")
         assert (last.failed, last.pause_began_at) == (None, "")
 
@@ -496,22 +498,22 @@ class TestKeptState:
         assert "No space left on device" in capsys.readouterr().err
         assert kept.good == newer
         assert KeptState(tmp_path).good == self.good
-        assert [path.name for path in tmp_path.iterdir()] == ["good.json"], "no half-written file is left"
+        assert [path.name for path in tmp_path.iterdir()] == ["state.json"], "no half-written file is left"
         kept.write()
         assert KeptState(tmp_path).good == newer
 
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"text": "{}"}'])
     def test_a_damaged_file_counts_as_absent(self, tmp_path: Path, text: str):
-        (tmp_path / "good.json").write_text(text)
+        (tmp_path / "state.json").write_text(text)
         assert KeptState(tmp_path).good is None
 
-    def test_a_damaged_file_is_told_once_and_leaves(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-        (tmp_path / "failed.json").write_text("{")
+    def test_a_damaged_file_is_told_once_and_replaced(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+        (tmp_path / "state.json").write_text("{")
         kept = KeptState(tmp_path)
         for _ in range(3):
             kept.write()
         assert capsys.readouterr().err.count("cannot be read") == 1
-        assert list(tmp_path.iterdir()) == []
+        assert json.loads((tmp_path / "state.json").read_text())["good"] is None
 
     def test_the_new_name_is_brought_to_the_disk_after_the_content(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -523,15 +525,17 @@ class TestKeptState:
 
         monkeypatch.setattr(kept_module.os, "fsync", note)
         KeptState(tmp_path / "state").keep_failed(self.failed)
-        assert synced == [".failed.json.part", "state"]
+        assert synced == [".state.json.part", "state"]
 
     def test_starts_count_for_one_document_with_one_set_of_limits(self, tmp_path: Path):
-        KeptState(tmp_path).keep_start("abc", "one", {})
-        KeptState(tmp_path).keep_start("abc", "one", {})
+        KeptState(tmp_path).keep_ready(self.good)
+        tried, other = (Assignment(1, text_hash, parse_document(document(8000)), "") for text_hash in ("abc", "def"))
+        KeptState(tmp_path).keep_start(tried, "one")
+        KeptState(tmp_path).keep_start(tried, "one")
         kept = KeptState(tmp_path)
-        assert [kept.starts_of(*of) for of in (("abc", "one"), ("abc", "two"), ("def", "one"))] == [2, 0, 0]
+        assert [kept.starts(*of) for of in ((tried, "one"), (tried, "two"), (other, "one"))] == [2, 0, 0]
         kept.forget_trial()
-        assert KeptState(tmp_path).starts_of("abc", "one") == 0
+        assert KeptState(tmp_path).starts(tried, "one") == 0
 
     def test_a_full_disk_does_not_stop_a_roll_back(self, machine: Machine):
         (machine.root / "state").write_text("a file where the folder should be")

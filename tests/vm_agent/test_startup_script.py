@@ -27,8 +27,7 @@ from contracts.compile_cache import programs_key
 from contracts.serving_document import document_hash, parse_document
 from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually, free_port
 from tests.vm_agent.packed import unpacked
-from vm_agent.base import STATE_FOLDER, TMPFS
-from vm_agent.kept import STATE_FOLDER_VARIABLE
+from vm_agent.base import STATE_FOLDER, STATE_FOLDER_VARIABLE, TMPFS
 
 AGENT = Path(vm_agent.__file__).parent
 LARGEST_SCRIPT_BYTES = 160_000

@@ -12,8 +12,8 @@ from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_confinement import runs
 from tests.vm_agent.test_roll_back import Serving, calls, written
-from vm_agent.passing import waiting_phase
-from vm_agent.trial import AgentPacing
+from vm_agent.containers import waiting_phase
+from vm_agent.kept import AgentPacing
 
 HUB, REGISTRY, STORAGE = "waiting for the hub", "waiting for the registry", "waiting for storage"
 URL = "https://huggingface.co/google/gemma-4-E2B-it/resolve/main/config.json"

@@ -6,7 +6,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gcp_tpu_provider import TOKEN
@@ -52,14 +52,18 @@ def python_module() -> str:
         name = token.rpartition(":")[2]
         if name in used:
             parts.append(_class(f"{name}Args", "_input_type", kind, inputs=True))
-        parts.append(_class(f"{name}(dict[str, object])", "pulumi.output_type", kind, inputs=False))
+        described = kind["properties"] if name in used else None
+        parts.append(
+            _class(f"{name}(dict[str, object])", "pulumi.output_type", kind, inputs=False, described=described)
+        )
     arguments = {
         "description": f"Inputs of `{TOKEN}`.",
         "properties": resource["inputProperties"],
         "required": resource["requiredInputs"],
     }
     parts.append(_class("QueuedResourceArgs", "_input_type", arguments, inputs=True))
-    fields = _class("QueuedResource(pulumi.CustomResource)", "", resource, inputs=False)
+    described = resource["inputProperties"]
+    fields = _class("QueuedResource(pulumi.CustomResource)", "", resource, inputs=False, described=described)
     parts.append(fields + CONSTRUCTOR.replace("{token}", TOKEN))
     return "\n\n".join(parts)
 
@@ -69,7 +73,10 @@ def _references(schema: Mapping[str, Any]) -> list[str]:
     return [reference.rpartition(":")[2]] if reference else []
 
 
-def _class(head: str, decorator: str, kind: Mapping[str, Any], *, inputs: bool) -> str:
+def _class(
+    head: str, decorator: str, kind: Mapping[str, Any], *, inputs: bool, described: Mapping[str, Any] | None = None
+) -> str:
+    """Return a class. A property that `described` has with the same text, the class of its inputs describes."""
     lines = [f"@{decorator}"] if decorator else []
     summary, _, details = kind["description"].partition(". ")
     description = f"{summary.rstrip('.')}.\n\n{details}" if details else summary
@@ -77,17 +84,18 @@ def _class(head: str, decorator: str, kind: Mapping[str, Any], *, inputs: bool) 
     properties: Mapping[str, Mapping[str, Any]] = kind["properties"]
     required = set(kind["required"])
     for name, schema in sorted(properties.items(), key=lambda item: item[0] not in required):
-        lines += _field(name, schema, inputs=inputs, required=name in required, resource=not decorator)
+        lines.append(_field(name, schema, inputs=inputs, required=name in required, resource=not decorator))
+        if (described or {}).get(name, {}).get("description") != schema["description"]:
+            lines += _docstring(schema["description"])
     return "\n".join(lines) + "\n"
 
 
-def _field(name: str, schema: Mapping[str, Any], *, inputs: bool, required: bool, resource: bool) -> Iterator[str]:
+def _field(name: str, schema: Mapping[str, Any], *, inputs: bool, required: bool, resource: bool) -> str:
     annotation = _type(schema, inputs=inputs) + ("" if required else " | None")
     if resource:
         annotation = f"pulumi.Output[{annotation}]"
     default = ", default=None" if inputs and not required else ""
-    yield f'    {_snake_case(name)}: {annotation} = pulumi.property("{name}"{default})'
-    yield from _docstring(schema["description"])
+    return f'    {_snake_case(name)}: {annotation} = pulumi.property("{name}"{default})'
 
 
 def _type(schema: Mapping[str, Any], *, inputs: bool) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from authors import demo
 from cloud.alerts import AlertReport, StackAlert
 from cloud.found import FoundResource
-from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK, first_command
+from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import ACCELERATORS
@@ -158,7 +158,7 @@ def alerts():
             opened=(NOW - timedelta(days=number, minutes=7)).isoformat(),
             closed=None,
             meaning=row.meaning,
-            command=first_command(row, "tpu-v6e4-e4b-turbo"),
+            command=row.first_command("tpu-v6e4-e4b-turbo"),
             runbook=f"{RUNBOOK}#{row.anchor}",
             incident=f"projects/my-project-1234/alerts/{number}",
         )
