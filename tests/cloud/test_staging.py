@@ -180,14 +180,10 @@ def test_parts_of_another_size_and_of_other_files_are_deleted(staging_world, che
     (checkpoint / "tokenizer" / "vocab.json").write_bytes(b"{}")
     staging_world.put(f"{PARTS}/m/tokenizer/vocab.json/0-1", b"x")
     staging_world.put(f"{PARTS}/other/model/0-5", b"theirs")
-    staging_world.put(f"{PARTS}/m/below/model.safetensors/0-5", b"of the checkpoint m/below")
     staging_world.put("m/theirs.bin", b"theirs")
     staging_world.stage(checkpoint)
     found = set(staging_world.target.objects(""))
-    assert {name for name in found if name.startswith(PARTS)} == {
-        f"{PARTS}/other/model/0-5",
-        f"{PARTS}/m/below/model.safetensors/0-5",
-    }
+    assert {name for name in found if name.startswith(PARTS)} == {f"{PARTS}/other/model/0-5"}
     assert "m/theirs.bin" in found
 
 
