@@ -1,6 +1,6 @@
 """Enabled APIs of a project, from Service Usage, and the wait for one that was just enabled."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -56,8 +56,11 @@ def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None
 
 def await_api(
     google: GoogleApi, api: str, path: str, *, say: Callable[[str], None], clock: WaitClock | None = None
-) -> None:
-    """Wait up to START_LIMIT_S while Google responds to a read of `path` that the API is off, although it was just enabled. Raises ScriptError."""
+) -> Answer[Mapping[str, object]]:
+    """Return the answer to a read of `path`.
+
+    Waits up to START_LIMIT_S while Google responds that the API is off, although it was just enabled. Raises ScriptError after that.
+    """
     clock = clock or WaitClock()
     end_s = clock.now_s() + START_LIMIT_S
     is_said = False
@@ -70,3 +73,4 @@ def await_api(
             say(f"waiting up to {START_LIMIT_S:.0f} s for {api}.googleapis.com (recently enabled)")
         is_said = True
         clock.sleep(PAUSE_S)
+    return answer
