@@ -22,8 +22,6 @@ from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, object_name
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats double the copy."""
 _WEIGHTS: Final = ".safetensors"
-_POINTER: Final = b"version https://git-lfs."
-"""Start of the text that Git LFS stores in place of a file that it has not fetched (git-lfs, docs/spec.md)."""
 _BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _READ_LIMIT_S: Final = 120.0
 """Read timeout for the hub within one part."""
@@ -111,11 +109,6 @@ class FolderSource:
         files = [self._listed(path) for path in sorted(paths) if path.is_file()]
         known = {file.name: file for file in files}
         require_checkpoint(str(self.folder), known, lambda: self.read(known[INDEX], 0, known[INDEX].size_bytes), CONFIG)
-        for file in files:
-            if file.name.endswith(_WEIGHTS) and self.read(file, 0, min(file.size_bytes, len(_POINTER))) == _POINTER:
-                raise CommandRefusedError(
-                    f"{self.folder / file.name} is a Git LFS pointer. Run `git lfs pull` in {self.folder}."
-                )
         return files
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:

@@ -1,7 +1,6 @@
 """Creation of a missing stack bucket as previewed, the only engine operation of staging.
 
-A bucket in the state needs no engine run. Any other change, such as a replacement of the bucket and its weights, is left to `pulumi preview` and
-`pulumi up`.
+Any other change, such as a replacement of the bucket and its weights, is left to `pulumi up`.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,10 +40,11 @@ _CREATED_TYPES: Final = frozenset(
 def require_bucket(
     stack: str, settings: Settings, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]
 ) -> None:
-    """Create the stack's bucket, and nothing else, if the state has none. The server needs its weights before it starts.
+    """Create the stack's bucket, and nothing else, if the state has none.
 
-    Removes a stale lock of a killed run. Raises CommandRefusedError, with the holder, for a lock that may be in use. Raises it too for a creation
-    that is not allowed or changes more. Raises ScriptError if `pulumi up` fails.
+    Raises:
+        CommandRefusedError: if that is not allowed or changes more, or for a lock that may be in use.
+        ScriptError: if `pulumi up` fails.
     """
     if has_bucket(stack, settings):
         return
@@ -73,7 +73,7 @@ def require_bucket(
 def has_bucket(stack: str, settings: Settings) -> bool:
     """Return whether the state has the stack's own bucket.
 
-    Raises CommandRefusedError if the stack does not exist, if its settings move the bucket, or if an interrupted update must finish first.
+    Raises CommandRefusedError without the stack, if its settings move the bucket, or after an interrupted update.
     """
     resources = read_deployment(stack).resources
     found = next(
@@ -85,14 +85,15 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     waiting = [one.name for one in resources if one.delete]
     if waiting:
         raise CommandRefusedError(
-            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, and staging deletes no resources. Run "
-            f"`gemma up {stack}`, which deletes them and then stops for the weights. Then stage again."
+            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, "
+            f"and staging deletes no resources. Run `gemma up {stack}`, "
+            "which deletes them and then stops for the weights. Then stage again."
         )
     return False
 
 
 def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
-    """Preview the creation in a copy of the project. Raises CommandRefusedError if it is more than creations, and ScriptError."""
+    """Preview the creation in a copy of the project. Raises CommandRefusedError if it is more, and ScriptError."""
     stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
@@ -126,7 +127,8 @@ def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> N
     is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
     if is_now != (name, location):
         raise CommandRefusedError(
-            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, but the settings have {name} in {location}. Neither staging nor "
-            f"`pulumi up` replaces a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, or use another stack there: "
-            f"docs/staging.md, Move a stack to another region."
+            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, "
+            f"but the settings have {name} in {location}. Neither staging nor `pulumi up` replaces "
+            f"a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, "
+            "or use another stack there: docs/staging.md, Move a stack to another region."
         )

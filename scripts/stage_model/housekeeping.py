@@ -1,4 +1,4 @@
-"""`gemma stage_model --list` and `--remove`: the folders of weights in a bucket, their readers and their removal.
+"""`gemma stage_model --list` and `--remove`: the folders of weights in a bucket, and their readers.
 
 Readers are deployments in the states, Cloud Run revisions, and settings of stacks.
 """
@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from cloud.google_api import GoogleApi, answer_of, connect
 from cloud.staging.bucket import WeightsBucket
@@ -27,8 +27,6 @@ from scripts.cli.prompts import confirm
 from scripts.cli.settings import stack_settings
 from stacks.parts import parts_of
 from stacks.settings import Settings
-
-_ELSEWHERE: Final = "Readers in other projects, backends and programs are unknown."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,8 @@ class _Readers:
     """Possible readers of a bucket, read once for all its folders."""
 
     bucket: str
+    is_shared: bool
+    """True for a bucket that the stack did not create."""
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
     """Settings by stack, for stacks with a local file."""
@@ -94,9 +94,9 @@ class _Readers:
 
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
-    """List the folders of a stack's bucket, or remove the one with this name after a confirmation.
+    """List the folders of a stack's bucket, or remove the one with this name.
 
-    Raises CommandRefusedError if it is or may be served, or the answer is not yes, and ScriptError if the bucket cannot be listed.
+    Raises CommandRefusedError if it is or may be served, or the answer is not yes, and ScriptError.
     """
     bucket, existing = settings.bucket_name(stack), settings.bucket.existing
     target = WeightsBucket(bucket, settings.project)
@@ -110,11 +110,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
         documents = [_document(uses, readers) for uses in folders]
         print(json.dumps({"stack": stack, "bucket": bucket, "folders": documents}))
         return ExitCode.DONE
-    print(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
-    for line in _lines(folders, readers):
-        print(line)
-    if existing is not None:
-        print(_ELSEWHERE)
+    _print(folders, readers)
     return ExitCode.DONE
 
 
@@ -135,14 +131,16 @@ def _remove(
         raise CommandRefusedError(f"gs://{target.name} has no weights in {name!r}. Folders: {known}.")
     if uses.served_by:
         raise CommandRefusedError(
-            f"{uri} is served by {' and '.join(uses.served_by)}. Nothing was deleted. Deploy other weights first, then remove it."
+            f"{uri} is served by {' and '.join(uses.served_by)}. Nothing was deleted. "
+            "Deploy other weights first, then remove it."
         )
     if readers.unknown:
         raise CommandRefusedError(
-            f"Cannot check what serves {uri}: {'; '.join(readers.unknown)}. Nothing was deleted. Fix this, then run the command again."
+            f"Cannot check what serves {uri}: {'; '.join(readers.unknown)}. Nothing was deleted. "
+            "Fix this, then run the command again."
         )
-    for line in () if as_json else _lines([uses], readers):
-        print(line)
+    if not as_json:
+        _print([uses], readers)
     if not yes:
         confirm(
             f"Delete {uses.size}, in {uri}?",
@@ -155,8 +153,10 @@ def _remove(
     return ExitCode.DONE
 
 
-def _lines(folders: Sequence[_Uses], readers: _Readers) -> Iterator[str]:
-    """Yield the lines about folders, and those about failed checks."""
+def _print(folders: Sequence[_Uses], readers: _Readers) -> None:
+    """Print folders with their readers, and what could not be checked."""
+    bucket = f"gs://{readers.bucket}"
+    print(f"Weights in {bucket}:" if folders else f"{bucket} has no weights.")
     for uses in folders:
         parts = [
             *uses.served_by,
@@ -166,8 +166,12 @@ def _lines(folders: Sequence[_Uses], readers: _Readers) -> Iterator[str]:
             *([] if uses.folder.has_manifest else ["staging incomplete"]),
         ]
         # The name has its own line so that it can be pasted after --remove.
-        yield f"  {uses.folder.name}\n    {uses.size}; read by {', '.join(parts) or 'nothing'}"
-    yield from (f"Unknown: {why}." for why in readers.unknown)
+        print(f"  {uses.folder.name}")
+        print(f"    {uses.size}; read by {', '.join(parts) or 'nothing'}")
+    for why in readers.unknown:
+        print(f"Unknown: {why}.")
+    if readers.is_shared:
+        print("Readers in other projects, backends and programs are unknown.")
 
 
 def _document(uses: _Uses, readers: _Readers) -> Mapping[str, object]:
@@ -200,12 +204,18 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
             case Unknown(why=why):
                 unknown.append(f"the revisions of service {short_name(service)} could not be read: {why.rstrip('.')}")
     return _Readers(
-        bucket=bucket, states=found, settings=every, texts=texts, serving=frozenset(serving), unknown=unknown
+        bucket=bucket,
+        is_shared=settings.bucket.existing is not None,
+        states=found,
+        settings=every,
+        texts=texts,
+        serving=frozenset(serving),
+        unknown=unknown,
     )
 
 
 def _settings_of(stacks: Iterator[str]) -> Iterator[tuple[str, Settings]]:
-    """Yield the settings of the stacks whose files can be read. Others cannot be deployed and have no folder."""
+    """Yield the settings of the stacks whose files can be read. Others have no folder."""
     for stack in stacks:
         try:
             yield stack, stack_settings(stack)
@@ -225,7 +235,7 @@ def _services(bucket: str, found: Sequence[StackState], settings: Mapping[str, S
 
 
 def _revisions(api: GoogleApi, service: str) -> tuple[set[str], Mapping[str, str]]:
-    """Return the names of a service's revisions that serve, or will, and all revisions as JSON by name. Raises GoogleListError."""
+    """Return the names of a service's revisions that serve, or will, and all as JSON by name."""
     document = api.get("run", f"v2/{service}")
     names = {short_name(document.get(key)) for key in ("latestReadyRevision", "latestCreatedRevision")}
     traffic = cast("Sequence[Mapping[str, object]]", document.get("traffic") or ())

@@ -1,4 +1,4 @@
-"""The work of `gemma stage_model`: list the sources, create the bucket, copy, and write the hashes to the stack's file."""
+"""The work of `gemma stage_model`: list, create the bucket, copy, and write the settings."""
 
 import json
 import sys
@@ -70,13 +70,15 @@ def stage_model(options: "StageOptions") -> ExitCode:
     _require_compatible(options)
     if settings.weights != "bucket":
         raise CommandRefusedError(
-            f"Stack {stack} does not use staged weights (weights: {settings.weights}). To stage weights, set weights: bucket."
+            f"Stack {stack} does not use staged weights (weights: {settings.weights}). "
+            "To stage weights, set weights: bucket."
         )
     if options.list_folders or options.remove is not None:
         return housekeeping.manage(stack, settings, options.remove, yes=options.yes, as_json=options.as_json)
     if not settings.weights_name:
         raise CommandRefusedError(
-            f"bucket.prefix has no folder for the weights. Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
+            "bucket.prefix has no folder for the weights. "
+            f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
@@ -92,7 +94,7 @@ def stage_model(options: "StageOptions") -> ExitCode:
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
         staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
-    # A commit is known of the hub alone. A folder or bucket that records the commit of the settings keeps that setting.
+    # Only the hub proves a commit. A folder or bucket that records the one of the settings keeps that setting.
     revision = staged[0].revision
     proven = revision if options.origin is None or revision == settings.model_revision else None
     hashes = {part.name: part.setting for part in staged[1:]}
@@ -178,8 +180,8 @@ def _report_soft_delete(target: WeightsBucket, plans: Iterable[CopyPlan], region
     if kept_s:
         usd = size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", region).usd * kept_s / (MONTH_H * HOUR_S)
         _say(
-            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}. The temporary parts of this copy, {size_gib:.2f} GiB at most, "
-            f"are billed for that time (about {usd:.2f} USD)."
+            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}. The temporary parts of this copy, "
+            f"{size_gib:.2f} GiB at most, are billed for that time (about {usd:.2f} USD)."
         )
 
 
@@ -206,8 +208,9 @@ def _report_unbound(
     key = f"pulumi config set --stack {stack}"
     if settings.bucket.manifest != setting:
         _say(
-            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them, run "
-            f"`{key} --path gemma-serving:bucket.manifest {setting}`."
+            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, "
+            "so `pulumi up` does not serve these weights yet. "
+            f"To serve them, run `{key} --path gemma-serving:bucket.manifest {setting}`."
         )
     if settings.bucket.parts != hashes:
         _say(f"bucket.parts differs. To serve the staged parts, set it to {json.dumps(hashes)}.")
@@ -237,10 +240,12 @@ def _bind(stack: str, settings: Settings, setting: str, revision: str | None, ha
     except (OSError, YAMLError, KeyError, TypeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
-            f"The weights are staged, but {path.name} cannot be changed ({why}). Set bucket.manifest in it to {setting}."
+            f"The weights are staged, but {path.name} cannot be changed ({why}). "
+            f"Set bucket.manifest in it to {setting}."
         ) from None
     if settings.bucket.manifest != setting:
-        _say(f"{path.name}: set bucket.manifest to {setting}. To serve these weights, run `gemma up {stack}`.")
+        serve = f"To serve these weights, run `gemma up {stack}`."
+        _say(f"{path.name}: set bucket.manifest to {setting}. {serve}")
     for name, digest in hashes.items():
         if settings.bucket.parts.get(name) != digest:
             _say(f"{path.name}: set bucket.parts for {name} to {digest}")

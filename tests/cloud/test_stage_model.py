@@ -202,6 +202,7 @@ WHOLE = safetensors(b"weights")
 DAMAGED = {
     b"": "has 0 bytes, too few for a safetensors file",
     b"weights": "has 7 bytes, too few for a safetensors file",
+    b"version https://git-lfs.github.com/spec/v1\n": "has 43 bytes, which is smaller than its header",
     b"\0" * 64: "has 64 bytes, which is smaller than its header",
     b"\xff" * 64: "has 64 bytes, which is smaller than its header",
     b"\x02" + b"\0" * 7 + b"[]": "has an invalid safetensors header",

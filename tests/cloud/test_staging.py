@@ -322,13 +322,6 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
     assert len(FolderSource(folder=checkpoint).files()) == 4
 
 
-def test_a_folder_that_git_cloned_without_its_large_files_is_refused(checkpoint):
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
-    (checkpoint / "model-2.safetensors").write_bytes(pointer)
-    with pytest.raises(CommandRefusedError, match=r"model-2.safetensors is a Git LFS pointer. Run `git lfs pull` in"):
-        FolderSource(folder=checkpoint).files()
-
-
 def test_the_manifest_and_the_parts_of_an_earlier_copy_are_no_files_of_a_checkpoint(staging_world, checkpoint):
     (checkpoint / MANIFEST).write_text(json.dumps({"revision": "of another copy", "files": []}))
     (checkpoint / PARTS / "m" / "model-1.safetensors").mkdir(parents=True)
