@@ -5,27 +5,19 @@ from typing import Final
 from urllib.parse import urlencode
 
 from cloud.clock import WaitClock
-from cloud.google_api import GoogleApi, GoogleListError, answer_of, connect, enable_command, lookup
+from cloud.google_api import GoogleApi, GoogleListError, connect, enable_command, lookup
 from contracts.answers import Answer, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 
 SERVICE_USAGE = "serviceusage"
 START_LIMIT_S: Final = 300.0
-"""Maximum wait for an API that Service Usage reports as enabled but that responds as if it were off; Google documents "a few minutes"."""
+"""Maximum wait for an API that is enabled but responds as if it were off; Google documents "a few minutes"."""
 PAUSE_S: Final = 10.0
 
 
-def enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> Answer[frozenset[str]]:
-    """Return the enabled ones of these APIs, by the first part of their services' names.
-
-    It does not show whether another one was enabled before: Service Usage has no such field (discovery: serviceusage.v1 State).
-    """
-    return answer_of(SERVICE_USAGE, lambda: read_enabled_apis(google, project, apis))
-
-
 def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> frozenset[str]:
-    """Return the enabled ones of these APIs. Raises GoogleListError and ScriptError."""
+    """Return the enabled ones of these APIs, by the first part of their services' names. Raises GoogleListError and ScriptError."""
     parent = f"projects/{project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     answer = google.get(SERVICE_USAGE, f"v1/{parent}/services:batchGet?{query}")
