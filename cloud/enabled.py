@@ -1,31 +1,23 @@
 """Enabled APIs of a project, from Service Usage, and the wait for one that was just enabled."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
 from cloud.clock import WaitClock
-from cloud.google_api import GoogleApi, GoogleListError, answer_of, connect, enable_command, lookup
+from cloud.google_api import GoogleApi, GoogleListError, connect, enable_command, lookup
 from contracts.answers import Answer, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 
 SERVICE_USAGE = "serviceusage"
 START_LIMIT_S: Final = 300.0
-"""Maximum wait for an API that Service Usage reports as enabled but that responds as if it were off; Google documents "a few minutes"."""
+"""Maximum wait for an API that is enabled but responds as if it were off; Google documents "a few minutes"."""
 PAUSE_S: Final = 10.0
 
 
-def enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> Answer[frozenset[str]]:
-    """Return the enabled ones of these APIs, by the first part of their services' names.
-
-    It does not show whether another one was enabled before: Service Usage has no such field (discovery: serviceusage.v1 State).
-    """
-    return answer_of(SERVICE_USAGE, lambda: read_enabled_apis(google, project, apis))
-
-
 def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> frozenset[str]:
-    """Return the enabled ones of these APIs. Raises GoogleListError and ScriptError."""
+    """Return the enabled ones of these APIs, by the first part of their services' names. Raises GoogleListError and ScriptError."""
     parent = f"projects/{project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     answer = google.get(SERVICE_USAGE, f"v1/{parent}/services:batchGet?{query}")
@@ -56,8 +48,11 @@ def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None
 
 def await_api(
     google: GoogleApi, api: str, path: str, *, say: Callable[[str], None], clock: WaitClock | None = None
-) -> None:
-    """Wait up to START_LIMIT_S while Google responds to a read of `path` that the API is off, although it was just enabled. Raises ScriptError."""
+) -> Answer[Mapping[str, object]]:
+    """Return the answer to a read of `path`.
+
+    Waits up to START_LIMIT_S while Google responds that the API is off, although it was just enabled. Raises ScriptError after that.
+    """
     clock = clock or WaitClock()
     end_s = clock.now_s() + START_LIMIT_S
     is_said = False
@@ -70,3 +65,4 @@ def await_api(
             say(f"waiting up to {START_LIMIT_S:.0f} s for {api}.googleapis.com (recently enabled)")
         is_said = True
         clock.sleep(PAUSE_S)
+    return answer

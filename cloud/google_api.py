@@ -18,20 +18,6 @@ from cloud.google_session import GoogleCallError, endpoint, refusal_in
 from contracts.answers import Absent, Answer, Cause, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 
-__all__ = [
-    "CALL_LIMIT_S",
-    "GoogleApi",
-    "GoogleListError",
-    "NotJsonError",
-    "UnansweredError",
-    "answer_of",
-    "connect",
-    "credentials",
-    "enable_command",
-    "endpoint",
-    "lookup",
-]
-
 CALL_LIMIT_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
@@ -72,14 +58,14 @@ class _TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GoogleApi:
-    """One authorized session for all APIs."""
+    """One authorized session for all APIs. Each call raises GoogleListError, or ScriptError if the API cannot be reached."""
 
     session: requests.Session
     projects: tuple[str, ...]
     """Quota projects: the one that a call is about, otherwise the first."""
 
     def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
-        """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Yield the pages of a list method."""
         token = ""
         while True:
             page = self._ask("GET", endpoint(api) + path, {"pageToken": token} if token else {})
@@ -89,25 +75,25 @@ class GoogleApi:
                 return
 
     def get(self, api: str, path: str) -> Mapping[str, object]:
-        """Return the response of a read method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Return the response of a read method."""
         return self._ask("GET", endpoint(api) + path, {})
 
     def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the response of a read method with a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Return the response of a read method with a body."""
         return self._ask("POST", endpoint(api) + path, {}, body)
 
     def put(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Replace a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Replace a resource and return the response."""
         return self._ask("PUT", endpoint(api) + path, {}, body)
 
     def patch(
         self, api: str, path: str, body: Mapping[str, object], parameters: Mapping[str, str]
     ) -> Mapping[str, object]:
-        """Change a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Change a resource and return the response."""
         return self._ask("PATCH", endpoint(api) + path, parameters, body)
 
     def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
-        """Delete a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Delete a resource and return the response."""
         return self._ask("DELETE", endpoint(api) + path, parameters)
 
     def _ask(

@@ -31,18 +31,10 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
     Raises:
         ScriptError: if the hub cannot be reached, does not have the model, or denies this user access.
     """
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
-    from huggingface_hub.errors import (  # noqa: PLC0415 - slow to load
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415 - slow to load
 
     try:
         yield
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        raise ScriptError(f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise ScriptError(
@@ -50,8 +42,19 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
         ) from None
     except HFValidationError:
         raise ScriptError(f'"{model}" is not a valid id of the Hugging Face Hub: expected ORG/NAME.') from None
-    except OSError as error:
+    except (OSError, *lost_connections()) as error:
         raise ScriptError(f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+
+
+def lost_connections() -> tuple[type[Exception], ...]:
+    """Return the errors of the hub's client that another attempt may resolve.
+
+    Threads share a client, which each of them closes when it gets no connection. Requests that other threads start on it then raise RuntimeError,
+    and AttributeError at that moment (huggingface_hub 2.4).
+    """
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+
+    return httpx2.TransportError, RuntimeError, AttributeError
 
 
 def main_commit(model: str) -> Present[str] | Unknown:

@@ -1,11 +1,11 @@
-"""Table of all kinds of resources that a stack can leave behind: Pulumi type; how to name, list, read and delete it; its policy.
+"""Table of all kinds of resources that a stack can leave behind: how to name, list, read and delete each, and its policy.
 
-The search, the deletion, recover and the doctor read it. Names follow from the inputs of the provider `gcp` 10.2 (pulumi-gcp's schema and
-recorded states). Cloud NAT is part of its router. Grants on a resource of the stack, versions of a secret, objects of a bucket and images of a
-repository are deleted with it. Enabled APIs are retained, because other users may need them.
+Names follow from the inputs of the provider `gcp` 10.2 (pulumi-gcp's schema and recorded states). Cloud NAT is part of its router.
+Grants on a resource of the stack, versions of a secret, objects of a bucket and images of a repository are deleted with it.
+Enabled APIs are retained, because other users may need them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from string import Formatter
@@ -55,30 +55,6 @@ LOCATIONS: Final[Mapping[Places, str]] = {
 """List of locations by API. Of Cloud Run, only v1 has one (discovery: run.v2 has no projects.locations.list)."""
 
 
-def labels_of(item: Item) -> Iterator[Mapping[str, str]]:
-    """Yield the labels of a resource."""
-    labels = _texts(item.get("labels"))
-    if labels:
-        yield labels
-
-
-def _user_labels(item: Item) -> Iterator[Mapping[str, str]]:
-    """Yield the labels of an alert policy or a notification channel."""
-    labels = _texts(item.get("userLabels"))
-    if labels:
-        yield labels
-
-
-def _labels_of_nodes(item: Item) -> Iterator[Mapping[str, str]]:
-    """Yield the labels of each node; a queued resource has none (discovery: tpu.v2alpha1 QueuedResource)."""
-    for spec in as_sequence(as_mapping(item.get("tpu")).get("nodeSpec")):
-        yield _texts(as_mapping(as_mapping(spec).get("node")).get("labels"))
-
-
-def _texts(labels: object) -> Mapping[str, str]:
-    return {key: str(value) for key, value in as_mapping(labels).items()}
-
-
 def list_in(answer: Item, key: str) -> Sequence[object]:
     """Return a list in a response; empty without one. Raises ScriptError for a value that is not a list, which proves nothing."""
     value = answer.get(key)
@@ -123,8 +99,8 @@ class ResourceKind:
     """IAM's name of the collection, if it differs from the API's."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Query parameters of the deletion, in addition to the guard."""
-    labels: Callable[[Item], Iterator[Mapping[str, str]]] = labels_of
-    """Yields the labels of a resource, wherever it has them."""
+    label_key: str = "labels"
+    """Key of the labels in a resource."""
 
     @property
     def of_api(self) -> ApiForm:
@@ -162,15 +138,24 @@ class ResourceKind:
         """The permission to list it."""
         return f"{self.api}.{self.iam or self.collection}.list"
 
+    def labels(self, item: Item) -> Sequence[Mapping[str, str]]:
+        """Return the labels of a resource; of a queued resource, which has none, those of each of its nodes."""
+        holders = [item]
+        if self.kind == QUEUED:
+            specs = as_sequence(as_mapping(item.get("tpu")).get("nodeSpec"))
+            holders = [as_mapping(as_mapping(spec).get("node")) for spec in specs]
+        found = [as_mapping(holder.get(self.label_key)) for holder in holders]
+        return [{key: str(value) for key, value in labels.items()} for labels in found if labels]
+
     def owner(self, item: Item) -> Ownership | None:
         """Return the stack that a resource belongs to; None if it names none, or two."""
-        found = [labels for labels in self.labels(item) if labels] or [{}]
-        owners = {owner_of(labels=labels, description=str(item.get("description") or "")) for labels in found}
+        text = str(item.get("description") or "")
+        owners = {owner_of(labels=labels, description=text) for labels in self.labels(item) or [{}]}
         return owners.pop() if len(owners) == 1 else None
 
     def marks(self, item: Item) -> Mapping[str, str]:
         """Return the labels, or the words of the description."""
-        return next((labels for labels in self.labels(item) if labels), words_of(str(item.get("description") or "")))
+        return next(iter(self.labels(item)), words_of(str(item.get("description") or "")))
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -232,7 +217,6 @@ KINDS: Final[Sequence[ResourceKind]] = (
         api="tpu",
         id="projects/{project}/locations/{location}/queuedResources/{queuedResourceId}",
         iam="nodes",
-        labels=_labels_of_nodes,
         parameters=(("force", "true"),),
         order=0,
         limit_s=_TPU_LIMIT_S,
@@ -259,7 +243,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         type_="gcp:monitoring/alertPolicy:AlertPolicy",
         api="monitoring",
         id="projects/{project}/alertPolicies/{name}",
-        labels=_user_labels,
+        label_key="userLabels",
         order=0,
         command="alpha monitoring policies delete {id}",
     ),
@@ -268,7 +252,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         type_="gcp:monitoring/notificationChannel:NotificationChannel",
         api="monitoring",
         id="projects/{project}/notificationChannels/{name}",
-        labels=_user_labels,
+        label_key="userLabels",
         order=1,
         command="beta monitoring channels delete {id}",
     ),

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final, cast
 
 from cloud.clock import WaitClock
-from cloud.enabled import PAUSE_S, START_LIMIT_S, enabled_apis
+from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
-from cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_command
+from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError, answer_of, enable_command
 from cloud.grants import Accounts, PolicyHolder, grants_in
 from cloud.kinds import (
     ACCOUNT,
@@ -31,6 +31,7 @@ from cloud.kinds import (
     list_in,
 )
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT, Ownership
 from contracts.naming import Names, NamingError
@@ -114,35 +115,28 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
     """
     started_s = time.monotonic()
-    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or _nothing)
+    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or (lambda _: None))
     first = reader.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
     second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
-    found = [*_resources(reads, scope), *_grants(reads, scope)]
-    networks = [item.name for item in found if item.kind == NETWORK]
+    resources = [*_resources(reads)]
+    own = [item for item in resources if scope.wants(item.owner)]
+    found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
+    networks = [item.name for item in own if item.kind == NETWORK]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
         unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
-        guests=tuple(_guests(reads, scope, networks)),
+        guests=tuple(item for item in resources if not scope.wants(item.owner) and _uses(item, networks)),
     )
-
-
-def _nothing(_text: str) -> None:
-    """Report nothing."""
 
 
 def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
     """Yield a sentence for each list that proves nothing, except for an API that is off."""
     for read in reads:
-        match read.answer:
-            case Present() | Absent():
-                continue
-            case Unknown(cause="api off"):
-                continue  # one sentence covers all lists of the API
-            case Unknown(why=why):
-                yield f"{read.about}: {why}"
+        if isinstance(read.answer, Unknown) and not read.is_off:
+            yield f"{read.about}: {read.answer.why}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,11 +181,11 @@ class _ListReader:
         off = {read.service for read in reads if read.is_off} - self.enabled.keys()
         for project in sorted({project for project, _ in off}):
             apis = sorted(api for of, api in off if of == project)
-            match enabled_apis(self.api, project, apis):
-                case Present(value=names):
-                    self.enabled |= {(project, api): api in names for api in apis}
-                case Absent() | Unknown():
-                    self.enabled |= {(project, api): False for api in apis}
+            try:
+                names = read_enabled_apis(self.api, project, apis)
+            except (GoogleListError, ScriptError):
+                names = frozenset[str]()
+            self.enabled |= {(project, api): api in names for api in apis}
         return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
 
     def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
@@ -272,9 +266,8 @@ def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Itera
     """Yield the policies of buckets and secrets that are not to be deleted."""
     buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
     secrets: dict[str, str] = {}
-    for read in first:
-        for item in read.seen if read.kind else ():
-            kind = cast("ResourceKind", read.kind)
+    for read, kind in ((read, read.kind) for read in first if read.kind is not None):
+        for item in read.seen:
             name = kind.name(item)
             if scope.wants(kind.owner(item)) and name not in scope.kept:
                 buckets.pop(name, None)
@@ -301,7 +294,8 @@ def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
     """Return a policy as the only item."""
     started_s = time.monotonic()
     raw = answer_of(holder.api, lambda: (holder.read(api),))
-    answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)
+    answer = _judged(raw, holder.api, scope, is_place=True)
+    seen = raw.value if isinstance(raw, Present) else ()
     bindings = [binding for policy in seen for binding in bindings_of(policy)]
     call = ListCall(
         kind=GRANT,
@@ -362,13 +356,11 @@ def _unread(page: Item) -> Iterator[str]:
 def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
     """Return what a response proves about the stacks. Google returns 403 for a location that does not exist."""
     match answer:
-        case Present() | Absent():
-            return answer
-        case Unknown(cause="api off"):
-            return answer if scope.may_use(service) else Absent()
-        case Unknown(cause="denied"):
-            return answer if is_place else Absent()
-        case Unknown():
+        case Unknown(cause="api off") if not scope.may_use(service):
+            return Absent()
+        case Unknown(cause="denied") if not is_place:
+            return Absent()
+        case Present() | Absent() | Unknown():
             return answer
 
 
@@ -376,42 +368,23 @@ def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str
     """Return the recorded outcome of a call."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
-    match answer:
-        case Present():
-            return READ
-        case Absent():
-            return NO_SUCH_PLACE
-        case Unknown(why=why):
-            return why
+    if isinstance(answer, Unknown):
+        return answer.why
+    return READ if isinstance(answer, Present) else NO_SUCH_PLACE
 
 
-def _seen(answer: Answer[Sequence[Item]]) -> Sequence[Item]:
-    match answer:
-        case Present(value=items):
-            return items
-        case Absent() | Unknown():
-            return ()
-
-
-def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
-    for read in reads:
-        for item in read.seen if read.kind else ():
-            kind = cast("ResourceKind", read.kind)
+def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
+    """Yield every resource that belongs to a stack, of whatever owner."""
+    for read, kind in ((read, read.kind) for read in reads if read.kind is not None):
+        for item in read.seen:
             owner = kind.owner(item)
-            if owner is not None and scope.wants(owner):
+            if owner is not None:
                 yield resource_of(kind, item, project=read.project, owner=owner)
 
 
-def _guests(reads: Sequence[_Read], scope: Scope, networks: Sequence[str]) -> Iterator[FoundResource]:
-    """Yield the resources of other stacks that name one of these networks."""
-    for read in reads if networks else ():
-        for item in read.seen if read.kind else ():
-            kind = cast("ResourceKind", read.kind)
-            owner = kind.owner(item)
-            if owner is None or scope.wants(owner):
-                continue
-            if any(text.endswith(f"/{name}") or text == name for text in _leaves(item) for name in networks):
-                yield resource_of(kind, item, project=read.project, owner=owner)
+def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
+    """Return whether a resource names one of these networks."""
+    return any(text.endswith(f"/{name}") or text == name for text in _leaves(found.document) for name in networks)
 
 
 def _leaves(value: object) -> Iterator[str]:
@@ -426,15 +399,12 @@ def _leaves(value: object) -> Iterator[str]:
             yield from _leaves(inner)
 
 
-def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
+def _grants(reads: Sequence[_Read], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
     existing = [item for read in reads if read.kind and read.kind.kind == ACCOUNT for item in read.seen]
-    owners = [owner for read in reads if read.kind for item in read.seen if (owner := read.kind.owner(item))]
     accounts = accounts_of(scope, existing, owners)
-    for read in reads:
-        for policy in read.seen if read.holder else ():
-            for grant in grants_in(policy, cast("PolicyHolder", read.holder), accounts):
-                if scope.wants(grant.owner):
-                    yield grant
+    for read, holder in ((read, read.holder) for read in reads if read.holder is not None):
+        for policy in read.seen:
+            yield from (grant for grant in grants_in(policy, holder, accounts) if scope.wants(grant.owner))
 
 
 def _email(stack: str, project: str) -> str:

@@ -137,7 +137,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
 def _because(output: str) -> str:
     """Return the end of a sentence with the engine's reason, if any."""
     reason = next(iter(reasons(_errors(output))), "")
-    return f": {reason[:_MAX_WORDS].rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
+    return f": {_shortened(reason).rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
 
 
 def recover_hint(stack: str, output: str) -> str:
@@ -255,7 +255,16 @@ def first_error(text: str, code: int) -> str:
     """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
     lines = _lines(text)
     chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
-    return chosen[:_MAX_WORDS]
+    return _shortened(chosen)
+
+
+def _shortened(reason: str) -> str:
+    """Return a long reason up to its last sentence or word that fits, so that no hint ends in its middle."""
+    if len(reason) <= _MAX_WORDS:
+        return reason
+    start = reason[:_MAX_WORDS]
+    sentences, end, _ = start.rpartition(". ")
+    return f"{sentences}." if end else f"{start.rpartition(' ')[0]} ..."
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:

@@ -1,12 +1,10 @@
 """Cloud Storage calls for staging. Each write names the generation that it replaces, so a retry repeats nothing."""
 
 import base64
-import json
 import mimetypes
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final, cast
 
 from cloud import google_api
@@ -17,13 +15,11 @@ MOST_SOURCES: Final = 32
 """Maximum objects per compose (Cloud Storage, Composite objects)."""
 MOST_CALLS: Final = 64
 """Concurrent calls that keep their connections."""
-SHA256: Final = "sha256"
+_SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
 _RETRY_S: Final = 600
 """Time within which a failed upload is restarted. The library's default is 120 s, but a part takes longer on a slow line."""
-_STALE_TOKEN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.GONE)
-"""Cloud Storage's status for a rewrite token that is unknown or expired (JSON API, HTTP status codes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +37,7 @@ class BucketObject:
 
 
 class WeightsBucket:
-    """A bucket with the user's credentials and the endpoint of the environment. Thread-safe."""
+    """A bucket with the user's credentials and the endpoint of the environment. Thread-safe. Each method raises ScriptError."""
 
     def __init__(self, name: str, project: str) -> None:
         """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials."""
@@ -57,12 +53,12 @@ class WeightsBucket:
         self._bucket: Any = self._client.bucket(name)
 
     def objects(self, prefix: str) -> Mapping[str, BucketObject]:
-        """Return the objects whose names start with `prefix`, by name. Raises ScriptError."""
+        """Return the objects whose names start with `prefix`, by name."""
         with storage_errors(self.name):
             return {blob.name: _object(blob) for blob in self._bucket.list_blobs(prefix=prefix, timeout=_LIMIT_S)}
 
     def text(self, name: str) -> str | None:
-        """Return the content of a small object; None if it does not exist. Raises ScriptError."""
+        """Return the content of a small object; None if it does not exist."""
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):
@@ -72,7 +68,7 @@ class WeightsBucket:
                 return None
 
     def part(self, name: str, start: int, end: int) -> bytes:
-        """Return the bytes of an object from `start` up to `end`, which is larger. Raises ScriptError."""
+        """Return the bytes of an object from `start` up to `end`, which is larger."""
         with storage_errors(self.name):
             # A part has no checksum of its own.
             blob = self._bucket.blob(name)
@@ -92,27 +88,20 @@ class WeightsBucket:
     def upload(
         self, name: str, data: bytes, *, replaced: BucketObject | None, sha256: str | None = None
     ) -> BucketObject:
-        """Write an object with its CRC32C, which Cloud Storage verifies before it stores anything. Raises ScriptError."""
-        from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
+        """Write an object with its CRC32C, which Cloud Storage verifies before it stores anything."""
         from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415 - slow to load
 
-        blob = self._blob(name, sha256)
-        with storage_errors(self.name):
-            try:
-                blob.upload_from_string(
-                    data,
-                    content_type=_kind(name),
-                    timeout=_LIMIT_S,
-                    retry=DEFAULT_RETRY.with_timeout(_RETRY_S),
-                    checksum="crc32c",
-                    if_generation_match=_generation(replaced),
-                )
-            except PreconditionFailed:
-                found = self._written(name, len(data), crc32c(data), sha256)
-                if found is None:
-                    raise
-                return found
-        return _object(blob)
+        def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
+            blob.upload_from_string(
+                data,
+                content_type=blob.content_type,
+                timeout=_LIMIT_S,
+                retry=DEFAULT_RETRY.with_timeout(_RETRY_S),
+                checksum="crc32c",
+                if_generation_match=_generation(replaced),
+            )
+
+        return self._written(name, write, len(data), crc32c(data), sha256)
 
     def compose(
         self,
@@ -126,13 +115,10 @@ class WeightsBucket:
         """Join at most MOST_SOURCES objects of the bucket in exactly these generations.
 
         `crc32c` is the checksum of the result, if known. It is compared only to distinguish a lost response from a second writer.
-        Raises ScriptError.
         """
-        from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
+        from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
-        blob = self._blob(name, sha256)
-        blob.content_type = _kind(name)
-        with storage_errors(self.name):
+        def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
             try:
                 blob.compose(
                     [self._bucket.blob(source.name, generation=source.generation) for source in sources],
@@ -142,12 +128,8 @@ class WeightsBucket:
                 )
             except NotFound:
                 raise changed(f"An object of gs://{self.name}") from None
-            except PreconditionFailed:
-                found = self._written(name, sum(source.size_bytes for source in sources), crc32c, sha256)
-                if found is None:
-                    raise
-                return found
-        return _object(blob)
+
+        return self._written(name, write, sum(source.size_bytes for source in sources), crc32c, sha256)
 
     def rewrite(
         self,
@@ -157,46 +139,31 @@ class WeightsBucket:
         *,
         replaced: BucketObject | None,
         sha256: str | None,
-        token: str | None,
-        on_step: Callable[[str, int], None],
+        on_step: Callable[[int], None],
     ) -> BucketObject:
-        """Copy an object of another bucket within Google. `on_step` gets the token of each further call and the bytes copied.
+        """Copy an object of another bucket within Google, if its generation is still the same.
 
-        Raises:
-            StaleTokenError: if Cloud Storage rejects `token`.
-            ScriptError: if it rejects the copy, or the source's generation has changed.
+        `on_step` gets the bytes copied so far after each call.
         """
-        from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed  # noqa: PLC0415 - slow to load
-
-        blob = self._blob(name, sha256)
-        blob.content_type = _kind(name)
         origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
-        given = token
+
+        def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
+            token: str | None = ""
+            while token is not None:
+                token, copied, _size = blob.rewrite(
+                    origin,
+                    token=token or None,
+                    if_generation_match=_generation(replaced),
+                    if_source_generation_match=source.generation,
+                    timeout=_LIMIT_S,
+                )
+                on_step(copied)
+
         with storage_errors(f"{source_bucket} or gs://{self.name}"):
-            while True:
-                try:
-                    token, copied, _size = blob.rewrite(
-                        origin,
-                        token=token,
-                        if_generation_match=_generation(replaced),
-                        if_source_generation_match=source.generation,
-                        timeout=_LIMIT_S,
-                    )
-                except PreconditionFailed:
-                    found = self._written(name, source.size_bytes, source.crc32c, sha256)
-                    if found is None:
-                        raise
-                    return found
-                except GoogleAPICallError as error:
-                    if error.code in _STALE_TOKEN and token is not None and token == given:
-                        raise StaleTokenError from None
-                    raise
-                if token is None:
-                    return _object(blob)
-                on_step(token, copied)
+            return self._written(name, write, source.size_bytes, source.crc32c, sha256)
 
     def delete(self, item: BucketObject) -> None:
-        """Delete an object unless it no longer exists or has changed. Raises ScriptError."""
+        """Delete an object unless it no longer exists or has changed."""
         from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):
@@ -205,26 +172,30 @@ class WeightsBucket:
             except (NotFound, PreconditionFailed):
                 return
 
-    def _blob(self, name: str, sha256: str | None) -> Any:  # noqa: ANN401 - the library is untyped
-        blob = self._bucket.blob(name)
-        if sha256 is not None:
-            blob.metadata = {SHA256: sha256}
-        return blob
+    def _written(
+        self, name: str, write: Callable[[Any], None], size_bytes: int, crc: str | None, sha256: str | None
+    ) -> BucketObject:
+        """Write an object, and return it as Cloud Storage has it.
 
-    def _written(self, name: str, size_bytes: int, crc: str | None, sha256: str | None) -> BucketObject | None:
-        """Return the object if it matches the intended content; None if not.
-
-        A match means that the response to an earlier attempt was lost, or another run was faster.
+        An object in the way with the intended content means that the response to an earlier attempt was lost, or another run was faster.
         """
-        blob = self._bucket.get_blob(name, timeout=_LIMIT_S)
-        found = None if blob is None else _object(blob)
-        if found is None or (found.size_bytes, found.sha256) != (size_bytes, sha256):
-            return None
-        return found if crc in {None, found.crc32c} else None
+        from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
 
-
-class StaleTokenError(Exception):
-    """A rewrite must start again."""
+        blob = self._bucket.blob(name)
+        blob.content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        if sha256 is not None:
+            blob.metadata = {_SHA256: sha256}
+        with storage_errors(self.name):
+            try:
+                write(blob)
+            except PreconditionFailed:
+                blob = self._bucket.get_blob(name, timeout=_LIMIT_S)
+                found = None if blob is None else _object(blob)
+                if found is None or (found.size_bytes, found.sha256) != (size_bytes, sha256):
+                    raise
+                if crc not in {None, found.crc32c}:
+                    raise
+        return _object(blob)
 
 
 def crc32c(data: bytes) -> str:
@@ -258,20 +229,19 @@ def storage_errors(bucket: str) -> Generator[None]:
         raise changed(f"An object of gs://{bucket}") from None
     except DataCorruption:
         raise ScriptError("Cloud Storage received corrupted data. Run this again.") from None
-    except RetryError as error:
-        cause = cast("Exception | None", error.cause) or error
+    except (RetryError, requests.RequestException, TransportError) as error:
+        cause = (cast("Exception | None", error.cause) or error) if isinstance(error, RetryError) else error
         status = getattr(getattr(cause, "response", None), "status_code", None)
         if status is None:
-            raise _unreachable(cause) from None
+            raise ScriptError(f"Cloud Storage cannot be reached ({type(cause).__name__}). Run this again.") from None
         raise ScriptError(f"Cloud Storage is not available (HTTP {status}). Run this again.") from None
-    except (requests.RequestException, TransportError) as error:
-        raise _unreachable(error) from None
     except GoogleAuthError as error:
         raise ScriptError(
             f"Google rejected the credentials ({type(error).__name__}). Run `gcloud auth application-default login`."
         ) from None
     except GoogleAPIError as error:
-        raise ScriptError(f"Cloud Storage rejected the call: {_first_line(error)}") from None
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ScriptError(f"Cloud Storage rejected the call: {said}") from None
 
 
 def changed(what: str) -> ScriptError:
@@ -281,32 +251,15 @@ def changed(what: str) -> ScriptError:
     )
 
 
-def _unreachable(error: Exception) -> ScriptError:
-    return ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}). Run this again.")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _object(blob: Any) -> BucketObject:  # noqa: ANN401 - the library is untyped
     return BucketObject(
         name=str(blob.name),
         size_bytes=int(blob.size),
         generation=int(blob.generation),
         crc32c=str(blob.crc32c),
-        sha256=cast("Mapping[str, str]", blob.metadata or {}).get(SHA256),
+        sha256=cast("Mapping[str, str]", blob.metadata or {}).get(_SHA256),
     )
 
 
 def _generation(replaced: BucketObject | None) -> int:
     return 0 if replaced is None else replaced.generation
-
-
-def _kind(name: str) -> str:
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
-
-
-def as_json(value: object) -> bytes:
-    """Return a value as the text of an object."""
-    return json.dumps(value, indent=1).encode()

@@ -1,20 +1,20 @@
-"""Copy a folder or a hub checkpoint into a bucket in parts.
+"""Copy a checkpoint into a folder of a bucket.
 
-A file of more than one part is written as temporary objects `PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins at the end. Their
-names, sizes and CRC32C are the only state: a later run reads the source again, uploads missing or different parts, and
-hashes every byte, so a part is never accepted based on an earlier run (docs/decisions/0027).
+The hub and local folders are read in parts. A file of more than one part is written as temporary objects `PARTS/PREFIX/NAME/START-END`, which
+Cloud Storage joins at the end. Their names, sizes and CRC32C are the only state: a later run reads the source again, uploads missing or different
+parts, and hashes every byte, so a part is never accepted based on an earlier run (docs/decisions/0027). Another bucket is copied within Google.
 """
 
 import hashlib
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 from typing import Final, TypeAlias
 
 from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, crc32c, crc32c_text, extend_crc32c
-from cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
-from cloud.staging.sources import CheckpointSource, RunningHash, SourceFile, git_blob
+from cloud.staging.folders import prepared_folder, withdraw_manifest, write_manifest
+from cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
 from contracts.errors import ScriptError
 from contracts.parallel import each, in_order
 from contracts.staged_weights import PARTS
@@ -33,12 +33,26 @@ OnFile: TypeAlias = Callable[[SourceFile, bool], None]
 class CopyPlan:
     """Source, target and part size of a copy."""
 
-    source: CheckpointSource
+    source: FolderSource | HubSource | BucketSource
     target: WeightsBucket
     prefix: str
     """Folder of the checkpoint in the bucket."""
+    files: Sequence[SourceFile] = ()
+    """The source's files with their hashes. If empty, the copy lists and hashes them."""
     part_bytes: int = PART_BYTES
     workers: int = WORKERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingOutcome:
+    """Result of one run."""
+
+    copied: int
+    """Files that this run completed."""
+    kept: int
+    """Files that were already complete."""
+    manifest: str
+    """`manifest_hash` of the current content of the bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,189 +75,193 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
     return [FilePart(file=file, start=start, end=min(start + part_bytes, file.size_bytes)) for start in starts]
 
 
+def in_own_folder(plan: CopyPlan, stack: str, on_bytes: OnBytes) -> CopyPlan:
+    """Return the copy with hashed files, to a folder next to `prefix` that their hash names.
+
+    Raises ScriptError as the source does, and CommandRefusedError as `prepared_folder` does.
+    """
+    files = _hashed(plan, on_bytes)
+    return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files, stack))
+
+
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy missing or different files, then write the manifest. Other objects below the prefix are not touched.
+    """Copy missing or different files, then write the manifest. Other files of the folder are not touched.
 
     Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
     """
-    copy = _Copy(plan=plan, on_bytes=on_bytes)
-    files = plan.source.files()
-    done = {staged.file.name: staged for staged in copy.complete(files)}
-    kept = len(done)
+    files, target = plan.files or _hashed(plan, on_bytes), plan.target
+    copy = _Copy(plan)
+    done = {kept.name: kept for kept in map(copy.kept, files) if kept is not None}
+    for kept in done.values():
+        on_file(kept, False)
     missing = [file for file in files if file.name not in done]
-    for staged in done.values():
-        on_file(staged.file, False)
     if missing:
-        withdraw_manifest(plan.target, plan.prefix)
-    for staged in copy.missing(missing):
-        done[staged.file.name] = staged
-        on_file(staged.file, True)
-    digest = write_manifest(plan.target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
-    sweep(plan.target, plan.prefix, files, plan.workers)
-    return StagingOutcome(copied=len(missing), kept=kept, manifest=digest)
-
-
-def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], workers: int) -> None:
-    """Delete the temporary objects of a checkpoint, including those of earlier runs.
-
-    Subfolders that are not part of this checkpoint may belong to another one that is being copied.
-    """
-    names = {file.name for file in files}
-    parts = (
-        (name.rpartition("/")[0], item)
-        for name, item in listed(target.objects(f"{PARTS}/{prefix}/"), f"{PARTS}/{prefix}").items()
-    )
-    left = [item for name, item in parts if name in names or "/" not in name]
-    each([partial(target.delete, item) for item in left], workers=workers)
+        withdraw_manifest(target, plan.prefix)
+    for copied in copy.copied(missing, _progress("copying", missing, on_bytes)):
+        done[copied.name] = copied
+        on_file(copied, True)
+    digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
+    left = target.objects(f"{PARTS}/{plan.prefix}/").values()
+    each([partial(target.delete, item) for item in left], workers=plan.workers)
+    return StagingOutcome(copied=len(missing), kept=len(files) - len(missing), manifest=digest)
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class _Progress:
+    work: str
+    total_bytes: int
+    on_bytes: OnBytes
+    done_bytes: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, size_bytes: int) -> None:
+        with self.lock:
+            self.done_bytes += size_bytes
+            self.on_bytes(self.work, self.done_bytes, self.total_bytes)
+
+
+def _progress(work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> _Progress:
+    return _Progress(work=work, total_bytes=sum(file.size_bytes for file in files), on_bytes=on_bytes)
+
+
+class _Reading:
     """Hashes of a file whose bytes arrive in order, and the objects with its parts."""
 
-    file: SourceFile
-    crc: int = 0
-    sha256: RunningHash = field(default_factory=hashlib.sha256)
-    git_sha1: RunningHash = field(init=False)
-    parts: list[BucketObject] = field(default_factory=list[BucketObject])
-
-    def __post_init__(self) -> None:
-        self.git_sha1 = git_blob(self.file.size_bytes)
+    def __init__(self, file: SourceFile) -> None:
+        self.file, self.crc, self.parts = file, 0, list[BucketObject]()
+        self._sha256 = hashlib.sha256()
+        # Git's id of a file is a hash of its length and its bytes.
+        self._git_sha1 = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
 
     def add(self, data: bytes) -> None:
-        """Add the next bytes."""
         self.crc = extend_crc32c(self.crc, data)
-        self.sha256.update(data)
+        self._sha256.update(data)
         if self.file.git_sha1 is not None:
-            self.git_sha1.update(data)
+            self._git_sha1.update(data)
 
-    def verify(self, source: CheckpointSource) -> str:
+    def verified(self, source: FolderSource | HubSource) -> str:
         """Return the SHA-256. Raises ScriptError if it differs from the source's."""
-        found = self.sha256.hexdigest()
-        source.verify(self.file, found, self.git_sha1.hexdigest() if self.file.git_sha1 is not None else "")
-        return found
+        source.verify(self.file, self._sha256.hexdigest(), self._git_sha1.hexdigest())
+        return self._sha256.hexdigest()
 
 
-def read_whole(
-    source: CheckpointSource, file: SourceFile, part_bytes: int, on_part: Callable[[FilePart], None]
-) -> Reading:
-    """Read a file part by part, and return its hashes. `on_part` is called after each. Raises ScriptError as the source does."""
-    reading = Reading(file=file)
-    for part in parts_of(file, part_bytes):
-        reading.add(source.read(file, part.start, part.end))
-        on_part(part)
-    return reading
+def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
+    """Return the files of the source. Reads those whose hash it does not state, unless they stay within Google."""
+    source, files = plan.source, plan.source.files()
+    if isinstance(source, BucketSource):
+        return files
+    unknown = [file for file in files if file.sha256 is None]
+    progress = _progress("hashing", unknown, on_bytes)
+
+    def read(file: SourceFile) -> SourceFile:
+        reading = _Reading(file)
+        for part in parts_of(file, plan.part_bytes):
+            reading.add(source.read(file, part.start, part.end))
+            progress.add(part.end - part.start)
+        return replace(file, sha256=reading.verified(source))
+
+    known = {file.name: file for file in each([partial(read, file) for file in unknown], workers=plan.workers)}
+    return [known.get(file.name, file) for file in files]
 
 
 class _Copy:
     """A run."""
 
-    def __init__(self, *, plan: CopyPlan, on_bytes: OnBytes) -> None:
-        self._plan, self._on_bytes = plan, on_bytes
-        self.present = plan.target.objects(f"{plan.prefix}/")
+    def __init__(self, plan: CopyPlan) -> None:
+        self._plan = plan
+        self._present = plan.target.objects(f"{plan.prefix}/")
         self._parts = plan.target.objects(f"{PARTS}/{plan.prefix}/")
-        self._lock, self._done_bytes, self._total_bytes = threading.Lock(), 0, 0
 
-    def complete(self, files: Sequence[SourceFile]) -> Iterator[StagedFile]:
-        """Yield the files with a complete copy in the bucket. Files without a stated hash are read for it."""
-        tasks = [partial(self._kept, file) for file in files]
-        self._begin(sum(file.size_bytes for file in files if file.sha256 is None and self._alike(file)))
-        yield from (staged for staged in each(tasks, workers=self._plan.workers) if staged is not None)
+    def kept(self, file: SourceFile) -> SourceFile | None:
+        """Return a file whose complete copy is in the bucket; None for another one."""
+        found = self._present.get(self._name(file))
+        if found is None or found.size_bytes != file.size_bytes:
+            return None
+        same = file.sha256 in {None, found.sha256} and file.crc32c in {None, found.crc32c}
+        return replace(file, crc32c=found.crc32c) if same else None
 
-    def missing(self, files: Sequence[SourceFile]) -> Iterator[StagedFile]:
+    def copied(self, files: Sequence[SourceFile], progress: _Progress) -> Iterator[SourceFile]:
         """Copy files and yield each when it is complete."""
+        source, workers = self._plan.source, self._plan.workers
+        if isinstance(source, BucketSource):
+            copies = [partial(self._rewritten, source, file, progress) for file in files]
+            yield from in_order(copies, workers=workers, ahead=len(copies))
+            return
         parts = [part for file in files for part in parts_of(file, self._plan.part_bytes)]
-        self._begin(sum(file.size_bytes for file in files))
-        tasks = [partial(self._carried, part) for part in parts]
-        reading = Reading(file=files[0]) if files else None
+        tasks = [partial(self._carried, source, part, progress) for part in parts]
+        reading = None
         # Half as many parts again are in memory as in transit, so that a slow part does not block the others.
-        ahead = self._plan.workers * 3 // 2 + 1
-        for data, part, stored in in_order(tasks, workers=self._plan.workers, ahead=ahead):
-            if reading is None or part.file is not reading.file:
-                reading = Reading(file=part.file)
+        for data, part, stored in in_order(tasks, workers=workers, ahead=workers * 3 // 2 + 1):
+            if reading is None or part.start == 0:
+                reading = _Reading(part.file)
             reading.add(data)
             reading.parts.append(stored)
             if part.end == part.file.size_bytes:
-                yield self._stored_whole(reading, stored) if part.is_whole else self._joined(reading)
+                whole = stored if part.is_whole else self._joined(source, reading)
+                yield replace(part.file, crc32c=whole.crc32c)
 
-    def _alike(self, file: SourceFile) -> BucketObject | None:
-        """Return the object with a file's name and size that has its hash; None if there is none."""
-        found = self.present.get(f"{self._plan.prefix}/{file.name}")
-        return found if found is not None and found.sha256 and found.size_bytes == file.size_bytes else None
-
-    def _kept(self, file: SourceFile) -> StagedFile | None:
-        found = self._alike(file)
-        if found is None:
-            return None
-        stated = file.sha256
-        if stated is None:
-            reading = read_whole(self._plan.source, file, self._plan.part_bytes, partial(self._count, "comparing"))
-            stated = reading.verify(self._plan.source)
-            if crc32c_text(reading.crc) != found.crc32c:
-                return None
-        return StagedFile(file=file, sha256=stated, crc32c=found.crc32c) if found.sha256 == stated else None
-
-    def _carried(self, part: FilePart) -> tuple[bytes, FilePart, BucketObject]:
+    def _carried(
+        self, source: FolderSource | HubSource, part: FilePart, progress: _Progress
+    ) -> tuple[bytes, FilePart, BucketObject]:
         """Read a part, and write it unless the bucket already has these bytes."""
-        data = self._plan.source.read(part.file, part.start, part.end)
+        data = source.read(part.file, part.start, part.end)
         if part.is_whole:
-            reading = Reading(file=part.file)
+            reading = _Reading(part.file)
             reading.add(data)
-            sha256 = reading.verify(self._plan.source)
-            name, known = f"{self._plan.prefix}/{part.file.name}", self.present
+            sha256, name, known = reading.verified(source), self._name(part.file), self._present
         else:
             sha256, name, known = None, self._part_name(part.file, part.start, part.end), self._parts
         stored = known.get(name)
         if part.is_whole or stored is None or (stored.size_bytes, stored.crc32c) != (len(data), crc32c(data)):
             stored = self._plan.target.upload(name, data, replaced=stored, sha256=sha256)
-        self._count("copying", part)
+        progress.add(len(data))
         return data, part, stored
 
-    def _stored_whole(self, reading: Reading, stored: BucketObject) -> StagedFile:
-        return StagedFile(file=reading.file, sha256=reading.sha256.hexdigest(), crc32c=stored.crc32c)
-
-    def _joined(self, reading: Reading) -> StagedFile:
+    def _joined(self, source: FolderSource | HubSource, reading: _Reading) -> BucketObject:
         """Join the parts of a file that matches the source, then delete them."""
-        sha256, name = reading.verify(self._plan.source), f"{self._plan.prefix}/{reading.file.name}"
-        temporary = {item.name: item for item in reading.parts}
-        level = [(item, item.size_bytes) for item in reading.parts]
+        sha256, name, target = reading.verified(source), self._name(reading.file), self._plan.target
+        level, temporary = reading.parts, {item.name: item for item in reading.parts}
         while len(level) > MOST_SOURCES:
-            level = [self._group(reading.file, level, first) for first in range(0, len(level), MOST_SOURCES)]
-            temporary |= {item.name: item for item, _ in level}
+            firsts = range(0, len(level), MOST_SOURCES)
+            level = [self._group(reading.file, level[first : first + MOST_SOURCES]) for first in firsts]
+            temporary |= {item.name: item for item in level}
         crc = crc32c_text(reading.crc)
-        whole = self._plan.target.compose(
-            name, [item for item, _ in level], replaced=self.present.get(name), crc32c=crc, sha256=sha256
-        )
+        whole = target.compose(name, level, replaced=self._present.get(name), crc32c=crc, sha256=sha256)
         if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc):
-            self._plan.target.delete(whole)
+            target.delete(whole)
             raise ScriptError(f"{name} did not match the source after it was joined, and was deleted. Run this again.")
-        each([partial(self._plan.target.delete, item) for item in temporary.values()], workers=self._plan.workers)
-        return StagedFile(file=reading.file, sha256=sha256, crc32c=whole.crc32c)
+        each([partial(target.delete, item) for item in temporary.values()], workers=self._plan.workers)
+        return whole
 
-    def _group(
-        self, file: SourceFile, level: Sequence[tuple[BucketObject, int]], first: int
-    ) -> tuple[BucketObject, int]:
-        """Join up to MOST_SOURCES objects to one temporary object."""
-        members = level[first : first + MOST_SOURCES]
+    def _group(self, file: SourceFile, members: Sequence[BucketObject]) -> BucketObject:
+        """Join up to MOST_SOURCES parts to one temporary object, unless there is only one."""
         if len(members) == 1:
             return members[0]
-        start, size = sum(length for _, length in level[:first]), sum(length for _, length in members)
-        name = self._part_name(file, start, start + size)
-        joined = self._plan.target.compose(name, [item for item, _ in members], replaced=self._parts.get(name))
-        return joined, size
+        start, end = members[0].name.rpartition("/")[2].partition("-")[0], members[-1].name.rpartition("-")[2]
+        name = self._part_name(file, start, end)
+        return self._plan.target.compose(name, members, replaced=self._parts.get(name))
 
-    def _part_name(self, file: SourceFile, start: int, end: int) -> str:
+    def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
+        """Copy a file of another bucket within Google. Raises ScriptError if Google rejects it or the file has changed."""
+        name, before = self._name(file), 0
+
+        def on_step(copied: int) -> None:
+            nonlocal before
+            progress.add(copied - before)
+            before = copied
+
+        origin, replaced = source.objects[file.name], self._present.get(name)
+        copy = self._plan.target.rewrite(
+            name, source.bucket.name, origin, replaced=replaced, sha256=file.sha256, on_step=on_step
+        )
+        if (copy.size_bytes, copy.crc32c) != (file.size_bytes, file.crc32c):
+            self._plan.target.delete(copy)
+            raise ScriptError(f"The copy of {file.name} differs from {source.uri}, and was deleted. Run this again.")
+        on_step(file.size_bytes)
+        return file
+
+    def _name(self, file: SourceFile) -> str:
+        return f"{self._plan.prefix}/{file.name}"
+
+    def _part_name(self, file: SourceFile, start: object, end: object) -> str:
         return f"{PARTS}/{self._plan.prefix}/{file.name}/{start}-{end}"
-
-    def _begin(self, total_bytes: int) -> None:
-        self._done_bytes, self._total_bytes = 0, total_bytes
-
-    def _count(self, work: str, part: FilePart) -> None:
-        with self._lock:
-            self._done_bytes += part.end - part.start
-            self._on_bytes(work, self._done_bytes, self._total_bytes)
-
-
-def listed(objects: Mapping[str, BucketObject], prefix: str) -> Mapping[str, BucketObject]:
-    """Return objects by their names below a prefix."""
-    return {name.removeprefix(f"{prefix}/"): item for name, item in objects.items()}

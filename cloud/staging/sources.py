@@ -1,33 +1,33 @@
-"""Sources of a checkpoint: a folder, or the Hugging Face Hub at one commit. Both are read in parts, in any order."""
+"""Sources of a checkpoint: a local folder, the Hugging Face Hub at one commit, or a folder of another bucket."""
 
-import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from cloud import google_api
-from cloud.hub import hub_errors, real_sizes
+from cloud.hub import hub_errors, lost_connections, real_sizes
 from cloud.model_files import CONFIG, INDEX
 from cloud.safetensors_file import NotSafetensorsError, read_table
+from cloud.staging.bucket import BucketObject, WeightsBucket
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.parallel import each
-from contracts.staged_weights import MANIFEST, PARTS
+from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, object_name
 
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files that vLLM reads. Weights in other formats double the copy."""
 _WEIGHTS: Final = ".safetensors"
-_POINTER: Final = b"version https://git-lfs."
-"""Start of the text that Git LFS stores in place of a file that it has not fetched (git-lfs, docs/spec.md)."""
+_BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _READ_LIMIT_S: Final = 120.0
 """Read timeout for the hub within one part."""
 _RETRIES: Final = 10
 _LONGEST_PAUSE_S: Final = 30.0
 """Maximum pause; pauses are 1, 2, 4 s and so on up to it: three minutes without a connection do not abort a copy."""
-_PARTIAL: Final = 206
 _HEADERS_AT_ONCE: Final = 8
 
 
@@ -38,7 +38,9 @@ class SourceFile:
     name: str
     size_bytes: int
     sha256: str | None
-    """SHA-256 from the source, which the hub states for large files. None if the file was not read yet."""
+    """SHA-256 from the source, which the hub states for large files. None if the file was not read yet, or stays within Google."""
+    crc32c: str | None = None
+    """Checksum of an object; None for a file that is in no bucket yet."""
     git_sha1: str | None = None
     """Git's id of the file, which the hub states for small files."""
     changed_ns: int = 0
@@ -47,67 +49,23 @@ class SourceFile:
     """Size of the real file if the local cloud's hub sends a shrunk one; 0 for every other source."""
 
 
-class CheckpointSource(Protocol):
-    """A checkpoint that can be read."""
-
-    @property
-    def revision(self) -> str:
-        """Name of exactly this checkpoint: a commit, or a folder."""
-        ...
-
-    def files(self) -> Sequence[SourceFile]:
-        """List the files that vLLM reads."""
-        ...
-
-    def read(self, file: SourceFile, start: int, end: int) -> bytes:
-        """Return the bytes from `start` up to `end`. Raises ScriptError if the source cannot be read or the file has changed."""
-        ...
-
-    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
-        """Compare the hashes of all bytes that were read with the source's. Raises ScriptError if they differ."""
-        ...
-
-
-class RunningHash(Protocol):
-    """A hash of bytes that arrive in order."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
-        ...
-
-    def hexdigest(self) -> str:
-        """Return the hash of all bytes so far."""
-        ...
-
-
-def is_wanted(name: str) -> bool:
-    """Return whether vLLM reads a file, named below the checkpoint's folder. Manifests of an earlier copy do not count."""
-    path = PurePosixPath(name)
-    return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
-
-
-def require_checkpoint(
-    place: str, names: Collection[str], read_index: Callable[[], bytes | str], *, config: str = CONFIG
-) -> None:
-    """Compare the names of a source's files with its index of the weights. `read_index` is called if there is one.
+def require_checkpoint(place: str, names: Collection[str], index: Callable[[], bytes | str], config: str) -> None:
+    """Compare the names of a source's files with its index of the weights. `index` returns it, and is called if there is one.
 
     `config` is the file that every checkpoint of its kind has: config.json, or adapter_config.json of an adapter.
 
     Raises CommandRefusedError if `place` is not a checkpoint, or an incomplete one.
     """
     if config not in names:
-        what = (
-            "a checkpoint. Pass the source with the weights."
-            if config == CONFIG
-            else "a LoRA adapter in PEFT's format."
-        )
+        is_model = config == CONFIG
+        what = "a checkpoint. Pass the source with the weights." if is_model else "a LoRA adapter in PEFT's format."
         raise CommandRefusedError(f"{place} has no {config}, so it is not {what}")
     if not any(name.endswith(_WEIGHTS) for name in names):
         raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
     if INDEX not in names:
         return
     try:
-        named = set(cast("Mapping[str, str]", json.loads(read_index())["weight_map"]).values())
+        named = set(cast("Mapping[str, str]", json.loads(index())["weight_map"]).values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
     absent = sorted(named.difference(names))
@@ -116,31 +74,22 @@ def require_checkpoint(
         raise CommandRefusedError(f"{place} has no {absent[0]}{more}, which {INDEX} lists. Complete it there first.")
 
 
-def require_whole_weights(
-    place: str, files: Sequence[SourceFile], read: Callable[[SourceFile, int, int], bytes]
-) -> None:
-    """Read the header of each file of weights, which states the file's length. `read` returns the bytes of a file between two positions.
+def require_whole_weights(place: str, source: "FolderSource | HubSource | BucketSource") -> None:
+    """Read the header of each file of weights, which states the file's length.
 
-    Raises CommandRefusedError for a file that is empty, short or invalid, and the errors of `read`.
+    Raises CommandRefusedError for a file that is empty, short or invalid, and ScriptError as the source does.
     """
-    each(
-        [partial(_require_whole, place, file, read) for file in files if file.name.endswith(_WEIGHTS)],
-        workers=_HEADERS_AT_ONCE,
-    )
 
+    def check(file: SourceFile) -> None:
+        try:
+            read_table(file.size_bytes, lambda start, end: source.read(file, start, end))
+        except NotSafetensorsError as error:
+            raise CommandRefusedError(
+                f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. Download the file again, then stage it."
+            ) from None
 
-def _require_whole(place: str, file: SourceFile, read: Callable[[SourceFile, int, int], bytes]) -> None:
-    try:
-        read_table(file.size_bytes, lambda start, end: read(file, start, end))
-    except NotSafetensorsError as error:
-        raise CommandRefusedError(
-            f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. Download the file again, then stage it."
-        ) from None
-
-
-def git_blob(size_bytes: int) -> RunningHash:
-    """Return a hash that becomes Git's id of a file after all its bytes are added."""
-    return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
+    weights = [file for file in source.files() if file.name.endswith(_WEIGHTS)]
+    each([partial(check, file) for file in weights], workers=_HEADERS_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +105,11 @@ class FolderSource:
 
     def files(self) -> Sequence[SourceFile]:
         """List the folder's files. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if the index cannot be read."""
-        paths = (path for path in self.folder.rglob("*") if is_wanted(path.relative_to(self.folder).as_posix()))
-        files = {file.name: file for file in (self._listed(path) for path in sorted(paths) if path.is_file())}
-        require_checkpoint(str(self.folder), files.keys(), lambda: self.read(files[INDEX], 0, files[INDEX].size_bytes))
-        for file in files.values():
-            if file.name.endswith(_WEIGHTS) and self.read(file, 0, min(file.size_bytes, len(_POINTER))) == _POINTER:
-                raise CommandRefusedError(
-                    f"{self.folder / file.name} is a Git LFS pointer. Run `git lfs pull` in {self.folder}."
-                )
-        return list(files.values())
+        paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
+        files = [self._listed(path) for path in sorted(paths) if path.is_file()]
+        known = {file.name: file for file in files}
+        require_checkpoint(str(self.folder), known, lambda: self.read(known[INDEX], 0, known[INDEX].size_bytes), CONFIG)
+        return files
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError if it cannot be read or has become shorter."""
@@ -178,13 +123,14 @@ class FolderSource:
             raise self._changed(file)
         return data
 
-    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:  # noqa: ARG002 - a folder states no hashes
+    def verify(self, file: SourceFile, sha256: str, _git_sha1: str) -> None:
         """Raise ScriptError if the file changed since it was listed."""
         try:
             now = self._listed(self.folder / file.name)
         except OSError:
             raise self._changed(file) from None
-        if now != file:
+        same = (now.size_bytes, now.changed_ns) == (file.size_bytes, file.changed_ns)
+        if not same or file.sha256 not in {None, sha256}:
             raise self._changed(file)
 
     def _listed(self, path: Path) -> SourceFile:
@@ -208,15 +154,13 @@ class HubSource:
 
     def files(self) -> Sequence[SourceFile]:
         """List the files that vLLM reads."""
-        return [file for file in self.repository if is_wanted(file.name)]
+        return [file for file in self.repository if _is_wanted(file.name)]
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Download a part of a file. The hub redirects to its storage, including Xet, which supports ranges.
 
-        Raises:
-            ScriptError: as `hub_errors` does, and if the response is not that part of a file of this size.
+        Raises ScriptError as `hub_errors` does, and if the response is not that part of a file of this size.
         """
-        import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - slow to load
         from huggingface_hub.utils import (  # noqa: PLC0415
             build_hf_headers,  # pyright: ignore[reportUnknownVariableType] - partly untyped
@@ -224,40 +168,31 @@ class HubSource:
             http_backoff,  # pyright: ignore[reportUnknownVariableType] - partly untyped
         )
 
-        headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
-        url = hf_hub_url(self.model, file.name, revision=self.revision)
         if end == start:
             return b""
-        otherwise = "run this again to resume"
-        with hub_errors(self.model, otherwise):
-            try:
-                answer = http_backoff(
-                    "GET",
-                    url,
-                    headers=headers,
-                    timeout=_READ_LIMIT_S,
-                    max_retries=_RETRIES,
-                    max_wait_time=_LONGEST_PAUSE_S,
-                    # The threads share a client, which each of them closes when it gets no connection. Requests that
-                    # other threads start on it then raise RuntimeError.
-                    # AttributeError: `get_session` returns None if another thread closes the client at that moment (huggingface_hub 2.4).
-                    retry_on_exceptions=(httpx2.TransportError, RuntimeError, AttributeError),
-                )
-            except (RuntimeError, AttributeError) as error:
-                raise ScriptError(
-                    f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}."
-                ) from None
-            hf_raise_for_status(answer)
-        whole = answer.status_code != _PARTIAL and (start, end) == (0, file.size_bytes)
-        if not whole and answer.headers.get("Content-Range") != f"bytes {start}-{end - 1}/{file.size_bytes}":
-            said = answer.headers.get("Content-Range") or f"HTTP {answer.status_code} without a range"
-            raise ScriptError(
-                f"{urlsplit(str(answer.url)).hostname} returned {said} for bytes {start}-{end - 1} of {file.name} "
-                f"({file.size_bytes} bytes). Run this again."
+        wanted = f"bytes {start}-{end - 1}/{file.size_bytes}"
+        with hub_errors(self.model, "run this again to resume"):
+            answer = http_backoff(
+                "GET",
+                hf_hub_url(self.model, file.name, revision=self.revision),
+                headers={**build_hf_headers(), "Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
+                timeout=_READ_LIMIT_S,
+                max_retries=_RETRIES,
+                max_wait_time=_LONGEST_PAUSE_S,
+                retry_on_exceptions=lost_connections(),
             )
-        if len(answer.content) != end - start:
-            raise ScriptError(f"{file.name}: the hub sent {len(answer.content)} bytes instead of {end - start}.")
-        return answer.content
+            hf_raise_for_status(answer)
+        said, count = answer.headers.get("Content-Range"), len(answer.content)
+        if said != wanted and (said or (start, end) != (0, file.size_bytes)):
+            said = said or f"HTTP {answer.status_code} without a range"
+        elif count != end - start:
+            said = f"{count} bytes"
+        else:
+            return answer.content
+        raise ScriptError(
+            f"{urlsplit(str(answer.url)).hostname} returned {said} for bytes {start}-{end - 1} of {file.name} "
+            f"({file.size_bytes} bytes). Run this again."
+        )
 
     def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
         """Raise ScriptError if the file's hash differs from the hub's."""
@@ -295,9 +230,75 @@ def hub(model: str, revision: str | None, *, config: str = CONFIG) -> HubSource:
     source = HubSource(model=model, revision=info.sha or "", repository=files)
     wanted = {file.name: file for file in source.files()}
     require_checkpoint(
-        f"{model} at {source.revision}",
-        wanted.keys(),
-        lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes),
-        config=config,
+        f"{model} at {source.revision}", wanted, lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes), config
     )
     return source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSource:
+    """A checkpoint in a folder of another bucket, as it was listed."""
+
+    bucket: WeightsBucket
+    prefix: str
+    """Without leading and trailing slashes; empty for the whole bucket."""
+    revision: str
+    """Source in the bucket's manifest; without one, its location."""
+    objects: Mapping[str, BucketObject]
+    """The objects of the files that vLLM reads, by name below the folder."""
+    manifest: Mapping[str, object]
+    """The source's own manifest; empty if it has none or it cannot be read."""
+
+    @property
+    def uri(self) -> str:
+        """Its URI."""
+        return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
+
+    def files(self) -> Sequence[SourceFile]:
+        """Return the files, with the hash from the object itself or from the source's manifest for these bytes."""
+        entries = {one.get("name"): one for one in map(as_mapping, as_sequence(self.manifest.get("files")))}
+        return [_stored(name, item, entries.get(name, {})) for name, item in self.objects.items()]
+
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Return a part of a file. Raises ScriptError."""
+        return self.bucket.part(object_name(self.prefix, file.name), start, end)
+
+
+def in_bucket(bucket: WeightsBucket, prefix: str, *, config: str = CONFIG) -> BucketSource:
+    """List the files of a folder that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google rejects it."""
+    start = object_name(prefix, "")
+    found = {name.removeprefix(start): item for name, item in sorted(bucket.objects(start).items())}
+    text = bucket.text(start + MANIFEST) if MANIFEST in found else None
+    manifest, place = json_object(text or ""), f"gs://{bucket.name}/{prefix}".rstrip("/")
+    wanted = {name: item for name, item in found.items() if _is_wanted(name)}
+    require_checkpoint(place, wanted, lambda: bucket.text(start + INDEX) or "", config)
+    revision = str(manifest.get("revision") or place)
+    return BucketSource(bucket=bucket, prefix=prefix, revision=revision, objects=wanted, manifest=manifest)
+
+
+def bucket_of(text: str) -> tuple[str, str]:
+    """Return bucket and folder of `gs://BUCKET/FOLDER`. Raises CommandRefusedError without a bucket."""
+    name, _, folder = text.removeprefix("gs://").partition("/")
+    if not _BUCKET_NAME.fullmatch(name):
+        raise CommandRefusedError(f"--from is {text!r}: expected gs://BUCKET/FOLDER.")
+    return name, folder.strip("/")
+
+
+def _is_wanted(name: str) -> bool:
+    """Return whether vLLM reads a file, named below the checkpoint's folder. Manifests of an earlier copy do not count."""
+    path = PurePosixPath(name)
+    return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
+
+
+def _stored(name: str, item: BucketObject, entry: Mapping[str, object]) -> SourceFile:
+    """Return an object as a file. `entry` is what the source's manifest states about it."""
+    same = entry.get("size_bytes") == item.size_bytes and entry.get("crc32c") in {None, item.crc32c}
+    sha256 = item.sha256 or (cast("str | None", entry.get("sha256")) if same else None)
+    real = entry.get(REAL_SIZE)
+    return SourceFile(
+        name=name,
+        size_bytes=item.size_bytes,
+        sha256=sha256,
+        crc32c=item.crc32c,
+        real_bytes=real if isinstance(real, int) else 0,
+    )

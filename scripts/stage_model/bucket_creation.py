@@ -1,21 +1,24 @@
 """Creation of a missing stack bucket as previewed, the only engine operation of staging.
 
-A bucket in the state needs no engine run. Any other change, such as a replacement of the bucket and its weights, is left to `pulumi preview` and
-`pulumi up`.
+Any other change, such as a replacement of the bucket and its weights, is left to `pulumi up`.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.naming import Names
 from engine import runner
+from engine.backend import absolute_backend
 from engine.deployment import ResourceState, read_deployment
+from engine.locks import past_dead_locks
 from engine.previewed import previewed
+from engine.private_folders import private_folder
 from engine.steps import PlannedStep, shortened_differences, steps_of
-from scripts.cli.frozen import FrozenProject
+from scripts.cli.frozen import FrozenProject, freeze
 from scripts.cli.plan_identity import identity_of, plan_id_of
+from stacks.planned import doctor_hint
 from stacks.settings import Settings
 
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -34,15 +37,43 @@ _CREATED_TYPES: Final = frozenset(
 )
 
 
-def target_options() -> Sequence[str]:
-    """Return the engine options that limit a run to the bucket and its dependencies."""
-    return [f"--target={target}" for target in _TARGETS]
+def require_bucket(
+    stack: str, settings: Settings, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]
+) -> None:
+    """Create the stack's bucket, and nothing else, if the state has none.
+
+    Raises:
+        CommandRefusedError: if that is not allowed or changes more, or for a lock that may be in use.
+        ScriptError: if `pulumi up` fails.
+    """
+    if has_bucket(stack, settings):
+        return
+    if not may_create:
+        raise CommandRefusedError(
+            f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `gemma up {stack}` first."
+        )
+    with absolute_backend(), private_folder() as folder:
+        frozen = freeze(stack, folder / "project")
+        steps = creation_steps(frozen)
+        if not steps:
+            return
+        if plan_id is not None and (found := creation_plan_id(frozen, steps)) != plan_id:
+            raise CommandRefusedError(
+                f"{plan_id} is stale: the preview of the bucket now has the id {found}. Preview it again and review it."
+            )
+        for step in steps:
+            say(f"creating {step.name} ({step.type})")
+        try:
+            past_dead_locks(stack, partial(_create, frozen), report=say)
+        finally:
+            for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
+                say(sentence)
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
     """Return whether the state has the stack's own bucket.
 
-    Raises CommandRefusedError if the stack does not exist, if its settings move the bucket, or if an interrupted update must finish first.
+    Raises CommandRefusedError without the stack, if its settings move the bucket, or after an interrupted update.
     """
     resources = read_deployment(stack).resources
     found = next(
@@ -54,14 +85,16 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     waiting = [one.name for one in resources if one.delete]
     if waiting:
         raise CommandRefusedError(
-            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, and staging deletes no resources. Run "
-            f"`gemma up {stack}`, which deletes them and then stops for the weights. Then stage again."
+            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, "
+            f"and staging deletes no resources. Run `gemma up {stack}`, "
+            "which deletes them and then stops for the weights. Then stage again."
         )
     return False
 
 
-def require_creations(stack: str, steps: Sequence[PlannedStep]) -> None:
-    """Reject a preview that does more than create the bucket and its dependencies. Raises CommandRefusedError."""
+def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
+    """Preview the creation in a copy of the project. Raises CommandRefusedError if it is more, and ScriptError."""
+    stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
         changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
@@ -69,12 +102,6 @@ def require_creations(stack: str, steps: Sequence[PlannedStep]) -> None:
             f"Cannot create the bucket of stack {stack} because the engine plans other changes too: {changes}. "
             f"Review `pulumi preview --stack {stack}`, run `gemma up {stack}`, then stage again."
         )
-
-
-def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
-    """Preview the creation in a copy of the project. Raises CommandRefusedError as `require_creations` does, and ScriptError."""
-    steps = steps_of(previewed(frozen.stack, _in_copy(frozen.folder), *target_options()))
-    require_creations(frozen.stack, steps)
     return steps
 
 
@@ -83,13 +110,15 @@ def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str
     return plan_id_of(identity_of(frozen), steps, refresh=False, usd_per_hour=0.0)
 
 
-def create_bucket(frozen: FrozenProject, *, after_failure: str) -> None:
+def _create(frozen: FrozenProject) -> None:
     """Create the previewed resources from the same copy. Raises PulumiFailedError."""
-    runner.change(frozen.stack, "up", _in_copy(frozen.folder), *target_options(), after_failure=after_failure)
+    after_failure = f"The bucket was not created. {doctor_hint(frozen.stack)}"
+    runner.change(frozen.stack, "up", *_options(frozen), after_failure=after_failure)
 
 
-def _in_copy(folder: Path) -> str:
-    return f"--cwd={folder}"
+def _options(frozen: FrozenProject) -> Sequence[str]:
+    """Return the engine options that run in the copy, and on the bucket and its dependencies alone."""
+    return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
 
 
 def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
@@ -98,7 +127,8 @@ def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> N
     is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
     if is_now != (name, location):
         raise CommandRefusedError(
-            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, but the settings have {name} in {location}. Neither staging nor "
-            f"`pulumi up` replaces a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, or use another stack there: "
-            f"docs/staging.md, Move a stack to another region."
+            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, "
+            f"but the settings have {name} in {location}. Neither staging nor `pulumi up` replaces "
+            f"a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, "
+            "or use another stack there: docs/staging.md, Move a stack to another region."
         )

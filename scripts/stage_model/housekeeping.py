@@ -1,134 +1,250 @@
-"""`scripts.stage_model --list` and `--remove`: the folders of weights in a bucket, their readers and their removal."""
+"""`gemma stage_model --list` and `--remove`: the folders of weights in a bucket, and their readers.
+
+Readers are deployments in the states, Cloud Run revisions, and settings of stacks.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import cast
 
-from cloud import google_api
+from cloud.google_api import GoogleApi, answer_of, connect
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.folders import StagedFolder, remove_folder, staged_folders
+from contracts.answers import Absent, Present, Unknown
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.naming import Names
+from contracts.resource_types import SERVICE_TYPE
+from contracts.service_traffic import serving_shares, short_name
+from contracts.staged_weights import MODELS_FOLDER, folder_uri
 from engine import state as states
+from engine.state import StackState
+from engine.steps import CAPACITY_TYPES
+from planning.units import GIB
 from scripts.cli.prompts import confirm
-from scripts.stage_model.uses import BucketReaders, FolderUses, bucket_readers, settings_of
+from scripts.cli.settings import stack_settings
 from stacks.parts import parts_of
 from stacks.settings import Settings
 
-_GIB: Final = 1024**3
-_ELSEWHERE: Final = "Readers in other projects, backends and programs are unknown."
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uses:
+    """A folder and its readers. It can be removed if it is not served and no check failed."""
+
+    folder: StagedFolder
+    served_by: Sequence[str]
+    """Deployments and revisions that read it now or at their next start."""
+    older: Sequence[str]
+    """Revisions without traffic that cannot be restored after the removal."""
+    named_by: Sequence[str]
+    """Settings files that have it for the next `up`."""
+
+    @property
+    def size(self) -> str:
+        """Its files and their size, as text."""
+        return f"{self.folder.files} files, {self.folder.size_bytes / GIB:.2f} GiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketContents:
-    """A bucket, its folders and their readers."""
+class _Readers:
+    """Possible readers of a bucket, read once for all its folders."""
 
-    stack: str
-    target: WeightsBucket
-    existing: bool
-    folders: Sequence[StagedFolder]
-    readers: BucketReaders
+    bucket: str
+    is_shared: bool
+    """True for a bucket that the stack did not create."""
+    states: Sequence[StackState]
+    settings: Mapping[str, Settings]
+    """Settings by stack, for stacks with a local file."""
+    texts: Mapping[str, str]
+    """Cloud Run revisions that read the bucket, by name, as JSON."""
+    serving: frozenset[str]
+    """Names of those with traffic, and the latest ones."""
+    unknown: Sequence[str]
+    """Failed checks, one clause each. They prevent a removal."""
 
-    def uses(self, folder: str) -> FolderUses:
+    def of(self, folder: StagedFolder) -> _Uses:
         """Return the readers of a folder."""
-        return self.readers.of(folder)
+        uri = _pattern(folder_uri(self.bucket, folder.name))
+        mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{folder.name}')}"
+        revisions = [name for name, text in self.texts.items() if re.search(mounted, text)]
+        deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
+        return _Uses(
+            folder=folder,
+            served_by=[*deployed, *(f"revision {name}" for name in revisions if name in self.serving)],
+            older=[f"revision {name}" for name in revisions if name not in self.serving],
+            named_by=[
+                f"Pulumi.{stack}.yaml"
+                for stack, settings in self.settings.items()
+                if settings.weights == "bucket"
+                and settings.bucket_name(stack) == self.bucket
+                and folder.name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
+            ],
+        )
+
+    def _reads(self, state: StackState, uri: str, mounted: str) -> bool:
+        for resource in state.resources:
+            text = json.dumps(resource)
+            # A machine's own copy has the path of every folder, but a service has only the path in its bucket.
+            wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
+            if resource.get("type") in CAPACITY_TYPES and re.search(wanted, text):
+                return True
+        return False
 
 
-def read_contents(stack: str, settings: Settings) -> BucketContents:
-    """List the folders and their readers. Raises ScriptError if the bucket cannot be listed."""
-    bucket = settings.bucket_name(stack)
+def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
+    """List the folders of a stack's bucket, or remove the one with this name.
+
+    Raises CommandRefusedError if it is or may be served, or the answer is not yes, and ScriptError.
+    """
+    bucket, existing = settings.bucket_name(stack), settings.bucket.existing
     target = WeightsBucket(bucket, settings.project)
-    names = [settings.weights_name, *(part.name for part in parts_of(settings))]
-    folders = [
-        folder
-        for below in (dict.fromkeys(names) if settings.bucket.existing else (None,))
-        for folder in staged_folders(target, below=below)
-    ]
-    found = states.all_states()
-    others = settings_of([state.stack for state in found if state.stack != stack])
-    readers = bucket_readers(bucket, found, {stack: settings, **others}, google_api.connect(settings.project))
-    return BucketContents(
-        stack=stack, target=target, existing=settings.bucket.existing is not None, folders=folders, readers=readers
-    )
-
-
-def show(contents: BucketContents, *, as_json: bool, only: str | None = None) -> None:
-    """Print the folders with their readers."""
-    folders = [folder for folder in contents.folders if only in {None, folder.name}]
+    names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
+    listed = [found for below in (names if existing else (None,)) for found in staged_folders(target, below=below)]
+    readers = _readers(bucket, stack, settings)
+    folders = [readers.of(folder) for folder in listed]
+    if name is not None:
+        return _remove(stack, target, folders, readers, name.strip("/"), yes=yes, as_json=as_json)
     if as_json:
-        print(json.dumps({**_head(contents), "folders": [_document(contents, folder) for folder in folders]}))
-        return
-    print(f"Weights in gs://{contents.target.name}:" if folders else f"gs://{contents.target.name} has no weights.")
-    for folder in folders:
-        # The name has its own line so that it can be pasted after --remove.
-        print(
-            f"  {folder.name}\n    {folder.files} files, {folder.size_bytes / _GIB:.2f} GiB; read by {_readers(contents, folder)}"
-        )
-    for text in contents.readers.unknown:
-        print(f"Unknown: {text}.")
-    if contents.existing:
-        print(_ELSEWHERE)
-
-
-def remove(contents: BucketContents, name: str, *, yes: bool, as_json: bool) -> ExitCode:
-    """Show a folder, confirm, and delete it. Raises CommandRefusedError if it is or may be served, or the answer is not yes."""
-    name = name.strip("/")
-    folder = next((one for one in contents.folders if one.name == name), None)
-    if folder is None:
-        known = ", ".join(one.name for one in contents.folders) or "none"
-        raise CommandRefusedError(f"gs://{contents.target.name} has no weights in {name!r}. Folders: {known}.")
-    uses = contents.uses(folder.name)
-    uri = f"gs://{contents.target.name}/{folder.name}"
-    if uses.served_by:
-        raise CommandRefusedError(
-            f"{uri} is served by {' and '.join(uses.served_by)}. Nothing was deleted. Deploy other weights first, then remove it."
-        )
-    if uses.unknown:
-        raise CommandRefusedError(
-            f"Cannot check what serves {uri}: {'; '.join(uses.unknown)}. Nothing was deleted. Fix this, then run the command again."
-        )
-    if not as_json:
-        show(contents, as_json=False, only=folder.name)
-    if not yes:
-        confirm(
-            f"Delete {folder.files} files, {folder.size_bytes / _GIB:.2f} GiB, in {uri}?",
-            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
-            declined="The answer was not yes. Nothing was deleted.",
-        )
-    count = remove_folder(contents.target, folder.name)
-    if as_json:
-        print(json.dumps({**_head(contents), "removed": _document(contents, folder), "objects": count}))
-    else:
-        print(f"stage_model: deleted {count} objects, {uri}")
+        documents = [_document(uses, readers) for uses in folders]
+        print(json.dumps({"stack": stack, "bucket": bucket, "folders": documents}))
+        return ExitCode.DONE
+    _print(folders, readers)
     return ExitCode.DONE
 
 
-def _head(contents: BucketContents) -> Mapping[str, object]:
-    return {"stack": contents.stack, "bucket": contents.target.name}
+def _remove(
+    stack: str,
+    target: WeightsBucket,
+    folders: Sequence[_Uses],
+    readers: _Readers,
+    name: str,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> ExitCode:
+    uri = f"gs://{target.name}/{name}"
+    uses = next((one for one in folders if one.folder.name == name), None)
+    if uses is None:
+        known = ", ".join(one.folder.name for one in folders) or "none"
+        raise CommandRefusedError(f"gs://{target.name} has no weights in {name!r}. Folders: {known}.")
+    if uses.served_by:
+        raise CommandRefusedError(
+            f"{uri} is served by {' and '.join(uses.served_by)}. Nothing was deleted. "
+            "Deploy other weights first, then remove it."
+        )
+    if readers.unknown:
+        raise CommandRefusedError(
+            f"Cannot check what serves {uri}: {'; '.join(readers.unknown)}. Nothing was deleted. "
+            "Fix this, then run the command again."
+        )
+    if not as_json:
+        _print([uses], readers)
+    if not yes:
+        confirm(
+            f"Delete {uses.size}, in {uri}?",
+            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
+            declined="The answer was not yes. Nothing was deleted.",
+        )
+    count = remove_folder(target, name)
+    document = {"stack": stack, "bucket": target.name, "removed": _document(uses, readers), "objects": count}
+    print(json.dumps(document) if as_json else f"stage_model: deleted {count} objects, {uri}")
+    return ExitCode.DONE
 
 
-def _readers(contents: BucketContents, folder: StagedFolder) -> str:
-    uses = contents.uses(folder.name)
-    parts = [
-        *uses.served_by,
-        *(f"{one} (no traffic)" for one in uses.older),
-        *(f"{one} (settings)" for one in uses.named_by),
-        *(["unknown, see below"] if uses.unknown else []),
-        *([] if folder.has_manifest else ["staging incomplete"]),
-    ]
-    return ", ".join(parts) or "nothing"
+def _print(folders: Sequence[_Uses], readers: _Readers) -> None:
+    """Print folders with their readers, and what could not be checked."""
+    bucket = f"gs://{readers.bucket}"
+    print(f"Weights in {bucket}:" if folders else f"{bucket} has no weights.")
+    for uses in folders:
+        parts = [
+            *uses.served_by,
+            *(f"{one} (no traffic)" for one in uses.older),
+            *(f"{one} (settings)" for one in uses.named_by),
+            *(["unknown, see below"] if readers.unknown else []),
+            *([] if uses.folder.has_manifest else ["staging incomplete"]),
+        ]
+        # The name has its own line so that it can be pasted after --remove.
+        print(f"  {uses.folder.name}")
+        print(f"    {uses.size}; read by {', '.join(parts) or 'nothing'}")
+    for why in readers.unknown:
+        print(f"Unknown: {why}.")
+    if readers.is_shared:
+        print("Readers in other projects, backends and programs are unknown.")
 
 
-def _document(contents: BucketContents, folder: StagedFolder) -> Mapping[str, object]:
-    uses = contents.uses(folder.name)
+def _document(uses: _Uses, readers: _Readers) -> Mapping[str, object]:
     return {
-        "name": folder.name,
-        "files": folder.files,
-        "gib": round(folder.size_bytes / _GIB, 3),
-        "complete": folder.has_manifest,
+        "name": uses.folder.name,
+        "files": uses.folder.files,
+        "gib": round(uses.folder.size_bytes / GIB, 3),
+        "complete": uses.folder.has_manifest,
         "served_by": list(uses.served_by),
         "older_revisions": list(uses.older),
         "settings": list(uses.named_by),
-        "unknown": list(uses.unknown),
+        "unknown": list(readers.unknown),
     }
+
+
+def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
+    """Read the possible readers of a bucket. A failed read makes them unknown."""
+    found, api = states.all_states(), connect(settings.project)
+    every = {stack: settings, **dict(_settings_of(state.stack for state in found if state.stack != stack))}
+    unreadable = [state.stack for state in found if state.status in {"unreadable", "no engine"}]
+    unknown = [f"the state of stack {name} could not be read" for name in unreadable]
+    texts, serving = dict[str, str](), set[str]()
+    for service in sorted(set(_services(bucket, found, every))):
+        match answer_of("run", lambda service=service: _revisions(api, service)):
+            case Present(value=(names, revisions)):
+                serving |= names
+                texts |= {name: text for name, text in revisions.items() if bucket in text}
+            case Absent():
+                pass
+            case Unknown(why=why):
+                unknown.append(f"the revisions of service {short_name(service)} could not be read: {why.rstrip('.')}")
+    return _Readers(
+        bucket=bucket,
+        is_shared=settings.bucket.existing is not None,
+        states=found,
+        settings=every,
+        texts=texts,
+        serving=frozenset(serving),
+        unknown=unknown,
+    )
+
+
+def _settings_of(stacks: Iterator[str]) -> Iterator[tuple[str, Settings]]:
+    """Yield the settings of the stacks whose files can be read. Others have no folder."""
+    for stack in stacks:
+        try:
+            yield stack, stack_settings(stack)
+        except CommandRefusedError:
+            continue
+
+
+def _services(bucket: str, found: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:
+    """Yield the full names of services that may read the bucket."""
+    for stack, known in settings.items():
+        if known.cloud_run is not None and known.bucket_name(stack) == bucket:
+            base = Names(project=known.project, stack=stack).base
+            yield f"projects/{known.project}/locations/{known.cloud_run.region}/services/{base}"
+    for resource in (resource for state in found for resource in state.resources):
+        if resource.get("type") == SERVICE_TYPE and bucket in json.dumps(resource):
+            yield str(resource.get("id") or "")
+
+
+def _revisions(api: GoogleApi, service: str) -> tuple[set[str], Mapping[str, str]]:
+    """Return the names of a service's revisions that serve, or will, and all as JSON by name."""
+    document = api.get("run", f"v2/{service}")
+    names = {short_name(document.get(key)) for key in ("latestReadyRevision", "latestCreatedRevision")}
+    traffic = cast("Sequence[Mapping[str, object]]", document.get("traffic") or ())
+    names |= {*serving_shares(document), *(str(entry.get("revision") or "") for entry in traffic)}
+    pages = api.pages("run", f"v2/{service}/revisions")
+    listed = [one for page in pages for one in cast("Sequence[Mapping[str, object]]", page.get("revisions") or ())]
+    return names, {short_name(revision.get("name")): json.dumps(revision) for revision in listed}
+
+
+def _pattern(path: str) -> str:
+    """Return a pattern for a path and everything below it, but not for other paths with the same prefix."""
+    return rf"{re.escape(path)}(?![\w.-])"

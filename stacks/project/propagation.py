@@ -16,11 +16,12 @@ from typing import Final
 
 import pulumi
 
-from cloud.enabled import require_apis
-from cloud.google_api import answer_of, connect
+from cloud.clock import WaitClock
+from cloud.enabled import await_api, require_apis
+from cloud.google_api import connect, lookup
 from cloud.google_calls import GoogleCallError
 from contracts.answers import Answer, Present, Unknown
-from contracts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError, ScriptError
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
 from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
@@ -84,26 +85,23 @@ def require_resource_manager(project: str) -> None:
     The provider's getProject reads the billing account as well, and fails if the Cloud Billing API, which no stack uses, is off.
     A preview needs no such read, so it does not wait.
     """
-    end_s, is_said = monotonic() + real_s(LIMIT_S), False
-    while isinstance(answer := _read_project(project), Unknown) and answer.cause == "api off":
-        if pulumi.runtime.is_dry_run():
-            return
-        if monotonic() > end_s:
-            break
-        if not is_said:
-            pulumi.log.info(f"Waiting up to {LIMIT_S / 60:.0f} min for Cloud Resource Manager API to become available.")
-        is_said = True
-        sleep(real_s(_FIRST_PAUSE_S))
-    if not isinstance(answer, Present):
-        why = answer.why if isinstance(answer, Unknown) else "no such project"
-        raise ProjectNotReadyError(
-            f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}"
-        )
+    answer = _read_project(project)
+    is_off = isinstance(answer, Unknown) and answer.cause == "api off"
+    if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
+        return
+    why = answer.why if isinstance(answer, Unknown) else "no such project"
+    raise ProjectNotReadyError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
 
 
 def _read_project(project: str) -> Answer[Mapping[str, object]]:
-    path = f"v1/projects/{project}"
-    return answer_of(_RESOURCE_MANAGER, lambda: connect(project).get(_RESOURCE_MANAGER, path))
+    google, path = connect(project), f"v1/projects/{project}"
+    if pulumi.runtime.is_dry_run():
+        return lookup(google, _RESOURCE_MANAGER, path)
+    clock = WaitClock(now_s=lambda: monotonic() / real_s(1.0), sleep=lambda seconds: sleep(real_s(seconds)))
+    try:
+        return await_api(google, _RESOURCE_MANAGER, path, say=pulumi.log.info, clock=clock)
+    except ScriptError as error:
+        return Unknown(str(error))
 
 
 def real_s(seconds: float) -> float:

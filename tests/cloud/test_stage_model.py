@@ -16,6 +16,7 @@ import yaml
 
 from cloud.google_api import GoogleApi, GoogleListError
 from cloud.staging.sources import FolderSource
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import MANIFEST, manifest_hash
 from engine import runner
@@ -180,7 +181,7 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
     assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, stage_model.CommandRefusedError("no more")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CommandRefusedError("no more")])
 def test_a_terminal_has_no_rest_of_a_line_when_staging_ends_early(file, monkeypatch, capsys, error):
     def stopped(_plan, _on_file, on_bytes):
         on_bytes("copying", 0, 10)
@@ -201,6 +202,7 @@ WHOLE = safetensors(b"weights")
 DAMAGED = {
     b"": "has 0 bytes, too few for a safetensors file",
     b"weights": "has 7 bytes, too few for a safetensors file",
+    b"version https://git-lfs.github.com/spec/v1\n": "has 43 bytes, which is smaller than its header",
     b"\0" * 64: "has 64 bytes, which is smaller than its header",
     b"\xff" * 64: "has 64 bytes, which is smaller than its header",
     b"\x02" + b"\0" * 7 + b"[]": "has an invalid safetensors header",

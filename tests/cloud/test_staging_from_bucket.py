@@ -4,15 +4,12 @@ import json
 import random
 
 import pytest
-from google.api_core.exceptions import BadRequest
-from google.cloud.storage import Blob
 
 from cloud.staging import bucket as buckets
 from cloud.staging.bucket import WeightsBucket
-from cloud.staging.rewriting import BucketSource, Rewriting, bucket_of
+from cloud.staging.sources import bucket_of, in_bucket
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.staged_weights import MANIFEST, PARTS
-from localcloud.rest.errors import CloudError
+from contracts.staged_weights import MANIFEST
 from localcloud.services import storage_copies
 
 MIB = 1 << 20
@@ -32,23 +29,12 @@ def world(staging_world, monkeypatch):
     return staging_world
 
 
-def rewriting(world, **changes):
-    source = BucketSource(bucket=WeightsBucket(world.source, "local-project"), prefix="gemma")
-    return Rewriting(
-        **{
-            "source": source,
-            "checkpoint": source.checkpoint(),
-            "target": world.target,
-            "prefix": "m",
-            "on_file": lambda file, copied: world.lines.append((file.name, copied)),
-            "on_bytes": lambda work, done, total: world.progress.append((done, total)),
-            **changes,
-        }
-    )
+def source_of(world):
+    return in_bucket(WeightsBucket(world.source, "local-project"), "gemma")
 
 
 def test_a_checkpoint_is_copied_and_listed(world):
-    outcome = rewriting(world).run()
+    outcome = world.stage(source_of(world))
     assert (outcome.copied, outcome.kept) == (2, 0)
     assert world.content("m/model.safetensors") == LARGE
     manifest = json.loads(world.content(f"m/{MANIFEST}"))
@@ -62,7 +48,7 @@ def test_a_checkpoint_is_copied_and_listed(world):
         buckets.crc32c(LARGE),
     }
     total = len(LARGE) + 8
-    assert world.progress[-1] == (total, total)
+    assert world.progress[-1] == ("copying", total, total)
     assert len(world.progress) >= 5  # three steps of the large file and two ends
     assert set(world.target.objects("")) == {"m/config.json", "m/model.safetensors", f"m/{MANIFEST}"}
 
@@ -73,8 +59,8 @@ def test_no_byte_passes_through_this_machine(world, monkeypatch):
     monkeypatch.setattr(
         WeightsBucket, "upload", lambda self, name, *a, **o: (uploaded.append(name), upload(self, name, *a, **o))[1]
     )
-    rewriting(world).run()
-    assert set(uploaded) == {f"{PARTS}/m/model.safetensors/rewrite.json", f"m/{MANIFEST}"}
+    world.stage(source_of(world))
+    assert uploaded == [f"m/{MANIFEST}"]
     assert world.writes()["m/model.safetensors"] == 1
 
 
@@ -87,7 +73,7 @@ def test_the_sha256_of_a_staged_source_is_carried_on(world):
         ],
     }
     world.put(f"gemma/{MANIFEST}", json.dumps(manifest).encode(), bucket=world.source)
-    rewriting(world).run()
+    world.stage(source_of(world))
     staged = json.loads(world.content(f"m/{MANIFEST}"))
     assert staged["revision"] == "abc"
     assert [file["sha256"] for file in staged["files"]] == [None, "5" * 64]
@@ -95,99 +81,44 @@ def test_the_sha256_of_a_staged_source_is_carried_on(world):
 
 
 def test_a_second_run_copies_nothing(world):
-    first = rewriting(world).run()
+    first = world.stage(source_of(world))
     world.forget()
-    again = rewriting(world).run()
+    again = world.stage(source_of(world))
     assert (again.copied, again.kept, again.manifest) == (0, 2, first.manifest)
     assert world.writes() == {}
 
 
-def test_an_interrupted_file_goes_on_with_its_token(world):
-    class StopError(Exception):
-        pass
+def test_an_interrupted_copy_keeps_the_files_that_are_complete(world, monkeypatch):
+    rewrite = WeightsBucket.rewrite
 
-    def stop(_work, done, _total):
-        if done >= 2 * MIB:
-            raise StopError
+    def stop(self, name, *arguments, **options):
+        if name == "m/model.safetensors":
+            raise ScriptError("no more")
+        return rewrite(self, name, *arguments, **options)
 
-    with pytest.raises(StopError):
-        rewriting(world, on_bytes=stop).run(workers=1)
-    token = f"{PARTS}/m/model.safetensors/rewrite.json"
-    assert token in world.target.objects("")
-    rewriting(world).run()
-    # The steps before are not repeated: what this run reports first of the file is beyond them.
-    assert min(done for done, _ in world.progress if done > 8) >= 3 * MIB
-    assert world.content("m/model.safetensors") == LARGE
-    assert token not in world.target.objects("")
-
-
-def test_a_token_that_google_forgot_begins_anew(world):
-    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
-    token = json.dumps({"generation": generation, "token": "forgotten"}).encode()
-    world.put(f"{PARTS}/m/model.safetensors/rewrite.json", token)
-    rewriting(world).run()
-    assert world.content("m/model.safetensors") == LARGE
-
-
-@pytest.mark.parametrize("status", [400, 410])
-def test_a_token_is_forgotten_with_either_status(world, monkeypatch, status):
-    """Google's page of status codes names 410 for a token that is no longer available, and 400 for what it cannot read."""
-    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
-    world.put(
-        f"{PARTS}/m/model.safetensors/rewrite.json", json.dumps({"generation": generation, "token": "old"}).encode()
-    )
-    original = CloudError.invalid
-
-    def refused(message):
-        return CloudError(410, "GONE", message, reason="gone") if status == 410 else original(message)
-
-    monkeypatch.setattr(CloudError, "invalid", refused)
-    rewriting(world).run()
-    assert world.content("m/model.safetensors") == LARGE
-
-
-def test_a_token_that_stays_the_same_and_is_forgotten_later_begins_anew(world, monkeypatch):
-    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
-    name = f"{PARTS}/m/model.safetensors/rewrite.json"
-    world.put(name, json.dumps({"generation": generation, "token": "same"}).encode())
-    original, seen = Blob.rewrite, []
-
-    def repeating(blob, origin, token=None, **options):
-        if token == "same":
-            seen.append(token)
-            if len(seen) > 2:
-                raise BadRequest("The rewriteToken is invalid")
-            return "same", MIB * len(seen), len(LARGE)
-        return original(blob, origin, token=token, **options)
-
-    monkeypatch.setattr(Blob, "rewrite", repeating)
-    rewriting(world).run()
-    assert len(seen) == 3
-    assert world.content("m/model.safetensors") == LARGE
-
-
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"token": 1}', '{"generation": GENERATION}'])
-def test_a_token_that_cannot_be_read_begins_anew(world, text):
-    generation = rewriting(world).checkpoint.objects["model.safetensors"].generation
-    world.put(f"{PARTS}/m/model.safetensors/rewrite.json", text.replace("GENERATION", str(generation)).encode())
-    rewriting(world).run()
+    monkeypatch.setattr(WeightsBucket, "rewrite", stop)
+    with pytest.raises(ScriptError, match="no more"):
+        world.stage(source_of(world), workers=1)
+    monkeypatch.setattr(WeightsBucket, "rewrite", rewrite)
+    outcome = world.stage(source_of(world))
+    assert (outcome.copied, outcome.kept) == (1, 1)
     assert world.content("m/model.safetensors") == LARGE
 
 
 def test_an_answer_that_was_lost_is_no_second_writer(world, monkeypatch):
     left = world.lose_answers(monkeypatch, "m/config.json", "m/model.safetensors")
-    rewriting(world).run()
+    world.stage(source_of(world))
     assert left == []
     assert world.content("m/model.safetensors") == LARGE
 
 
 def test_a_source_that_changed_since_it_was_listed_is_noticed(world):
-    late = rewriting(world)
+    late = source_of(world)
     world.put("gemma/model.safetensors", b"other", bucket=world.source)
     with pytest.raises(
         ScriptError, match=r"Cloud Storage rejected the call: 404 .*model.safetensors|changed by another process"
     ):
-        late.run()
+        world.stage(late)
     assert f"m/{MANIFEST}" not in world.target.objects("m/")
 
 
@@ -200,14 +131,13 @@ def test_a_copy_with_other_bytes_is_deleted_and_refused(world, monkeypatch):
 
     monkeypatch.setattr(storage_copies.Copies, "_copied", damaged)
     with pytest.raises(ScriptError, match=r"The copy of model.safetensors differs from gs://.*/gemma, and was"):
-        rewriting(world).run()
+        world.stage(source_of(world))
     assert "m/model.safetensors" not in world.target.objects("m/")
 
 
 def test_a_folder_without_a_checkpoint_is_refused(world):
-    source = BucketSource(bucket=world.target, prefix="nothing")
     with pytest.raises(CommandRefusedError, match=r"gs://.*/nothing has no config.json, so it is not a checkpoint"):
-        source.checkpoint()
+        in_bucket(world.target, "nothing")
 
 
 def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
@@ -216,7 +146,7 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
     with pytest.raises(
         CommandRefusedError, match=r"gs://.*/gemma has no model-2.safetensors, which model.safetensors.index"
     ):
-        rewriting(world)
+        source_of(world)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,254 @@
+"""The work of `gemma stage_model`: list, create the bucket, copy, and write the settings."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ruamel.yaml.error import YAMLError
+
+from cloud.enabled import await_api, require_apis
+from cloud.google_api import connect
+from cloud.model_files import ADAPTER_CONFIG, CONFIG
+from cloud.staging import copying, sources
+from cloud.staging.bucket import WeightsBucket
+from cloud.staging.copying import CopyPlan, StagingOutcome
+from cloud.staging.sources import BucketSource, SourceFile
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.exit_codes import ExitCode
+from contracts.staged_weights import OWN_FOLDER
+from engine.atomic_file import replace_file
+from engine.runner import project_folder
+from planning.data.prices import LIST_PRICES
+from planning.units import GIB, HOUR_S, MONTH_H, duration
+from scripts.cli import command
+from scripts.cli.settings import stack_settings
+from scripts.cli.settings_file import SettingsFile
+from scripts.cli.transfer import Transfer, overwrite_line
+from scripts.stage_model import housekeeping
+from scripts.stage_model.bucket_creation import require_bucket
+from stacks.apis import apis_of
+from stacks.parts import Part, parts_of
+from stacks.settings import Settings
+
+if TYPE_CHECKING:
+    from scripts.stage_model.__main__ import StageOptions
+
+_MIB: Final = 1024**2
+_GS: Final = "gs://"
+_say: Final = partial(command.say, "stage_model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    """A completed copy."""
+
+    name: str
+    """Hugging Face id, or gs:// folder of an adapter."""
+    folder: str
+    revision: str
+    outcome: StagingOutcome
+    is_simulated: bool
+
+    @property
+    def setting(self) -> str:
+        """Hash as the settings have it."""
+        return f"{OWN_FOLDER}{self.outcome.manifest}"
+
+    def document(self) -> dict[str, object]:
+        """Return the copy for --json."""
+        found: dict[str, object] = {"prefix": self.folder, "copied": self.outcome.copied, "kept": self.outcome.kept}
+        return {**found, "revision": self.revision, "manifest": self.outcome.manifest}
+
+
+def stage_model(options: "StageOptions") -> ExitCode:
+    """Run the command. Raises CommandRefusedError before the first change, and ScriptError."""
+    stack, settings = options.stack, stack_settings(options.stack)
+    _require_compatible(options)
+    if settings.weights != "bucket":
+        raise CommandRefusedError(
+            f"Stack {stack} does not use staged weights (weights: {settings.weights}). "
+            "To stage weights, set weights: bucket."
+        )
+    if options.list_folders or options.remove is not None:
+        return housekeeping.manage(stack, settings, options.remove, yes=options.yes, as_json=options.as_json)
+    if not settings.weights_name:
+        raise CommandRefusedError(
+            "bucket.prefix has no folder for the weights. "
+            f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
+        )
+    require_apis(settings.project, apis_of(settings), say=_say)
+    target = WeightsBucket(settings.bucket_name(stack), settings.project)
+    plans = {settings.model: _plan(options, settings, target)}
+    plans |= {part.source: _plan(options, settings, target, part) for part in parts_of(settings)}
+    for name, plan in plans.items():
+        _announce(name, plan.source.files())
+    if settings.bucket.existing is None:
+        require_bucket(stack, settings, may_create=options.create, plan_id=options.plan, say=_say)
+    await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
+    if settings.bucket.existing is not None:
+        _report_soft_delete(target, plans.values(), settings.bucket.region)
+    overwrite = overwrite_line if sys.stderr.isatty() else None
+    with Transfer(_say, overwrite=overwrite) as transfer:
+        staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
+    # Only the hub proves a commit. A folder or bucket that records the one of the settings keeps that setting.
+    revision = staged[0].revision
+    proven = revision if options.origin is None or revision == settings.model_revision else None
+    hashes = {part.name: part.setting for part in staged[1:]}
+    record = _bind if options.bind else _report_unbound
+    record(stack, settings, staged[0].setting, proven or None, hashes)
+    _show(options, staged, target.name, proven or None)
+    return ExitCode.DONE
+
+
+def _require_compatible(options: "StageOptions") -> None:
+    """Reject options that cannot be combined. Raises CommandRefusedError."""
+    manages = options.list_folders or options.remove is not None
+    together = {
+        "--list and --remove cannot be combined.": options.list_folders and options.remove is not None,
+        "--list and --remove cannot be combined with --from, --revision or --plan.": manages
+        and (options.origin or options.revision or options.plan),
+        "--plan and --no-create cannot be combined.": options.plan is not None and not options.create,
+        "--revision and --from cannot be combined.": options.origin and options.revision,
+    }
+    refused = next((sentence for sentence, is_so in together.items() if is_so), None)
+    if refused is not None:
+        raise CommandRefusedError(refused)
+
+
+def _plan(options: "StageOptions", settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
+    """List the source of the model, a drafter or an adapter.
+
+    Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
+    """
+    config = ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG
+    origin = options.origin if part is None else part.source
+    if origin is not None and origin.startswith(_GS):
+        bucket, folder = sources.bucket_of(origin)
+        source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder, config=config)
+    elif part is not None:
+        source = sources.hub(part.source, part.revision, config=config)
+    elif origin is not None:
+        source = sources.FolderSource(folder=Path(origin))
+    else:
+        source = sources.hub(settings.model, options.revision or settings.model_revision)
+    sources.require_whole_weights(source.uri if isinstance(source, BucketSource) else source.revision, source)
+    return CopyPlan(
+        source=source,
+        target=target,
+        prefix=settings.weights_name if part is None else part.name,
+        part_bytes=options.part_size_mib * _MIB,
+        workers=options.parallel,
+    )
+
+
+def _announce(name: str, files: Sequence[SourceFile]) -> None:
+    size, real = sum(file.size_bytes for file in files), sum(file.real_bytes for file in files)
+    simulated = f" (simulated: the hub of the local cloud sends {size / _MIB:.1f} MiB)" if real else ""
+    _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
+
+
+def _copied(name: str, plan: CopyPlan, stack: str, transfer: Transfer) -> _Staged:
+    plan = copying.in_own_folder(plan, stack, transfer)
+    outcome = copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
+    is_simulated = any(file.real_bytes for file in plan.files)
+    return _Staged(
+        name=name, folder=plan.prefix, revision=plan.source.revision, outcome=outcome, is_simulated=is_simulated
+    )
+
+
+def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[[SourceFile, bool], None]:
+    total_bytes, done_bytes = sum(file.size_bytes for file in files), 0
+
+    def on_file(file: SourceFile, copied: bool) -> None:
+        nonlocal done_bytes
+        done_bytes += file.size_bytes
+        share = done_bytes / total_bytes if total_bytes else 1.0
+        transfer.note(f"{share:4.0%} {'copied' if copied else 'kept  '} {file.name}")
+
+    return on_file
+
+
+def _report_soft_delete(target: WeightsBucket, plans: Iterable[CopyPlan], region: str | None) -> None:
+    """Report the cost of temporary parts in an existing bucket with soft delete. The stack's own bucket has none."""
+    read = [plan.source.files() for plan in plans if not isinstance(plan.source, BucketSource)]
+    size_gib = sum(file.size_bytes for files in read for file in files) / GIB
+    kept_s = target.soft_delete_s() if size_gib else 0
+    if kept_s:
+        usd = size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", region).usd * kept_s / (MONTH_H * HOUR_S)
+        _say(
+            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}. The temporary parts of this copy, "
+            f"{size_gib:.2f} GiB at most, are billed for that time (about {usd:.2f} USD)."
+        )
+
+
+def _show(options: "StageOptions", staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
+    """Print the folders and what was copied."""
+    model, *parts = staged
+    if options.as_json:
+        setting = {"bucket.manifest": model.setting, "modelRevision": revision}
+        report = {"stack": options.stack, "bucket": bucket, **model.document(), "setting": setting}
+        report["simulated"] = any(one.is_simulated for one in staged)
+        report["parts"] = [{"name": one.name, **one.document()} for one in parts]
+        print(json.dumps(report))
+        return
+    for one in staged:
+        simulated = " (simulated)" if one.is_simulated else ""
+        counts = f"copied {one.outcome.copied} files, kept {one.outcome.kept}{simulated}"
+        print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
+
+
+def _report_unbound(
+    stack: str, settings: Settings, setting: str, revision: str | None, hashes: Mapping[str, str]
+) -> None:
+    """Report the settings that are needed to serve the staged weights."""
+    key = f"pulumi config set --stack {stack}"
+    if settings.bucket.manifest != setting:
+        _say(
+            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, "
+            "so `pulumi up` does not serve these weights yet. "
+            f"To serve them, run `{key} --path gemma-serving:bucket.manifest {setting}`."
+        )
+    if settings.bucket.parts != hashes:
+        _say(f"bucket.parts differs. To serve the staged parts, set it to {json.dumps(hashes)}.")
+    if settings.model_revision != revision:
+        source = f"These weights are from commit {revision}" if revision else "The commit of this source is unknown"
+        change = f"{key} gemma-serving:modelRevision {revision}"
+        change = change if revision else f"pulumi config rm --stack {stack} gemma-serving:modelRevision"
+        _say(f"modelRevision is {settings.model_revision or 'not set'}. {source}. Run `{change}`.")
+
+
+def _bind(stack: str, settings: Settings, setting: str, revision: str | None, hashes: Mapping[str, str]) -> None:
+    """Write the hashes and the commit to the stack's file, so that `pulumi up` rolls out changed weights.
+
+    Raises ScriptError, without a change, if the file cannot be read or written.
+    """
+    path = project_folder() / f"Pulumi.{stack}.yaml"
+    changes: dict[str, object] = {"bucket.manifest": setting, "modelRevision": revision}
+    if hashes or settings.bucket.parts:
+        changes["bucket.parts"] = hashes or None
+    try:
+        document = SettingsFile(path)
+        before = path.read_text(encoding="utf-8")
+        document.apply(changes)
+        after = document.text()
+        if after != before:
+            replace_file(path.resolve(), after)
+    except (OSError, YAMLError, KeyError, TypeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        raise ScriptError(
+            f"The weights are staged, but {path.name} cannot be changed ({why}). "
+            f"Set bucket.manifest in it to {setting}."
+        ) from None
+    if settings.bucket.manifest != setting:
+        serve = f"To serve these weights, run `gemma up {stack}`."
+        _say(f"{path.name}: set bucket.manifest to {setting}. {serve}")
+    for name, digest in hashes.items():
+        if settings.bucket.parts.get(name) != digest:
+            _say(f"{path.name}: set bucket.parts for {name} to {digest}")
+    if settings.model_revision != revision:
+        removed = "removed modelRevision because the commit of this source is unknown"
+        _say(f"{path.name}: {f'set modelRevision to {revision}' if revision else removed}")
