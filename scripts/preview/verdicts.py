@@ -1,49 +1,70 @@
-"""Effect on a stack as text, from the plan's difference combined with the engine's preview."""
+"""What a change of the settings and the engine's preview of it mean for a stack, as text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
 
 from contracts.resource_types import CAPACITY_TYPE
+from contracts.server_change import ChangedValue
 from scripts.cli.markdown import code, plain
-from scripts.preview.consequences import NEW_CAPACITY, Consequences, is_tpu, permission
-from scripts.preview.difference import StackDifference
 from scripts.preview.effects import (
+    HEADINGS,
+    NEW_CAPACITY,
+    PROJECT,
     TRAFFIC,
     ZONES,
     StackEffect,
-    capacity_reasons,
+    changed_values,
+    consequences,
+    effect_of,
+    moved_traffic,
+    permission,
     removed_zones,
+    replacing,
     rolls_out,
     weights_to_stage,
     zones_of,
 )
-from scripts.preview.plans import StackDescription
-from scripts.preview.report import StackPreview
-
-CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "released"]
-HEADINGS: Final[dict[StackEffect, str]] = {
-    "nothing": "no change to running resources",
-    "update": "updates other resources; the server keeps running",
-    "restart": "restarts the server on its node and keeps the capacity",
-    "revision": "creates a new revision",
-    "service": "replaces the service",
-    "capacity": "releases its TPU capacity",
-    "target": "moves to another target",
-}
+from scripts.preview.plans import HOURLY, DescribedFinding, PlansDocument, StackDescription
+from scripts.preview.run import StackPreview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackVerdict:
-    """A stack's difference, the engine's preview of it, and the verdict. `preview` is None if the stack was not previewed."""
+    """One stack before and after, None if a checkout does not have it, and the engine's preview, None if there is none."""
 
-    difference: StackDifference
-    preview: StackPreview | None
+    stack: str
+    before: StackDescription | None
+    after: StackDescription | None
+    preview: StackPreview | None = None
 
     @property
-    def stack(self) -> str:
-        """The stack's name."""
-        return self.difference.stack
+    def is_same(self) -> bool:
+        """True if the stack's settings and plan are equal. A finding that differs only in wording counts as equal."""
+        before, after = self.before, self.after
+        return before is not None and after is not None and _compared(before) == _compared(after)
+
+    @property
+    def flags(self) -> tuple[ChangedValue, ...]:
+        """VLLM arguments that differ."""
+        return changed_values(self.before.flags if self.before else {}, self.after.flags if self.after else {})
+
+    @property
+    def settings(self) -> tuple[ChangedValue, ...]:
+        """Settings that differ, except the model, which is a flag."""
+        found = changed_values(self.before.settings if self.before else {}, self.after.settings if self.after else {})
+        return tuple(change for change in found if change.key != "model")
+
+    @property
+    def new_findings(self) -> tuple[DescribedFinding, ...]:
+        """Findings that only the new plan has, or that block only now."""
+        known = {_state(finding) for finding in (self.before.findings if self.before else ())}
+        return tuple(one for one in (self.after.findings if self.after else ()) if _state(one) not in known)
+
+    @property
+    def gone_findings(self) -> tuple[DescribedFinding, ...]:
+        """Findings that the new plan no longer has."""
+        kept = {finding.id for finding in (self.after.findings if self.after else ())}
+        return tuple(one for one in (self.before.findings if self.before else ()) if one.id not in kept)
 
     @property
     def real(self) -> StackPreview | None:
@@ -53,164 +74,132 @@ class StackVerdict:
         return preview if usable else None
 
     @property
-    def redeclared(self) -> bool:
-        """True if two previews without a state differ, although plan and settings are the same: the program changed."""
-        preview = self.preview
-        return self.difference.is_same and preview is not None and preview.against_base and bool(preview.changes)
+    def changed_effect(self) -> StackEffect:
+        """Effect of the changed settings, without the engine."""
+        return effect_of(self.before, self.after) if self.before and self.after else "nothing"
 
     @property
-    def fate(self) -> CapacityFate:
-        """Fate of the TPU capacity. Only the engine knows the zone in use; only the settings show the reasons."""
-        difference = self.difference
-        if self.blocked:
-            return "untouched"
-        if not is_tpu(difference.before) or difference.after is None or difference.is_same:
-            return self._engines_fate() or "untouched"
-        engines = self._engines_fate()
-        if engines is not None:
-            return engines
-        if difference.effect == "target":
-            return "released"
-        if difference.effect != "capacity" or difference.before is None:
-            return "untouched"
-        reasons = capacity_reasons(difference.before, difference.after)
-        return "at risk" if all(reason.key == ZONES for reason in reasons) else "released"
-
-    def _engines_fate(self) -> CapacityFate | None:
-        if self.real is None:
-            return None
-        changes = [change for change in self.real.changes if change.type == CAPACITY_TYPE]
-        if any(change.is_disruptive for change in changes):
-            return "released"
-        if any(change.op == "create" for change in changes):
-            return "not deployed"
-        return "kept" if self.difference.effect == "capacity" else None
-
-    @property
-    def blocked(self) -> bool:
-        """True if the change makes the settings undeployable."""
-        return self.difference.blocked
+    def effect(self) -> StackEffect:  # noqa: PLR0911 - one each
+        """Effect on the stack. Only the engine knows the zone in use; only the settings show the reasons."""
+        before, after, changed = self.before, self.after, self.changed_effect
+        if after is None:
+            return "removed"
+        if after.error is not None or after.stopping:
+            return "blocked"
+        if before is None:
+            return "new"
+        capacity = [change for change in (self.real.changes if self.real else ()) if change.type == CAPACITY_TYPE]
+        if any(change.is_disruptive for change in capacity):
+            return "capacity"
+        if self.is_same:
+            redeclared = self.preview is not None and self.preview.against_base and self.preview.changes
+            return "redeclared" if redeclared else "nothing"
+        if before.is_tpu and any(change.op == "create" for change in capacity):
+            return "undeployed"
+        if changed == "capacity" and self.real:
+            return "kept"
+        if changed == "capacity" and all(one.key == ZONES for one in replacing(before, after)):
+            return "at risk"
+        return "capacity" if changed == "target" and before.is_tpu else changed
 
     @property
     def is_loud(self) -> bool:
         """True if reviewers must see it first."""
-        difference = self.difference
-        lost = self.fate in {"released", "at risk"} or difference.effect in {"service", "target"}
-        return self.blocked or lost or difference.is_removed
+        return self.effect in {"blocked", "removed", "capacity", "at risk", "service", "target"}
 
     @property
     def is_quiet(self) -> bool:
         """True if the stack needs no separate section."""
-        return self.difference.is_same and not self.blocked and self.fate != "released" and not self.redeclared
+        return self.effect == "nothing" and self.is_same
 
+    @property
     def heading(self) -> str:
-        """Return the effect in a few words."""
-        difference = self.difference
-        if difference.is_removed:
-            return "loses its settings file"
-        if self.blocked:
-            return "blocked"
-        if difference.is_new:
-            return "new stack"
-        if self.redeclared and self.fate == "untouched":
-            return "changes resources with the same plan and settings"
-        others = "changes the model, " if any(change.key == "model" for change in difference.flags) else ""
-        return others + {
-            "released": "releases its TPU capacity",
-            "at risk": "may release its TPU capacity",
-            "kept": "keeps its capacity; at most restarts the server",
-        }.get(self.fate, HEADINGS[difference.effect])
+        """The effect in a few words."""
+        is_other = self.before and self.after and any(change.key == "model" for change in self.flags)
+        others = "changes the model, " if is_other and self.effect != "blocked" else ""
+        return others + HEADINGS[self.effect]
 
     def warning(self) -> str:
         """Return the warning for a loud stack."""
-        difference = self.difference
-        if difference.is_removed:
+        name, before, after = code(self.stack), self.before, self.after
+        if after is None:
             return self._removal()
-        if self.blocked:
-            return f"{code(self.stack)} cannot be deployed: {_blockers(difference.after)}"
-        if self.fate == "released":
-            return f"{code(self.stack)} releases its running TPU capacity{self._because()}. {permission(difference.after)} {NEW_CAPACITY}"
-        if self.fate == "at risk" and difference.before and difference.after:
-            gone = ", ".join(removed_zones(difference.before, difference.after))
+        if self.effect == "blocked":
+            ids = ", ".join(finding.id for finding in after.stopping)
+            blocks = f"{ids} {'block' if len(after.stopping) > 1 else 'blocks'} it."
+            return f"{name} cannot be deployed: {plain(after.error.splitlines()[0]) if after.error else blocks}"
+        if self.effect == "capacity":
+            return f"{name} releases its running TPU capacity{self._because()}. {permission(after)} {NEW_CAPACITY}"
+        if self.effect == "at risk" and before:
+            gone = ", ".join(removed_zones(before, after))
             return (
-                f"{code(self.stack)} releases its TPU capacity if it is in {gone}, which {code(ZONES)} no longer lists. "
-                f"{permission(difference.after)} {NEW_CAPACITY}"
+                f"{name} releases its TPU capacity if it is in {gone}, which {code(ZONES)} no longer lists. "
+                f"{permission(after)} {NEW_CAPACITY}"
             )
         return (
-            f"{code(self.stack)} {HEADINGS[difference.effect]}{self._because()}. The old one and its URL are deleted. "
+            f"{name} {HEADINGS[self.effect]}{self._because()}. The old one and its URL are deleted. "
             "A bucket of the stack is also replaced, and its weights are deleted."
         )
 
     def sentences(self) -> Iterator[str]:
         """Yield notes in addition to the metrics, one sentence each."""
-        difference = self.difference
-        before, after = difference.before, difference.after
+        before, after, effect = self.before, self.after, self.effect
         if after is None or after.error is not None:
             return
         if before is None:
             yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
-        elif not self.blocked:
-            yield from self._effect(after)
-            yield from self._zones(before, after)
+        elif effect == "undeployed":
+            yield "The stack is not deployed, so nothing that runs is lost."
+        elif effect != "blocked" and after.figures:
+            yield from self._effects(before, after)
         for reason in weights_to_stage(before, after):
             yield f"Stage the weights before `up` because {reason}: {code(f'gemma stage_model {self.stack}')}."
-        if self.fate == "not deployed" and before is not None:
-            yield "The stack is not deployed, so nothing that runs is lost."
 
-    def _effect(self, after: StackDescription) -> Iterator[str]:
-        before, plan, difference = self.difference.before, after.plan, self.difference
-        if plan is None or before is None:
-            return
-        yield from Consequences(
-            stack=self.stack,
-            effect=difference.effect,
-            after=after,
-            plan=plan,
-            compiles=any(change.key == "model" for change in difference.flags)
-            or any(change.key.startswith("image.") for change in difference.settings),
-            rolled_out=rolls_out(before),
-            shares=before.settings.get(TRAFFIC),
-            is_certain=self.fate != "at risk",
-        ).sentences(code)
-
-    def _zones(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
-        """Yield that other zones count at the next creation only, if capacity can run now and stays."""
-        if zones_of(before) == zones_of(after) or not is_tpu(before) or self.fate in {"released", "not deployed"}:
-            return
-        stays = "capacity in another zone stays" if self.fate == "at risk" else "running capacity stays"
-        yield f"{code(ZONES)} takes effect at the next creation; {stays}."
+    def _effects(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
+        keys = [change.key for change in (*self.flags, *self.settings)]
+        compiles = any(key == "model" or key.startswith("image.") for key in keys)
+        yield from consequences(self.effect, after, compiles=compiles)
+        yield from moved_traffic(after, before.settings.get(TRAFFIC), rolled_out=rolls_out(before))
+        if zones_of(before) != zones_of(after) and before.is_tpu and self.effect != "capacity":
+            stays = "capacity in another zone stays" if self.effect == "at risk" else "running capacity stays"
+            yield f"{code(ZONES)} takes effect at the next creation; {stays}."
+        if (PROJECT in before.settings) != (PROJECT in after.settings):
+            yield f"Only one side sets {code(PROJECT)}, so the comment assumes that the project stays the same."
 
     def _removal(self) -> str:
-        before = self.difference.before
-        price = f" at ${before.plan.usd_per_hour:,.2f}/h" if before and before.plan else ""
-        tpu = " and release its TPU capacity" if is_tpu(before) else ""
+        before = self.before
+        price = f" at {before.figures[HOURLY].text}/h" if before and before.figures else ""
+        tpu = " and release its TPU capacity" if before and before.is_tpu else ""
         return (
             f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
             f"or reviews. To delete it{tpu}, run {code(f'gemma teardown {self.stack}')}."
         )
 
     def _because(self) -> str:
-        before, after = self.difference.before, self.difference.after
-        forced = [change for change in (self.real.replacements if self.real else ()) if change.type == CAPACITY_TYPE]
-        if before and after and (reasons := capacity_reasons(before, after)):
-            words = [f"{code(r.key)} {code(r.before or 'not set')} → {code(r.after or 'not set')}" for r in reasons]
+        if self.before and self.after and (reasons := replacing(self.before, self.after)):
+            words = [
+                f"{code(one.key)} {code(one.before or 'not set')} → {code(one.after or 'not set')}" for one in reasons
+            ]
             return f": {', '.join(words)}"
-        if forced:
-            return f", forced by {', '.join(code(name) for change in forced for name in change.forced_by) or 'no listed property'}"
-        return ""
+        changes = [one for one in (self.real.changes if self.real else ()) if one.type == CAPACITY_TYPE]
+        forced = [code(name) for change in changes if change.is_disruptive for name in change.forced_by]
+        return f", forced by {', '.join(forced)}" if forced else ""
 
 
-def _blockers(after: StackDescription | None) -> str:
-    if after is None:
-        return ""
-    if after.error is not None:
-        return plain(after.error.splitlines()[0])
-    return (
-        f"{', '.join(finding.id for finding in after.stopping)} {'block' if len(after.stopping) > 1 else 'blocks'} it."
-    )
+def verdicts(base: PlansDocument, head: PlansDocument, previews: Sequence[StackPreview] = ()) -> Sequence[StackVerdict]:
+    """Return every stack of both checkouts, sorted by name, with the engine's previews."""
+    before, after = base.by_name, head.by_name
+    engines = {preview.stack: preview for preview in previews}
+    return [
+        StackVerdict(stack=name, before=before.get(name), after=after.get(name), preview=engines.get(name))
+        for name in sorted({*before, *after})
+    ]
 
 
-def verdicts(found: Sequence[StackDifference], previews: Sequence[StackPreview]) -> Sequence[StackVerdict]:
-    """Join the differences with the engine's previews by stack."""
-    by_name = {preview.stack: preview for preview in previews}
-    return [StackVerdict(difference=one, preview=by_name.get(one.stack)) for one in found]
+def _compared(described: StackDescription) -> tuple[object, ...]:
+    findings = tuple(_state(finding) for finding in described.findings)
+    return described.settings, described.flags, described.environment, described.figures, findings, described.error
+
+
+def _state(finding: DescribedFinding) -> tuple[str, str, bool]:
+    return finding.id, finding.severity, finding.accepted

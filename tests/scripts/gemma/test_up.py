@@ -19,7 +19,6 @@ from engine.update import UpdateResult
 from scripts.cli.command import run_command
 from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
-from scripts.preview.headline import DeployedStack
 from scripts.preview.upcoming import upcoming
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from stacks.parts import folder_name
@@ -69,7 +68,7 @@ class Engine:
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
         monkeypatch.setattr(up, "update", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
-        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
             "sys.stdin",
             type("Tty", (), {"isatty": lambda _: True, "fileno": lambda _: -1, "readline": lambda _: self.typed})(),
@@ -334,7 +333,7 @@ EFFECTS = [
 
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
     found = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
     assert found.headline.startswith(f"{stack}: {words}")
     text = "\n".join(found.sentences)
@@ -345,9 +344,7 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     ("usd", "text"), [(1.35, "$1.35/h maximum, as now."), (5.4, "$5.40/h now, $1.35/h maximum after.")]
 )
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
-    monkeypatch.setattr(
-        preview_upcoming, "deployed_stack", lambda _stack: DeployedStack(outputs=OUTPUTS, usd_per_hour=usd)
-    )
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
     assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
 
 

@@ -12,7 +12,7 @@ from engine.changes import ResourceChange
 from engine.steps import losses_in
 from scripts.cli.command import run_command
 from scripts.preview import approved
-from scripts.preview.report import StackPreview, write
+from scripts.preview.run import StackPreview, write_previews
 
 STACK = "tpu-v6e4"
 CANARY = "hf_canaryCanaryCANARY0123456789"
@@ -31,7 +31,7 @@ class World:
         monkeypatch.setattr(approved, "_log_in_to_registry", self.logins.append)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
 
-    def preview_stacks(self, names, out, *, create):
+    def preview_stacks(self, names, *, create):
         assert (names, create) == ([STACK], False)
         return [StackPreview(stack=STACK, usd_per_hour=5.4, **self.now)]
 
@@ -42,7 +42,7 @@ class World:
         return self.code, ""
 
     def approve(self, **fields):
-        write(self.folder / "approved", StackPreview(stack=STACK, **fields))
+        write_previews(self.folder / "approved", [StackPreview(stack=STACK, **fields)])
 
     def deploy(self):
         options = ("--stack", STACK, "--approved", str(self.folder / "approved"), "--out", str(self.folder / "out"))
