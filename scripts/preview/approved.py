@@ -3,9 +3,9 @@
   python -m scripts.preview.approved --stack NAME --out results/preview
   python -m scripts.preview.approved --stack NAME --approved results/preview --out results/deploy
 
-The first command prints what `pulumi up` would do, and stores it. The second previews the stack again, and refuses if `up` would replace or
-delete a resource that the approved preview does not show (exit code 2, nothing deployed). It stores the output of `up`, masked, as `up.txt`, and
-the command that deletes the stack as `teardown.txt`.
+The first command prints and stores what `pulumi up` would do.
+The second previews again, and refuses to replace or delete a resource that the approved preview does not show.
+It stores the output of `up`, masked, as `up.txt`, and the command that deletes the stack as `teardown.txt`.
 """
 
 import sys
@@ -25,9 +25,11 @@ from scripts.cli.markdown import code, fenced, plain
 from scripts.cli.options import Option, StackName
 from scripts.cli.settings import registry_host, stack_settings
 from scripts.preview.comment import engine_preview
+from scripts.preview.plans import HOURLY, describe_stack
 from scripts.preview.run import StackPreview, preview_stacks, write_previews
 from scripts.preview.upcoming import headline
 from stacks.loading import is_gateway_file
+from stacks.planned import today
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ def _run(options: ApprovedOptions) -> ExitCode:
             "Run all jobs of the workflow again, and review the new preview."
         )
     _log_in_to_registry(options.stack)
-    after = f"Stack {options.stack} may run ({_price(now)}). To delete it, run `gemma teardown {options.stack}`."
+    after = (
+        f"Stack {options.stack} may run ({_price(options.stack)}). To delete it, run `gemma teardown {options.stack}`."
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "teardown.txt").write_text(f"{after}\n", encoding="utf-8")
     exit_code = _up(options.stack, options.out / "up.txt")
@@ -73,8 +77,13 @@ def _previewed(stack: str) -> StackPreview:
 
 
 def _shown(preview: StackPreview) -> Iterator[str]:
-    """Yield the preview as Markdown: effect, price, losses, warnings and each change."""
-    yield from (f"### {plain(headline(preview.stack, preview.changes))}", "", f"{_price(preview)}, at list prices.", "")
+    """Yield the preview as Markdown."""
+    yield from (
+        f"### {plain(headline(preview.stack, preview.changes))}",
+        "",
+        f"{_price(preview.stack)}, at list prices.",
+        "",
+    )
     if preview.losses:
         yield from ("**Replaces or deletes:**", "", *(f"- {code(loss)}" for loss in preview.losses), "")
     for warning in preview.warnings:
@@ -82,9 +91,9 @@ def _shown(preview: StackPreview) -> Iterator[str]:
     yield from engine_preview(preview)
 
 
-def _price(preview: StackPreview) -> str:
-    usd = preview.usd_per_hour
-    return "price unknown" if usd is None else f"${usd:,.2f} per hour for each instance"
+def _price(stack: str) -> str:
+    price = describe_stack(runner.project_folder(), stack, date=today()).figures.get(HOURLY)
+    return f"{price.text} per hour for each instance" if price else "price unknown"
 
 
 def _approved_losses(path: Path, stack: str) -> Sequence[str]:
@@ -98,7 +107,7 @@ def _approved_losses(path: Path, stack: str) -> Sequence[str]:
 
 
 def _log_in_to_registry(stack: str) -> None:
-    """Configure Docker with gcloud's login, if the stack builds its image. Raises ScriptError with gcloud's last line."""
+    """Configure Docker with gcloud's login, if the stack builds its image."""
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         return
     settings = stack_settings(stack)

@@ -14,12 +14,12 @@ from scripts.preview.verdicts import StackVerdict, verdicts
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
 """Identifies the comment, so that a later run can update it."""
 MAX_COMMENT_BYTES: Final = 65_536
-"""GitHub's limit, in characters. Compared with the size in bytes, which is at least as large."""
+"""GitHub's limit is in characters, which are at most as many."""
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _OF_BASE: Final = {"create": "added", "update": "changed", "delete": "removed"}
-"""Words for the differences between two deployments. The engine performs none of them."""
+"""Words for the differences between two deployments."""
 _MOST_ERROR_CHARACTERS: Final = 4_000
 _HALF_A_PERCENT: Final = 0.005
 _UNSET: Final = "-"
@@ -52,7 +52,7 @@ class _Section:
 
 
 def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[StackPreview]) -> str:
-    """Return the Markdown comment, shortened by whole sections to GitHub's limit. Without a base, each plan is shown on its own."""
+    """Return the Markdown comment. Without a base, each plan is shown on its own."""
     found = verdicts(base or head, head, previews)
     changed = [verdict for verdict in found if not verdict.is_quiet]
     top = [MARKER, f"### Preview: {_headline(found, changed)}", ""]
@@ -96,7 +96,7 @@ def _cell(verdict: StackVerdict, name: str) -> str:
     """Return a price before and after, in one cell."""
     texts: list[str] = []
     for described in (verdict.before, verdict.after):
-        figure = described.figures.get(name) if described else None
+        figure = described.figures.get(name)
         texts.append(f"{figure.value:,.{2 if figure.value < 100 else 0}f}" if figure else _UNSET)  # noqa: PLR2004 - USD
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} → **{texts[1]}**"
 
@@ -109,7 +109,7 @@ def _section(verdict: StackVerdict) -> _Section:
     lines = [f"#### {code(verdict.stack)}: {verdict.heading}", ""]
     for sentence in verdict.sentences():
         lines += [sentence, ""]
-    if verdict.after is not None and verdict.after.error is not None:
+    if verdict.after.error is not None:
         lines += [*fenced(verdict.after.error[:_MOST_ERROR_CHARACTERS]), ""]
     rows = [*_changed_values(verdict), *_changed_figures(verdict)]
     if rows:
@@ -121,21 +121,21 @@ def _section(verdict: StackVerdict) -> _Section:
 
 
 def _changed_values(verdict: StackVerdict) -> Iterator[Sequence[str]]:
-    """Yield a row for each setting, flag and variable that differs; of a new or removed stack, the important ones."""
-    before, after = verdict.before, verdict.after
+    """Yield a row for each value that differs; of a new or removed stack, for the important ones."""
     model = [change for change in verdict.flags if change.key == "model"]
-    if before is not None and after is not None:
-        flags = [change for change in verdict.flags if change.key != "model"]
-        values = [*model, *verdict.settings, *flags, *changed_values(before.environment, after.environment)]
-    else:
+    if verdict.is_new or verdict.is_removed:
         values = [*model, *(change for change in verdict.settings if change.key in _SHOWN_OF_NEW)]
+    else:
+        flags = [change for change in verdict.flags if change.key != "model"]
+        environment = changed_values(verdict.before.environment, verdict.after.environment)
+        values = [*model, *verdict.settings, *flags, *environment]
     for change in values:
         yield code(change.key), _value(change.before), _value(change.after), ""
 
 
 def _changed_figures(verdict: StackVerdict) -> Iterator[Sequence[str]]:
     """Yield a row for each metric whose text differs, and for the costs."""
-    old, new = (described.figures if described else {} for described in (verdict.before, verdict.after))
+    old, new = verdict.before.figures, verdict.after.figures
     for name in new or old:
         was, now = old.get(name), new.get(name)
         share = now.value / was.value - 1 if was and now and was.value else 0.0
@@ -166,7 +166,7 @@ def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:
 
 def _all_flags(verdict: StackVerdict) -> Iterator[str]:
     """Yield the flags and settings of a new stack, folded."""
-    if verdict.before is not None:
+    if not verdict.is_new:
         return
     rest = [change for change in verdict.settings if change.key not in _SHOWN_OF_NEW]
     yield from ("<details><summary>All flags and settings</summary>", "", row(("", "value")), "| --- | --- |")
@@ -232,7 +232,7 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
     skipped = f" {count} of {len(found)} stacks {have} the same plan and settings and {were} not previewed."
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.{skipped if count else ''}", "")
-    stale = ", ".join(f"{code(one.stack)} ({len(one.real.changes)})" for one in quiet if one.real and one.real.changes)
+    stale = ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes)
     if stale:
         yield f"Not part of this pull request: `pulumi up` will also change {stale}, because the deployment differs from the base."
         yield ""
@@ -260,7 +260,7 @@ def _footer(
 
 
 def _fitted(top: Sequence[str], sections: Sequence[_Section], end: Sequence[str]) -> str:
-    """Return the comment within GitHub's limit: without details first, then without the last sections, with a note each time."""
+    """Return the comment within GitHub's limit: first without details, then without the last sections."""
     text = _joined(top, [line for section in sections for line in (*section.lines, *section.details)], end)
     kept = len(sections)
     note = "Details omitted because the comment is too long."

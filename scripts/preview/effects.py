@@ -1,4 +1,4 @@
-"""Effect of a change on a deployed stack: the strongest one, and what it means in sentences, for the comment and for `gemma up`."""
+"""Effect of a change on a deployed stack, for the comment and for `gemma up`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -29,14 +29,17 @@ HEADINGS: Final[Mapping[StackEffect, str]] = {
     "at risk": "may release its TPU capacity",
     "kept": "keeps its capacity; at most restarts the server",
 }
-"""Each effect in a few words. A change of settings has one of the first seven, from mildest to strongest."""
+"""A change of settings has one of the first seven, from mildest to strongest."""
 _ORDER: Final = list(HEADINGS)
 
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
 _ROLLOUT: Final = "cloudRun.rollout."
 TRAFFIC: Final = f"{_ROLLOUT}traffic"
-NEW_CAPACITY: Final = "New capacity can take hours or never arrive. Google does not hold your place, and a rollback has to request it again."
+NEW_CAPACITY: Final = (
+    "New capacity can take hours or never arrive. "
+    "Google does not hold your place, and a rollback has to request it again."
+)
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
@@ -103,11 +106,11 @@ def removed_zones(before: StackDescription, after: StackDescription) -> Sequence
     return [zone for zone in zones_of(before) if zone not in zones_of(after)]
 
 
-def weights_to_stage(before: StackDescription | None, after: StackDescription) -> Iterator[str]:
-    """Yield the reasons to stage weights before the next `up`. None if they are staged or come from another source."""
+def weights_to_stage(before: StackDescription, after: StackDescription) -> Iterator[str]:
+    """Yield the reasons to stage weights before the next `up`."""
     if after.settings.get("weights") != "bucket":
         return
-    if before is None or before.settings.get("weights") != "bucket":
+    if before.settings.get("weights") != "bucket":
         yield "its bucket has no weights yet"
         return
     if before.flags.get("model") != after.flags.get("model"):
@@ -134,7 +137,7 @@ def permission(after: StackDescription) -> str:
 
 
 def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: compiled programs of the old server are of no use."""
+    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes."""
     start = after.figures[START].text
     if effect == "restart":
         about = f"about {start if compiles else after.figures[RESTART].text} (planned)"
@@ -144,13 +147,19 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
             f"Requests fail while the server restarts: {cold if compiles else warm}. "
             "Queued resource, node and address stay the same."
         )
-        yield "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason."
+        yield (
+            "If the new server does not become ready, the node restores the previous configuration "
+            "and `up` fails with the reason."
+        )
     elif effect == "revision" and rolls_out(after):
         mover = TRAFFIC if TRAFFIC in after.settings else f"gemma rollout {after.stack}"
         yield f"The old revision keeps serving. The new one receives traffic when `{mover}` routes it."
         yield f"The new revision is ready within {start} (planned). From then on, both use GPU quota."
     elif effect == "revision":
-        yield f"The old revision serves until the new one is ready, within {start} (planned). Until then, both use GPU quota."
+        yield (
+            f"The old revision serves until the new one is ready, within {start} (planned). "
+            "Until then, both use GPU quota."
+        )
     elif effect == "at risk":
         yield f"If the capacity must be requested again, the first start takes {start} (planned)."
     elif effect in {"capacity", "target", "service"}:
@@ -160,7 +169,7 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
 
 
 def moved_traffic(after: StackDescription, shares: str | None, *, rolled_out: bool) -> Iterator[str]:
-    """Yield how `up` changes a service's traffic. `shares` and `rolled_out` are those of the deployed settings."""
+    """Yield how `up` changes the traffic of a service that was deployed with `shares` or `rolled_out`."""
     new = after.settings.get(TRAFFIC)
     if new and new != shares:
         yield f"`up` sets the traffic split, in percent: `{new}`."
@@ -169,5 +178,5 @@ def moved_traffic(after: StackDescription, shares: str | None, *, rolled_out: bo
 
 
 def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision of the stack receives no traffic until `scripts.rollout` has checked it."""
+    """Return whether a new revision waits for `gemma rollout`."""
     return any(key.startswith(_ROLLOUT) for key in described.settings)

@@ -1,4 +1,4 @@
-"""Public interface of `scripts.preview` for other commands: the effect of a preview on a deployed stack."""
+"""Public interface of `scripts.preview` for other commands."""
 
 from scripts.preview.upcoming import Upcoming, deployed_usd_per_hour, headline, upcoming
 

@@ -69,7 +69,7 @@ class DescribedFinding(_Data):
 
 
 class StackDescription(_Data):
-    """One stack of a checkout. `settings` and `flags` are texts by key; `figures` are metrics by name; `error` is set if planning failed."""
+    """One stack of a checkout. `error` is set if planning failed."""
 
     stack: str
     settings: dict[str, str] = {}
@@ -120,10 +120,7 @@ def plans_of_base(folder: Path) -> PlansDocument:
 
 
 def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument:
-    """Return the plans of all stacks with a settings file in a folder. A stack that cannot be planned has its error.
-
-    `date` (YYYY-MM-DD) determines which prices are out of date. Default: today.
-    """
+    """Return the plans of all stacks in a folder, with the prices of a date (YYYY-MM-DD, default: today)."""
     on = date or today()
     return PlansDocument(stacks=tuple(describe_stack(folder, stack, date=on) for stack in stacks_in(folder)))
 
@@ -138,7 +135,7 @@ def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
 
 
 def _gateway(path: Path, stack: str, date: str) -> StackDescription:
-    """Return a gateway's settings and findings. It has no plan of its own, and the addresses of its backends are unknown here."""
+    """Return a gateway's settings and findings. It has no plan of its own."""
     settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
     found = plan_gateway(settings, stack, None, path.parent, today=date).findings
     findings = [_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found]
@@ -206,7 +203,7 @@ def duration(seconds: float) -> str:
 
 
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
-    """Return the effective settings by key, with defaults, spelled as in the file. vLLM options are flags."""
+    """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
     _flatten(settings, "", found)
     return found
@@ -251,7 +248,7 @@ def _pairs(items: Mapping[str, object]) -> str:
 
 
 def _encrypted(path: Path) -> dict[str, str]:
-    """Return the encrypted settings, each with a digest of its ciphertext, so that a new value shows as a change."""
+    """Return the encrypted settings as digests of their ciphertexts, so that a new value is a change."""
     config = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))["config"]
     found = {key: config.get(f"{PRODUCT}:{key}") for key in SECRET_KEYS}
     return {

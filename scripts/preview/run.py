@@ -1,6 +1,6 @@
 """Preview stacks with the Pulumi engine.
 
-A preview without a state shows every resource as new. Two of them, one per commit, show what a pull request changes.
+Without a state every resource is new: two previews, one per commit, show what a pull request changes.
 """
 
 import contextlib
@@ -22,10 +22,9 @@ from engine.steps import losses_in
 from scripts.cli.command import say
 from scripts.cli.frozen import frozen_here, program_hash, settings_inputs
 from scripts.cli.hidden import environment_secrets
-from scripts.cli.settings import stack_settings
-from scripts.preview.plans import UNKNOWN_PROJECT
 from scripts.preview.without_secrets import without_secrets
 from stacks.loading import is_gateway_file
+from stacks.planned import doctor_hint
 
 _REFUSAL: Final = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Pieces of Google's error messages that point to the project or the caller."""
@@ -35,11 +34,12 @@ _ORDER: Final = ("create", "update", "delete")
 
 
 class StackPreview(BaseModel):
-    """Preview of one stack. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
+    """Preview of one stack. `error` is set if it failed.
 
-    `new_stack`: the stack is not in the backend, so the engine had no state to compare with. `without_secrets`: every secret was a stand-in.
-    `against_base`: `changes` are the differences between a new deployment of this checkout and one of the base.
-    `skipped`: plan and settings are the base's, so the engine did not run. `losses`: operation and URN of each step that replaces or deletes.
+    `losses`: operation and URN of each step that replaces or deletes.
+    `new_stack`: the backend has no state of it.
+    `against_base`: `changes` are the differences between new deployments of base and head.
+    `skipped`: plan and settings are the base's, so the engine did not run.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +49,6 @@ class StackPreview(BaseModel):
     unchanged: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
-    usd_per_hour: float | None = None
     simulated: bool = False
     new_stack: bool = False
     without_secrets: bool = False
@@ -74,9 +73,9 @@ def preview_stacks(
 ) -> Sequence[StackPreview]:
     """Preview stacks in sequence. A failed preview is also a result.
 
-    With `create`, a stack that is not in the backend is previewed as a new one, in a temporary backend. The real backend is not written to, so
-    read access is sufficient. Such a stack is compared with the checkout `base`, and skipped if it is one of `same`. With `hide_secrets`, the
-    engine decrypts nothing.
+    With `create`, a stack that the backend does not know is previewed in a temporary one.
+    It is compared with the checkout `base`, and skipped if it is one of `same`.
+    With `hide_secrets`, the engine decrypts nothing.
 
     Raises CommandRefusedError if a stack has no settings file.
     """
@@ -92,7 +91,6 @@ def preview_stacks(
             stack=name,
             simulated=is_simulated(),
             without_secrets=hide_secrets,
-            usd_per_hour=_usd_per_hour(name),
             new_stack=name in skipped,
             skipped=name in skipped,
         )
@@ -151,25 +149,12 @@ def _previewed(stack: str, *, create: bool, hide: bool) -> tuple[Mapping[str, ob
     except PreviewFailedError as failed:
         text = str(failed)
         if _REFUSAL.search(text):
-            from stacks.planned import doctor_hint  # noqa: PLC0415 - only needed after a refusal
-
             text = f"{text}\n{doctor_hint(stack)}"
         raise ScriptError(text) from None
 
 
-def _usd_per_hour(stack: str) -> float | None:
-    """Return the planned cost, or None if the settings are invalid; the preview then reports the reason."""
-    from planning import PlanningError, plan  # noqa: PLC0415 - only after the engine was found
-    from stacks.planned import to_deployment  # noqa: PLC0415 - the same
-
-    try:
-        return plan(to_deployment(stack_settings(stack, project=UNKNOWN_PROJECT))).cost.usd_per_hour
-    except (CommandRefusedError, PlanningError):
-        return None
-
-
 def same_stacks(folder: Path, head_folder: Path, unchanged: Sequence[str]) -> frozenset[str]:
-    """Return those stacks of unchanged plans whose settings, files of the settings, and program are the same in both checkouts."""
+    """Return those stacks whose settings, their files, and the program are the same in both checkouts."""
     if not unchanged or program_hash(folder) != program_hash(head_folder):
         return frozenset()
     return frozenset(stack for stack in unchanged if _same_settings(stack, folder, head_folder))
@@ -183,7 +168,7 @@ def _same_settings(stack: str, folder: Path, head_folder: Path) -> bool:
 
 
 def between(base: Mapping[str, object], head: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the difference of two engine previews without a state, as a preview: resources are created, updated or deleted."""
+    """Return the difference of two engine previews without a state, as a preview."""
     before, after = _declared(base), _declared(head)
     steps = [_step(urn, before.get(urn), after.get(urn)) for urn in before.keys() | after.keys()]
     changed = [step for step in steps if step["op"] != "same"]
@@ -192,7 +177,7 @@ def between(base: Mapping[str, object], head: Mapping[str, object]) -> Mapping[s
 
 
 def _declared(document: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
-    """Return the resources of a preview by URN, without inputs that a provider adds for itself. All secrets look alike."""
+    """Return the resources of a preview by URN, without inputs that a provider adds for itself."""
     found: dict[str, Mapping[str, object]] = {}
     for step in steps_in(document):
         if state := as_mapping(step.get("newState")):

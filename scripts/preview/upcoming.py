@@ -1,4 +1,4 @@
-"""What an `up` will do to a deployed stack: effect, duration and cost, from the engine's preview and the new settings."""
+"""Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,13 +79,13 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
 
 
 def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
-    """Return the type of the serving resource that the changes create, or None. A move to another target also replaces the old one."""
+    """Return the type of the serving resource that the changes create, or None if they move to another target."""
     made = [change.type for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
     return made[0] if made and effect_of_changes(changes) != "target" else None
 
 
 def _is_of_collector(change: ResourceChange) -> bool:
-    """Return whether a change of the machine's metadata is that of the collector alone. True for other resources."""
+    """Return whether no metadata of the machine but the collector's changes."""
     if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
         return True
     paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]
@@ -93,17 +93,14 @@ def _is_of_collector(change: ResourceChange) -> bool:
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
-    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None as for `deployed_stack`.
-
-    Raises ScriptError if the state cannot be read.
-    """
+    """Return the maximum price of the deployed stack, as `deployed_stack` does."""
     return deployed_stack(stack)[1]
 
 
 def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
-    """Return the outputs and the price. None if the stack is not deployed, or if another version of the project deployed it.
+    """Return the outputs, and the maximum price in USD per hour with all instances.
 
-    Raises ScriptError if the state cannot be read.
+    None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
     """
     try:
         resources = read_deployment(stack).resources
@@ -135,7 +132,7 @@ def _sentences(
 
 
 def _server_change(preview: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server that is updated in place. None if none is, or if it is known only during `up`."""
+    """Return what changes about the server that is updated in place, or None."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from contracts.resource_types import CAPACITY_TYPE
 from contracts.server_change import ChangedValue
+from engine.changes import ResourceChange
 from scripts.cli.markdown import code, plain
 from scripts.preview.effects import (
     HEADINGS,
@@ -30,77 +31,83 @@ from scripts.preview.run import StackPreview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackVerdict:
-    """One stack before and after, None if a checkout does not have it, and the engine's preview, None if there is none."""
+    """One stack before and after, and the engine's preview, None if there is none.
+
+    A checkout without the stack has an empty description: a new stack `before`, a removed one `after`.
+    """
 
     stack: str
-    before: StackDescription | None
-    after: StackDescription | None
+    before: StackDescription
+    after: StackDescription
+    is_new: bool = False
+    is_removed: bool = False
     preview: StackPreview | None = None
 
     @property
     def is_same(self) -> bool:
-        """True if the stack's settings and plan are equal. A finding that differs only in wording counts as equal."""
-        before, after = self.before, self.after
-        return before is not None and after is not None and _compared(before) == _compared(after)
+        """True if settings and plan are equal, but for the wording of findings."""
+        return _compared(self.before) == _compared(self.after)
 
     @property
     def flags(self) -> tuple[ChangedValue, ...]:
         """VLLM arguments that differ."""
-        return changed_values(self.before.flags if self.before else {}, self.after.flags if self.after else {})
+        return changed_values(self.before.flags, self.after.flags)
 
     @property
     def settings(self) -> tuple[ChangedValue, ...]:
         """Settings that differ, except the model, which is a flag."""
-        found = changed_values(self.before.settings if self.before else {}, self.after.settings if self.after else {})
+        found = changed_values(self.before.settings, self.after.settings)
         return tuple(change for change in found if change.key != "model")
 
     @property
-    def new_findings(self) -> tuple[DescribedFinding, ...]:
+    def new_findings(self) -> Sequence[DescribedFinding]:
         """Findings that only the new plan has, or that block only now."""
-        known = {_state(finding) for finding in (self.before.findings if self.before else ())}
-        return tuple(one for one in (self.after.findings if self.after else ()) if _state(one) not in known)
+        known = set(map(_state, self.before.findings))
+        return [one for one in self.after.findings if _state(one) not in known]
 
     @property
-    def gone_findings(self) -> tuple[DescribedFinding, ...]:
+    def gone_findings(self) -> Sequence[DescribedFinding]:
         """Findings that the new plan no longer has."""
-        kept = {finding.id for finding in (self.after.findings if self.after else ())}
-        return tuple(one for one in (self.before.findings if self.before else ()) if one.id not in kept)
+        kept = {finding.id for finding in self.after.findings}
+        return [one for one in self.before.findings if one.id not in kept]
 
     @property
-    def real(self) -> StackPreview | None:
-        """The engine's preview of the deployed stack. None if it is missing, failed, or used an empty cloud."""
-        preview = self.preview
-        usable = preview is not None and preview.error is None and not preview.simulated and not preview.new_stack
-        return preview if usable else None
+    def is_deployed(self) -> bool:
+        """True if the engine compared with the state of a deployed stack."""
+        engine = self.preview
+        return engine is not None and engine.error is None and not engine.simulated and not engine.new_stack
+
+    @property
+    def real_changes(self) -> Sequence[ResourceChange]:
+        """What the engine changes about the deployed stack."""
+        return self.preview.changes if self.preview and self.is_deployed else ()
 
     @property
     def changed_effect(self) -> StackEffect:
         """Effect of the changed settings, without the engine."""
-        return effect_of(self.before, self.after) if self.before and self.after else "nothing"
+        return "new" if self.is_new else "removed" if self.is_removed else effect_of(self.before, self.after)
 
     @property
-    def effect(self) -> StackEffect:  # noqa: PLR0911 - one each
-        """Effect on the stack. Only the engine knows the zone in use; only the settings show the reasons."""
-        before, after, changed = self.before, self.after, self.changed_effect
-        if after is None:
-            return "removed"
-        if after.error is not None or after.stopping:
-            return "blocked"
-        if before is None:
-            return "new"
-        capacity = [change for change in (self.real.changes if self.real else ()) if change.type == CAPACITY_TYPE]
-        if any(change.is_disruptive for change in capacity):
-            return "capacity"
-        if self.is_same:
-            redeclared = self.preview is not None and self.preview.against_base and self.preview.changes
-            return "redeclared" if redeclared else "nothing"
-        if before.is_tpu and any(change.op == "create" for change in capacity):
-            return "undeployed"
-        if changed == "capacity" and self.real:
-            return "kept"
-        if changed == "capacity" and all(one.key == ZONES for one in replacing(before, after)):
-            return "at risk"
-        return "capacity" if changed == "target" and before.is_tpu else changed
+    def effect(self) -> StackEffect:
+        """Effect on the stack. Only the engine knows the zone in use."""
+        effect = self.changed_effect
+        capacity = [change for change in self.real_changes if change.type == CAPACITY_TYPE]
+        if not self.is_removed and (self.after.error is not None or self.after.stopping):
+            effect = "blocked"
+        elif any(change.is_disruptive for change in capacity):
+            effect = "capacity"
+        elif self.is_same:
+            is_other = self.preview is not None and self.preview.against_base and self.preview.changes
+            effect = "redeclared" if is_other else "nothing"
+        elif self.before.is_tpu and any(change.op == "create" for change in capacity):
+            effect = "undeployed"
+        elif effect == "capacity" and self.is_deployed:
+            effect = "kept"
+        elif effect == "capacity" and all(one.key == ZONES for one in replacing(self.before, self.after)):
+            effect = "at risk"
+        elif effect == "target" and self.before.is_tpu:
+            effect = "capacity"
+        return effect
 
     @property
     def is_loud(self) -> bool:
@@ -115,27 +122,31 @@ class StackVerdict:
     @property
     def heading(self) -> str:
         """The effect in a few words."""
-        is_other = self.before and self.after and any(change.key == "model" for change in self.flags)
-        others = "changes the model, " if is_other and self.effect != "blocked" else ""
+        is_one = self.is_new or self.is_removed or self.effect == "blocked"
+        others = "changes the model, " if not is_one and any(change.key == "model" for change in self.flags) else ""
         return others + HEADINGS[self.effect]
 
     def warning(self) -> str:
         """Return the warning for a loud stack."""
         name, before, after = code(self.stack), self.before, self.after
-        if after is None:
-            return self._removal()
+        if self.effect == "removed":
+            price = f" at {before.figures[HOURLY].text}/h" if before.figures else ""
+            tpu = " and release its TPU capacity" if before.is_tpu else ""
+            return (
+                f"{name} no longer has a settings file. This deletes nothing. "
+                f"A deployed stack keeps running{price}, without limits or reviews. "
+                f"To delete it{tpu}, run {code(f'gemma teardown {self.stack}')}."
+            )
         if self.effect == "blocked":
             ids = ", ".join(finding.id for finding in after.stopping)
             blocks = f"{ids} {'block' if len(after.stopping) > 1 else 'blocks'} it."
             return f"{name} cannot be deployed: {plain(after.error.splitlines()[0]) if after.error else blocks}"
         if self.effect == "capacity":
             return f"{name} releases its running TPU capacity{self._because()}. {permission(after)} {NEW_CAPACITY}"
-        if self.effect == "at risk" and before:
+        if self.effect == "at risk":
             gone = ", ".join(removed_zones(before, after))
-            return (
-                f"{name} releases its TPU capacity if it is in {gone}, which {code(ZONES)} no longer lists. "
-                f"{permission(after)} {NEW_CAPACITY}"
-            )
+            where = f"if it is in {gone}, which {code(ZONES)} no longer lists"
+            return f"{name} releases its TPU capacity {where}. {permission(after)} {NEW_CAPACITY}"
         return (
             f"{name} {HEADINGS[self.effect]}{self._because()}. The old one and its URL are deleted. "
             "A bucket of the stack is also replaced, and its weights are deleted."
@@ -143,46 +154,37 @@ class StackVerdict:
 
     def sentences(self) -> Iterator[str]:
         """Yield notes in addition to the metrics, one sentence each."""
-        before, after, effect = self.before, self.after, self.effect
-        if after is None or after.error is not None:
+        if self.after.error is not None or self.is_removed:
             return
-        if before is None:
+        if self.is_new:
             yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
-        elif effect == "undeployed":
+        elif self.effect == "undeployed":
             yield "The stack is not deployed, so nothing that runs is lost."
-        elif effect != "blocked" and after.figures:
-            yield from self._effects(before, after)
-        for reason in weights_to_stage(before, after):
+        elif self.effect != "blocked" and self.after.figures:
+            yield from self._effects()
+        for reason in weights_to_stage(self.before, self.after):
             yield f"Stage the weights before `up` because {reason}: {code(f'gemma stage_model {self.stack}')}."
 
-    def _effects(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
+    def _effects(self) -> Iterator[str]:
+        before, after = self.before, self.after
         keys = [change.key for change in (*self.flags, *self.settings)]
         compiles = any(key == "model" or key.startswith("image.") for key in keys)
         yield from consequences(self.effect, after, compiles=compiles)
         yield from moved_traffic(after, before.settings.get(TRAFFIC), rolled_out=rolls_out(before))
         if zones_of(before) != zones_of(after) and before.is_tpu and self.effect != "capacity":
-            stays = "capacity in another zone stays" if self.effect == "at risk" else "running capacity stays"
-            yield f"{code(ZONES)} takes effect at the next creation; {stays}."
+            stays = "capacity in another zone" if self.effect == "at risk" else "running capacity"
+            yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."
         if (PROJECT in before.settings) != (PROJECT in after.settings):
             yield f"Only one side sets {code(PROJECT)}, so the comment assumes that the project stays the same."
 
-    def _removal(self) -> str:
-        before = self.before
-        price = f" at {before.figures[HOURLY].text}/h" if before and before.figures else ""
-        tpu = " and release its TPU capacity" if before and before.is_tpu else ""
-        return (
-            f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
-            f"or reviews. To delete it{tpu}, run {code(f'gemma teardown {self.stack}')}."
-        )
-
     def _because(self) -> str:
-        if self.before and self.after and (reasons := replacing(self.before, self.after)):
-            words = [
-                f"{code(one.key)} {code(one.before or 'not set')} → {code(one.after or 'not set')}" for one in reasons
-            ]
-            return f": {', '.join(words)}"
-        changes = [one for one in (self.real.changes if self.real else ()) if one.type == CAPACITY_TYPE]
-        forced = [code(name) for change in changes if change.is_disruptive for name in change.forced_by]
+        reasons = [
+            f"{code(one.key)} {code(one.before or 'not set')} → {code(one.after or 'not set')}"
+            for one in replacing(self.before, self.after)
+        ]
+        if reasons:
+            return f": {', '.join(reasons)}"
+        forced = [code(name) for change in self.real_changes if change.is_disruptive for name in change.forced_by]
         return f", forced by {', '.join(forced)}" if forced else ""
 
 
@@ -191,14 +193,23 @@ def verdicts(base: PlansDocument, head: PlansDocument, previews: Sequence[StackP
     before, after = base.by_name, head.by_name
     engines = {preview.stack: preview for preview in previews}
     return [
-        StackVerdict(stack=name, before=before.get(name), after=after.get(name), preview=engines.get(name))
+        StackVerdict(
+            stack=name,
+            before=before.get(name) or StackDescription(stack=name),
+            after=after.get(name) or StackDescription(stack=name),
+            is_new=name not in before,
+            is_removed=name not in after,
+            preview=engines.get(name),
+        )
         for name in sorted({*before, *after})
     ]
 
 
-def _compared(described: StackDescription) -> tuple[object, ...]:
-    findings = tuple(_state(finding) for finding in described.findings)
-    return described.settings, described.flags, described.environment, described.figures, findings, described.error
+def _compared(described: StackDescription) -> StackDescription:
+    """Return the description without the wording of its findings."""
+    return described.model_copy(
+        update={"findings": tuple(one.model_copy(update={"text": ""}) for one in described.findings)}
+    )
 
 
 def _state(finding: DescribedFinding) -> tuple[str, str, bool]:

@@ -81,7 +81,6 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert [change.properties for change in changed.changes if change.op == "update"] == [("metadata", "zones")]
     assert changed.unchanged > len(changed.changes)
     assert all(preview.skipped and preview.error is None for preview in found.values())
-    assert all(preview.usd_per_hour > 0 for preview in (changed, *found.values()))
     assert (
         f"{len(found)} of {len(STACKS)} stacks have the same plan and settings and were not previewed." in done.stdout
     )

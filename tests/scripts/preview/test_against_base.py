@@ -174,7 +174,6 @@ def test_only_a_changed_stack_is_previewed_twice(engine, checkouts, capsys):
     found = previews(checkouts[0], same=frozenset({"l4-qat"}))
     assert engine() == [("tpu-v6e1", "head"), ("tpu-v6e1", "base")]
     assert found["l4-qat"].skipped
-    assert found["l4-qat"].usd_per_hour > 0
     assert (found["l4-qat"].changes, found["l4-qat"].error) == ((), None)
     assert found["tpu-v6e1"].against_base
     assert len(found["tpu-v6e1"].changes) == 4

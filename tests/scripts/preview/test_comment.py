@@ -264,7 +264,9 @@ def test_without_a_base_the_plans_are_shown_and_it_is_said():
     ],
 )
 def test_each_setting_has_the_effect_that_it_has(stack, old, new, effect):
-    found = {one.stack: one.changed_effect for one in verdicts(planned(lambda _: None), planned(replaced(stack, old, new)))}
+    found = {
+        one.stack: one.changed_effect for one in verdicts(planned(lambda _: None), planned(replaced(stack, old, new)))
+    }
     assert found[stack] == effect
 
 

@@ -47,7 +47,7 @@ ENGINE = {
 
 def preview_of_engine(stack="x", **changes):
     found, unchanged, warnings = changes_of(ENGINE)
-    return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, usd_per_hour=5.4, **changes)
+    return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, **changes)
 
 
 def test_an_engines_preview_is_read_without_the_stack_itself():
