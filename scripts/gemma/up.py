@@ -9,6 +9,7 @@ two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +32,15 @@ from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
-from scripts.gemma.progress import TwoLines, for_line
+from scripts.gemma.progress import TwoLines, for_line, moving
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
-_ACTIVE: Final = "ACTIVE"
+_NOTES: Final = ("Notes: ", "Accepted findings: ")
+_FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +56,17 @@ def _up(options: UpOptions) -> ExitCode:
     stack, refresh = options.stack, ["--refresh"] if options.refresh else []
     settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
-    document = previewed(stack, *refresh)
-    changes, unchanged, warnings = changes_of(document)
-    if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
-        _require_weights(settings, stack)
-    for line in [*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))]:
-        tell(line)
-    if not changes:
-        tell(f"{stack}: no changes; {unchanged} resources are up to date.")
+    with moving("previewing"):
+        document = previewed(stack, *refresh)
+        changes, unchanged, warnings = changes_of(document)
+        if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
+            _require_weights(settings, stack)
+        effect = upcoming(stack, document, changes) if changes else None
+    shown = told(stack, diagnostics(document, "info"), warnings)
+    if effect is None:
+        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    effect = upcoming(stack, document, changes)
-    tell("\n".join(["", *effect_lines(effect, changes, unchanged)]))
+    tell("\n".join([*shown, *effect_lines(effect, changes, unchanged)]))
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -78,6 +80,18 @@ def _up(options: UpOptions) -> ExitCode:
         kept = f"interrupted. What exists stays, also capacity and its request, and costs {cost}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
+
+
+def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
+    """Return what the program says: warnings that are no findings, one line for all notes, then what it says of the plan."""
+    findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
+    notes = [text.partition(". To ")[0] for text in messages if text.startswith(_NOTES)]
+    notes += [f"Warnings: {', '.join(findings)}"] if findings else []
+    return [
+        *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
+        *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack}`."] if notes else []),
+        *_lines([text for text in messages if not text.startswith(_NOTES)]),
+    ]
 
 
 def _settings_of(stack: str) -> Settings:
@@ -150,7 +164,7 @@ def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     """Return where the server is, and the commands to use it."""
-    if outputs.state not in {None, _ACTIVE}:
+    if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",
             f"Run `gemma status {stack} --watch` to follow the request.",

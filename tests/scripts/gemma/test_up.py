@@ -105,14 +105,18 @@ def typed(*words):
 
 
 def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, capsys):
-    engine.preview = preview_of(RESTART, said=["fits\n"], warned=["warning: old \x1b[2J"])
+    engine.preview = preview_of(
+        RESTART,
+        said=["fits\n", f"Notes: 3. To list them, run `gemma plan {STACK} --explain`."],
+        warned=["warning: old \x1b[2J", "warning: FIT07: fp8 buys nothing", "HST02: A disk.\n  - set it"],
+    )
     engine.typed = "no\n"
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "fits",
         "Warning: old \\u001b[2J",
-        "",
+        f"Notes: 3; Warnings: FIT07, HST02. To read them, run `gemma plan {STACK}`.",
+        "fits",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again. "
@@ -126,9 +130,6 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
     assert engine.updates == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the line of the preview stands still until the engine has answered (scripts/gemma/up.py)"
-)
 def test_a_terminal_sees_something_move_while_the_preview_is_slow(engine, monkeypatch):
     with still_terminal(monkeypatch) as terminal:
 
