@@ -27,7 +27,7 @@ from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
-from scripts.gemma.arguments import GemmaCall, has_settings
+from scripts.gemma.arguments import call_of, default_stack, has_settings, require_known
 from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
@@ -115,18 +115,15 @@ def _unknown(word: str, rest: Sequence[str]) -> str:
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:
     """Run a command with the stack as an option."""
-    from scripts.gemma.stacks import default_stack, require_known
 
     def default() -> str:
         stack, why = default_stack(entry.name)
         say("gemma", f"stack {stack} ({why})")
         return stack
 
-    whole = entry.whole()
-    lead, call = GemmaCall(name=entry.name, command=whole, words=rest).split(entry.subcommand)
-    arguments = [*lead, *call.with_stack(default, require_known)]
-    main_of = getattr(import_module(entry.imported_from), "main", None)
-    return main_of(arguments) if main_of else run_command(whole, arguments)
+    arguments = call_of(entry, rest).with_stack(default, require_known)
+    main_of = getattr(import_module(entry.module), "main", None)
+    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
 def _drop_own_path() -> None:

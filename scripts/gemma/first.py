@@ -1,6 +1,6 @@
-"""What `gemma` without words prints: the user's stacks with their price and time left, the next command, and the commands of a first day.
+"""What `gemma` without words prints: the stacks with their price and time left, and the commands of a first day.
 
-The state is read as `status` reads it, without a call to Google and for ten seconds at most. What cannot be read is said, never guessed.
+It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown, never nothing.
 """
 
 import time
@@ -13,8 +13,8 @@ from contracts.errors import ScriptError
 from contracts.parallel import each_within
 from engine import runner
 from planning.units import duration
+from scripts.gemma.arguments import ListedStack, listed
 from scripts.gemma.catalog import ENTRIES, rows
-from scripts.gemma.stacks import ListedStack, listed
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0

@@ -21,13 +21,12 @@ from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
 from engine import runner
 from engine.changes import ResourceChange, changes_of
-from engine.events import EventLog
+from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
 from engine.secrets_provider import provider_options
 from engine.stack import SERVER_TYPES, stack_outputs
-from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
@@ -132,14 +131,21 @@ def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged:
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
-    result, elapsed_s = _updated(stack, options, steps=steps)
-    if result.exit_code != 0 and is_lock_error(result.output):
-        end_dead_locks(stack, parse_locks(result.output), report=lambda line: say("up", line))
-        result, elapsed_s = _updated(stack, options, steps=steps)
-    return _report(stack, result, elapsed_s)
+    code, output, elapsed_s = _updated(stack, options, steps=steps)
+    if code != 0 and is_lock_error(output):
+        end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
+        code, output, elapsed_s = _updated(stack, options, steps=steps)
+    if code == 0:
+        tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
+        return ExitCode.DONE
+    reason = runner.first_error(output, code).rstrip(".")
+    hint = runner.recover_hint(stack, output)
+    then = "Then run" if hint else "What was created is in the state: fix the cause and run"
+    raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[UpdateResult, float]:
+def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
+    """Deploy without a preview. Return the engine's exit code, its output, and the seconds that it took."""
     with private_folder() as folder, TwoLines() as lines:
         log = EventLog(path=folder / "events", plain=for_line, steps=steps)
 
@@ -148,18 +154,9 @@ def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[UpdateR
                 lines.note(progress)
             lines.draw()
 
-        result = update(stack, *options, log=log.path, watch=watch)
-        return result, lines.elapsed_s
-
-
-def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
-    if result.exit_code == 0:
-        tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
-        return ExitCode.DONE
-    reason = runner.first_error(result.output, result.exit_code).rstrip(".")
-    hint = runner.recover_hint(stack, result.output)
-    then = "Then run" if hint else "What was created is in the state: fix the cause and run"
-    raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
+        words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
+        code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
+        return code, output, lines.elapsed_s
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:

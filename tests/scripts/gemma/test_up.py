@@ -15,7 +15,6 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.changes import changes_of
-from engine.update import UpdateResult
 from scripts.cli.command import run_command
 from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
@@ -60,13 +59,13 @@ class Engine:
     """Stands in for the engine: the preview, the end of an update, and the stacks of the backend."""
 
     def __init__(self, monkeypatch):
-        self.preview, self.result, self.updates = preview_of(RESTART), UpdateResult(exit_code=0, output=""), []
+        self.preview, self.result, self.updates = preview_of(RESTART), (0, ""), []
         self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.known = [STACK]
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
-        monkeypatch.setattr(up, "update", self._update)
+        monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
@@ -76,9 +75,11 @@ class Engine:
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         self.typed = "yes\n"
 
-    def _update(self, stack, *options, log, watch):
-        self.updates.append((stack, options))
-        Path(log).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
+    def _update(self, *words, variables, watch):
+        assert words[:4] == ("up", "--yes", "--skip-preview", "--suppress-outputs")
+        assert variables
+        self.updates.append((words[7], words[8:]))
+        Path(words[5]).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
         watch()
         if isinstance(self.result, BaseException):
             raise self.result
@@ -87,9 +88,9 @@ class Engine:
     def then(self, result):
         """Answer the next update as told, and all later ones with `result`."""
 
-        def update(stack, *options, log, watch):
+        def update(*words, **_options):
             answer, self.result = self.result, result
-            self.updates.append((stack, options))
+            self.updates.append((words[7], words[8:]))
             return answer
 
         return update
@@ -270,7 +271,7 @@ def test_a_missing_project_is_one_sentence_with_the_command(engine, monkeypatch,
     ],
 )
 def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, starts, ends):
-    engine.result = UpdateResult(exit_code=255, output=output)
+    engine.result = (255, output)
     assert typed("--yes") == ExitCode.FAILED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"up: {starts or 'Stack'}")
@@ -279,15 +280,15 @@ def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, outp
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
-    engine.result = UpdateResult(exit_code=255, output=refusal(1, "elsewhere"))
+    engine.result = (255, refusal(1, "elsewhere"))
     assert typed("--yes") == ExitCode.REFUSED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"up: Stack {STACK} is locked for ")
     assert "root@elsewhere (process 1)" in last
 
-    engine.result, removed = UpdateResult(exit_code=255, output=refusal(dead_pid())), []
+    engine.result, removed = (255, refusal(dead_pid())), []
     monkeypatch.setattr(up.runner, "query", removed.append)
-    monkeypatch.setattr(up, "update", engine.then(UpdateResult(exit_code=0, output="")))
+    monkeypatch.setattr(up.runner, "attended", engine.then((0, "")))
     assert typed("--yes") == ExitCode.DONE
     assert removed == [["cancel", "--yes", "--stack", STACK]]
     assert "removed the stale lock of root@" in capsys.readouterr().err
