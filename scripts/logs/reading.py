@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from cloud.google_api import GoogleApi, GoogleListError
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping
 from contracts.machine_log import SOURCE_LABEL
 from contracts.masking import masked
 from scripts.logs.place import ServerLog
@@ -16,7 +17,7 @@ from stacks.hooks.container_logs import lines_of, why_unread
 PERIOD_S: Final = 2.0
 """Polling interval of --follow in seconds. Cloud Logging allows 60 reads per minute and project (Quotas and limits, 2026-11)."""
 OVERLAP: Final = timedelta(seconds=60)
-"""Overlap of consecutive reads, because an entry can become visible after a later one."""
+"""An entry can become visible after a later one."""
 _PAGE: Final = 1000
 
 Mask = Callable[[str], str]
@@ -111,13 +112,14 @@ def _entries(
 
 def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
     """Return the lines of an entry: several for a traceback in one entry, none for a request log."""
-    labels = cast("Mapping[str, str]", entry.get("labels") or {})
-    resource = cast("Mapping[str, Mapping[str, str]]", entry.get("resource") or {})
-    place = resource.get("labels") or {}
-    where = place.get("revision_name") or place.get("node_id") or ""
+    source = as_mapping(entry.get("labels")).get(SOURCE_LABEL)
+    place = as_mapping(as_mapping(entry.get("resource")).get("labels"))
     return [
         PrintedLine(
-            moment=_moment(entry), source=labels.get(SOURCE_LABEL) or line.source, where=where, text=mask(line.text)
+            moment=_moment(entry),
+            source=str(source or line.source),
+            where=str(place.get("revision_name") or place.get("node_id") or ""),
+            text=mask(line.text),
         )
         for line in lines_of(entry)
     ]
