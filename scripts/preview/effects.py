@@ -34,8 +34,8 @@ _ORDER: Final = list(HEADINGS)
 
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
-_ROLLOUT: Final = "cloudRun.rollout."
-TRAFFIC: Final = f"{_ROLLOUT}traffic"
+_ROLLOUT: Final = "cloudRun.rollout"
+TRAFFIC: Final = f"{_ROLLOUT}.traffic"
 NEW_CAPACITY: Final = (
     "New capacity can take hours or never arrive. "
     "Google does not hold your place, and a rollback has to request it again."
@@ -106,20 +106,18 @@ def removed_zones(before: StackDescription, after: StackDescription) -> Sequence
     return [zone for zone in zones_of(before) if zone not in zones_of(after)]
 
 
-def weights_to_stage(before: StackDescription, after: StackDescription) -> Iterator[str]:
-    """Yield the reasons to stage weights before the next `up`."""
+def weights_to_stage(before: StackDescription, after: StackDescription) -> str:
+    """Return the reason to stage weights before the next `up`; empty if there is none."""
     if after.settings.get("weights") != "bucket":
-        return
+        return ""
     if before.settings.get("weights") != "bucket":
-        yield "its bucket has no weights yet"
-        return
+        return "its bucket has no weights yet"
     if before.flags.get("model") != after.flags.get("model"):
-        yield "the model changed"
+        return "the model changed"
     if _bucket_region(before) != _bucket_region(after) and "bucket.existing" not in after.settings:
-        yield "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
-    for key in ("bucket.existing", "bucket.prefix"):
-        if before.settings.get(key) != after.settings.get(key):
-            yield f"{key} changed"
+        return "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
+    places = ("bucket.existing", "bucket.prefix")
+    return next((f"{key} changed" for key in places if before.settings.get(key) != after.settings.get(key)), "")
 
 
 def _bucket_region(described: StackDescription) -> str:

@@ -162,7 +162,7 @@ class StackVerdict:
             yield "The stack is not deployed, so nothing that runs is lost."
         elif self.effect != "blocked" and self.after.figures:
             yield from self._effects()
-        for reason in weights_to_stage(self.before, self.after):
+        if reason := weights_to_stage(self.before, self.after):
             yield f"Stage the weights before `up` because {reason}: {code(f'gemma stage_model {self.stack}')}."
 
     def _effects(self) -> Iterator[str]:
