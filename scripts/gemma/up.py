@@ -9,16 +9,25 @@ two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says
 """
 
 import asyncio
+import contextlib
 import re
+import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
+from contracts.plain_text import for_terminal
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.events import VARIABLES, EventLog
@@ -31,13 +40,13 @@ from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
-from scripts.gemma.progress import TwoLines, for_line, moving
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
+_LONGEST_LINE: Final = 300
 _NOTES: Final = ("Notes: ", "Accepted findings: ")
 _FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
@@ -146,17 +155,51 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
 
 def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
     """Deploy without a preview. Return the engine's exit code, its output, and the seconds that it took."""
-    with private_folder() as folder, TwoLines() as lines:
-        log = EventLog(path=folder / "events", plain=for_line, steps=steps)
+    started_s = time.monotonic()
+    with private_folder() as folder, moving("starting") as show:
+        log = EventLog(path=folder / "events", plain=_for_line, steps=steps)
 
         def watch() -> None:
-            for progress in log.fresh():
-                lines.note(progress)
-            lines.draw()
+            for one in log.fresh():
+                step = one.step or "finishing"
+                show(step, "" if one.text == step else one.text)
 
         words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
         code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
-        return code, output, lines.elapsed_s
+    return code, output, time.monotonic() - started_s
+
+
+def _for_line(text: str) -> str:
+    """Return a message of the engine as one line that cannot steer the terminal."""
+    return for_terminal(text)[:_LONGEST_LINE]
+
+
+class _Elapsed(ProgressColumn):
+    """The time since the start, such as `12m03s`."""
+
+    def render(self, task: Task) -> Text:
+        minutes, seconds = divmod(int(task.elapsed or 0), 60)
+        return Text(f"{minutes}m{seconds:02d}s ")
+
+
+@contextlib.contextmanager
+def moving(step: str) -> Generator[Callable[[str, str], None]]:
+    """Show a step and its time until the body ends. Yield what shows another step, and what that waits for.
+
+    Elsewhere than on a terminal, each message is a line.
+    """
+    is_terminal = sys.stderr.isatty()
+    one_line = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    progress = Progress(_Elapsed(), one_line, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    task = progress.add_task(step, total=None)
+
+    def show(step: str, detail: str) -> None:
+        progress.update(task, description=f"{step}\n{detail}".rstrip())
+        if not is_terminal:
+            print(detail or step, file=sys.stderr, flush=True)
+
+    with progress:
+        yield show
 
 
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
