@@ -22,6 +22,7 @@ _OF_BASE: Final = {"create": "added", "update": "changed", "delete": "removed"}
 """Words for the differences between two deployments."""
 _MOST_ERROR_CHARACTERS: Final = 4_000
 _HALF_A_PERCENT: Final = 0.005
+_CENTS_BELOW_USD: Final = 100
 _UNSET: Final = "-"
 _NOT_SET: Final = "(not set)"
 _TABLE: Final = (row(("", "before", "after", "change")), "| --- | --- | --- | --: |")
@@ -97,7 +98,8 @@ def _cell(verdict: StackVerdict, name: str) -> str:
     texts: list[str] = []
     for described in (verdict.before, verdict.after):
         figure = described.figures.get(name)
-        texts.append(f"{figure.value:,.{2 if figure.value < 100 else 0}f}" if figure else _UNSET)  # noqa: PLR2004 - USD
+        cents = 2 if figure and figure.value < _CENTS_BELOW_USD else 0
+        texts.append(f"{figure.value:,.{cents}f}" if figure else _UNSET)
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} → **{texts[1]}**"
 
 
@@ -234,8 +236,8 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.{skipped if count else ''}", "")
     stale = ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes)
     if stale:
-        yield f"Not part of this pull request: `pulumi up` will also change {stale}, because the deployment differs from the base."
-        yield ""
+        what = f"`pulumi up` will also change {stale}"
+        yield from (f"Not part of this pull request: {what}, because the deployment differs from the base.", "")
 
 
 def _footer(

@@ -43,7 +43,7 @@ _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mi
 _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT")
-"""Environment variables passed to the other checkout's code, without credentials or a passphrase."""
+"""Environment variables of the other checkout's code: no credentials, no passphrase."""
 _LIMIT_S: Final = 300.0
 
 
@@ -179,7 +179,7 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 
 def _figures(planned: Plan) -> dict[str, Figure]:
-    """Return the metrics that a reviewer needs, in the order in which they are shown."""
+    """Return the metrics in the order in which they are shown."""
     memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
     tokens, requests = memory.kv_tokens * planned.replicas, memory.max_concurrency * planned.replicas
     found = {

@@ -102,11 +102,11 @@ def _listed() -> frozenset[str]:
     try:
         return runner.listed_stacks()
     except ScriptError:
-        return frozenset(runner.require_stacks(()))  # nothing is skipped: each preview reports the backend's error
+        return frozenset(runner.require_stacks(()))  # each preview reports the backend's error
 
 
 def _preview(kind: StackPreview, *, create: bool, base: Path | None) -> StackPreview:
-    """Return the preview of one stack, or the engine's error. A stack without a state is compared with the base."""
+    """Return the preview of one stack, or the engine's error."""
     stack, hide, against_base = kind.stack, kind.without_secrets, False
     say("preview", f"{stack} ...")
     try:
@@ -118,7 +118,8 @@ def _preview(kind: StackPreview, *, create: bool, base: Path | None) -> StackPre
                     before, _ = _previewed(stack, create=True, hide=hide)
                 document, against_base = between(before, document), True
             except ScriptError as error:
-                say("preview", f"{stack} of the base failed, so the whole deployment is shown: {masked(str(error))}")
+                why = masked(str(error))
+                say("preview", f"{stack} of the base failed, so the whole deployment is shown: {why}")
     except ScriptError as error:
         return kind.model_copy(update={"error": masked(str(error))})
     secrets = environment_secrets()
@@ -137,7 +138,7 @@ def _preview(kind: StackPreview, *, create: bool, base: Path | None) -> StackPre
 def _previewed(stack: str, *, create: bool, hide: bool) -> tuple[Mapping[str, object], bool]:
     """Return the engine's preview of the current folder's project, and whether the backend has the stack.
 
-    With `hide`, every secret is a stand-in. Raises ScriptError with the engine's error message.
+    Raises ScriptError with the engine's message.
     """
     try:
         with contextlib.ExitStack() as held:

@@ -122,9 +122,10 @@ class StackVerdict:
     @property
     def heading(self) -> str:
         """The effect in a few words."""
-        is_one = self.is_new or self.is_removed or self.effect == "blocked"
-        others = "changes the model, " if not is_one and any(change.key == "model" for change in self.flags) else ""
-        return others + HEADINGS[self.effect]
+        found = HEADINGS[self.effect]
+        if self.effect in {"new", "removed", "blocked"} or "model" not in {change.key for change in self.flags}:
+            return found
+        return f"changes the model, {found}"
 
     def warning(self) -> str:
         """Return the warning for a loud stack."""
@@ -147,10 +148,10 @@ class StackVerdict:
             gone = ", ".join(removed_zones(before, after))
             where = f"if it is in {gone}, which {code(ZONES)} no longer lists"
             return f"{name} releases its TPU capacity {where}. {permission(after)} {NEW_CAPACITY}"
-        return (
-            f"{name} {HEADINGS[self.effect]}{self._because()}. The old one and its URL are deleted. "
-            "A bucket of the stack is also replaced, and its weights are deleted."
+        lost = (
+            "The old one and its URL are deleted. A bucket of the stack is also replaced, and its weights are deleted."
         )
+        return f"{name} {HEADINGS[self.effect]}{self._because()}. {lost}"
 
     def sentences(self) -> Iterator[str]:
         """Yield notes in addition to the metrics, one sentence each."""
@@ -175,7 +176,7 @@ class StackVerdict:
             stays = "capacity in another zone" if self.effect == "at risk" else "running capacity"
             yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."
         if (PROJECT in before.settings) != (PROJECT in after.settings):
-            yield f"Only one side sets {code(PROJECT)}, so the comment assumes that the project stays the same."
+            yield f"Only one side sets {code(PROJECT)}: the project is assumed to stay the same."
 
     def _because(self) -> str:
         reasons = [
