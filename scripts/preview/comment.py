@@ -62,7 +62,12 @@ def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[
             top += ["> [!CAUTION]", f"> {verdict.warning()}", ""]
     if len(changed) > 1:
         top += _overview(changed)
-    return _fitted(top, [_section(verdict) for verdict in changed], [*_quiet(found), *_footer(base, found, previews)])
+    sections = [_section(verdict) for verdict in changed]
+    for verdict in found if base is None else ():
+        if verdict.is_quiet and verdict.preview:
+            lines = [f"#### {code(verdict.stack)}", ""]
+            sections.append(_Section(lines=lines, details=list(engine_preview(verdict.preview))))
+    return _fitted(top, sections, [*_quiet(found), *_footer(base, found, previews)])
 
 
 def _headline(found: Sequence[StackVerdict], changed: Sequence[StackVerdict]) -> str:

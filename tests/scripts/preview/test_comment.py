@@ -243,8 +243,10 @@ def test_details_are_left_out_before_figures():
     assert "| `--max-model-len` | `16384` | `8192` |  |" in text
 
 
-def test_without_a_base_the_plans_are_shown_and_it_is_said():
+def test_without_a_base_the_engines_previews_are_shown_and_it_is_said():
     assert "The base has no plans" in comment(None, BASE, ())
+    text = comment(None, BASE, [StackPreview(stack="l4-qat", changes=(capacity("create"),), new_stack=True)])
+    assert "#### `l4-qat`\n\n<details><summary>Engine preview as a new stack: 1 resource will change" in text
 
 
 @pytest.mark.parametrize(
