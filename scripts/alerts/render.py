@@ -1,4 +1,4 @@
-"""Alerts as text: a table within 80 columns, then the meaning, the first command and the runbook of each."""
+"""Alerts as text within 80 columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

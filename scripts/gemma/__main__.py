@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _drop_own_path()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an encoding without a character of a drawing, such as ascii
+            stream.reconfigure(errors="replace")  # ascii has no drawings
     try:
         return written("gemma", lambda: _run(words))
     except ScriptError as error:
@@ -68,18 +68,11 @@ def overview() -> str:
 def _run(words: Sequence[str]) -> int:
     if words[1:] and words[0] in _HELP:
         return _run([*words[1:], "--help"])
-    if not words or words[0] in _HELP:
-        print(overview() if words else _first(), end="")
-        return int(ExitCode.DONE)
-    word, rest = words[0], words[1:]
-    if word == "--version":
-        print(f"gemma-serving {tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']['version']}")
-        return int(ExitCode.DONE)
-    if word == "completion":
-        print(script(rest), end="")
-        return int(ExitCode.DONE)
-    if word == COMPLETE:
-        print("\n".join(candidates(rest)))
+    word, rest = words[0] if words else "", words[1:]
+    own = {"": _first, "--version": _version, "completion": lambda: script(rest)}
+    own |= {COMPLETE: lambda: "\n".join([*candidates(rest), ""]), **dict.fromkeys(_HELP, overview)}
+    if word in own:
+        print(own[word](), end="")
         return int(ExitCode.DONE)
     for old in (word, " ".join(words[:2])):
         if instead := answer(COMMANDS, old):
@@ -88,6 +81,11 @@ def _run(words: Sequence[str]) -> int:
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
     return _start(entry, rest)
+
+
+def _version() -> str:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    return f"gemma-serving {project['version']}\n"
 
 
 def _first() -> str:
@@ -102,9 +100,10 @@ def _first() -> str:
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
     """Return the sentence about a word that is not a command, with the command that was probably meant."""
-    if word.startswith("-") or has_settings(word):
-        command, stack = (rest[0] if rest else "COMMAND", word) if has_settings(word) else ("COMMAND", "STACK")
-        return f"{word} is not a command. The command comes first: `gemma {command} {stack}`."
+    if has_settings(word):
+        return f"{word} is not a command. The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
+    if word.startswith("-"):
+        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     if synonym:

@@ -72,7 +72,7 @@ def has_settings(stack: str) -> bool:
 
 
 class ListedStack(NamedTuple):
-    """One stack of the backend. `resources` is -1 if the backend has an update of the stack but no count."""
+    """One stack of the backend. `resources` is -1 if their number is unknown."""
 
     name: str
     is_selected: bool
@@ -82,12 +82,12 @@ class ListedStack(NamedTuple):
 def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
     """Return the stacks that the backend knows. Raises ScriptError, also after `limit_s` seconds."""
     found: list[ListedStack] = []
-    for stack in map(
-        as_mapping, cast("list[object]", json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s)))
-    ):
+    stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
+    for stack in map(as_mapping, cast("list[object]", stacks)):
         count = stack.get("resourceCount")
         resources = count if isinstance(count, int) else -1 if stack.get("lastUpdate") else 0
-        found.append(ListedStack(str(stack.get("name")).rpartition("/")[2], stack.get("current") is True, resources))
+        name = str(stack.get("name")).rpartition("/")[2]
+        found.append(ListedStack(name, stack.get("current") is True, resources))
     return found
 
 
@@ -117,7 +117,7 @@ def require_known(word: str) -> None:
     except ScriptError:
         if not meant(word, with_settings):
             raise
-        deployed = frozenset[str]()  # the backend cannot be read, and the word is close to a stack with settings
+        deployed = frozenset[str]()  # the word is close to a stack with settings
     known = sorted({*with_settings, *deployed})
     if word not in known:
         raise CommandRefusedError(

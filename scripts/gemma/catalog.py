@@ -14,7 +14,7 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Entry(NamedTuple):
-    """One word after `gemma`, with the module of its command, and the subcommand for which the word is short."""
+    """One word after `gemma`, short for a module's command or its subcommand."""
 
     name: str
     module: str
@@ -29,7 +29,8 @@ class Entry(NamedTuple):
     def line(self) -> str:
         """Return one line about the command, without importing it."""
         path = _ROOT / f"{self.module.replace('.', '/')}.py"
-        return self.summary or path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("r").strip('"').rstrip()
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        return self.summary or first.removeprefix("r").strip('"').rstrip()
 
 
 _OTHERS: Final = {
@@ -78,7 +79,7 @@ WITHOUT_STATE: Final = frozenset({"teardown", "recover"})
 
 
 def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
-    """Return lines of at most 80 columns with each word and what it does. `width`: least columns of the words."""
+    """Return lines of at most 80 columns with each word, in `width` columns, and what it does."""
     width = max(width, *(len(entry.name) + 4 for entry in entries))
     return [
         line

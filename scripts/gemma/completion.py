@@ -38,7 +38,7 @@ complete -c gemma -a '(gemma __complete (commandline -opc)[2..] (commandline -ct
 
 
 def script(words: Sequence[str]) -> str:
-    """Return the completion script of a shell. Raises CommandRefusedError for another word than the three shells."""
+    """Return the completion script of a shell. Raises CommandRefusedError for another word."""
     shell = words[0] if words else ""
     if len(words) != 1 or shell not in _SCRIPTS:
         raise CommandRefusedError(

@@ -1,6 +1,6 @@
-"""What `gemma` without words prints: the stacks with their price and time left, and the commands of a first day.
+"""What `gemma` without words prints: the stacks with their price, and the commands of a first day.
 
-It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown, never nothing.
+It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown.
 """
 
 import time
@@ -51,7 +51,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _line(stack: ListedStack) -> str:
-    """Return the price and the time left of a stack, as of its last `up`. Raises ScriptError if its state cannot be read."""
+    """Return a stack's price and time left, as of its last `up`. Raises ScriptError."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
 
     state = read(stack.name)

@@ -91,7 +91,7 @@ def _up(options: UpOptions) -> ExitCode:
 
 
 def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
-    """Return what the program says: warnings that are no findings, one line for all notes, then what it says of the plan."""
+    """Return what the program says: warnings of others, one line for all notes, then the plan."""
     findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
     notes = [text.partition(". To ")[0] for text in messages if text.startswith(_NOTES)]
     notes += [f"Warnings: {', '.join(findings)}"] if findings else []
@@ -118,7 +118,7 @@ def _settings_of(stack: str) -> Settings:
 
 
 def _require_weights(settings: Settings, stack: str) -> None:
-    """Raise CommandRefusedError if the weights that the server will load are not staged, or if that is unknown."""
+    """Raise CommandRefusedError unless the weights that the server will load are staged."""
     from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for check in staged_weights(settings, stack):
@@ -128,7 +128,7 @@ def _require_weights(settings: Settings, stack: str) -> None:
 
 
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
-    """Return what a deployment does to the server, in counts and in dollars: the words of the comment on a pull request."""
+    """Return what a deployment does to the server, in counts and in dollars."""
     counts = Counter(change.op for change in changes)
     counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
     return [
@@ -154,7 +154,7 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
 
 
 def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
-    """Deploy without a preview. Return the engine's exit code, its output, and the seconds that it took."""
+    """Deploy without a preview. Return the engine's exit code, its output, and its seconds."""
     started_s = time.monotonic()
     with private_folder() as folder, moving("starting") as show:
         log = EventLog(path=folder / "events", plain=_for_line, steps=steps)
@@ -189,8 +189,9 @@ def moving(step: str) -> Generator[Callable[[str, str], None]]:
     Elsewhere than on a terminal, each message is a line.
     """
     is_terminal = sys.stderr.isatty()
-    one_line = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    progress = Progress(_Elapsed(), one_line, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    whole = Column(no_wrap=True, overflow="ellipsis")
+    text = TextColumn("{task.description}", markup=False, table_column=whole)
+    progress = Progress(_Elapsed(), text, console=Console(stderr=True), transient=True, disable=not is_terminal)
     task = progress.add_task(step, total=None)
 
     def show(step: str, detail: str) -> None:

@@ -70,7 +70,7 @@ def _logs(options: LogsOptions) -> ExitCode:
         states.require_deployed(state)
     print_heading(options, log)
     if options.follow:
-        # Lines before the first printed one were skipped on purpose, but a line after it may become visible late.
+        # A line after the first printed one may become visible late.
         start = found[0].moment if len(found) == options.lines else since
         _follow(options, log, found, follow(api, log, start, LineMask(secrets), say=_say))
     cause = newest_cause(log, found)
@@ -91,7 +91,10 @@ def _logs(options: LogsOptions) -> ExitCode:
 
 
 def _follow(
-    options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", more: "Iterator[PrintedLine | None]"
+    options: LogsOptions,
+    log: "ServerLog",
+    found: "Sequence[PrintedLine]",
+    more: "Iterator[PrintedLine | None]",
 ) -> None:
     """Print lines, then new ones until Ctrl-C, and each known cause once."""
     from scripts.logs.place import newest_cause, sentence

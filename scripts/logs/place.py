@@ -1,4 +1,4 @@
-"""A stack's server logs in Cloud Logging: project, filter, and known causes of failures with their fixes."""
+"""A stack's server logs in Cloud Logging, and known causes of failures in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class ServerLog:
 
 
 def server_log(state: StackState) -> ServerLog:
-    """Return the log of a stack from its outputs, or else from its settings, because logs outlive the server.
+    """Return the log of a stack from its outputs or its settings, because logs outlive the server.
 
     Raises CommandRefusedError if the stack has neither, or if its settings are invalid.
     """
@@ -76,7 +76,7 @@ def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
 
 
 def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
-    """Return the root cause in the lines; None if no known cause matches or the settings cannot be read."""
+    """Return the root cause in the lines; None if none is known or the settings cannot be read."""
     from planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
@@ -102,7 +102,7 @@ def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
 def newest_cause(log: ServerLog, lines: "Sequence[PrintedLine]") -> "Cause | None":
     """Return the cause in the logs of the newest revision or node that has one.
 
-    A fixed failure must not hide the failure of the next start. The revision or node whose logs start later is newer.
+    A fixed failure must not hide that of the next start, whose logs start later.
     """
     places: dict[str, list[str]] = {}
     for line in lines:

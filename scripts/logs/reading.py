@@ -15,7 +15,7 @@ from scripts.logs.place import ServerLog
 from stacks.hooks.container_logs import lines_of, why_unread
 
 PERIOD_S: Final = 2.0
-"""Polling interval of --follow in seconds. Cloud Logging allows 60 reads per minute and project (Quotas and limits, 2026-11)."""
+"""Polling interval in seconds. Cloud Logging allows 60 reads per minute and project (2026-11)."""
 OVERLAP: Final = timedelta(seconds=60)
 """An entry can become visible after a later one."""
 _PAGE: Final = 1000
@@ -42,7 +42,7 @@ class PrintedLine:
 
 
 def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
-    """Return the newest `count` lines since a time, oldest first. Raises ScriptError if the log cannot be read."""
+    """Return the newest `count` lines since a time, oldest first. Raises ScriptError."""
     found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):
         found[:0] = _log_lines(entry, str)
