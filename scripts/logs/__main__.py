@@ -54,8 +54,8 @@ def _logs(options: LogsOptions) -> ExitCode:
     from contracts.errors import ScriptError
     from contracts.masking import LineMask
     from engine import state as states
-    from scripts.logs.place import newest_cause, sentence, server_log
-    from scripts.logs.reading import follow, newest
+    from scripts.logs.place import sentence, server_log
+    from scripts.logs.reading import follow, newest, newest_cause
 
     state = states.read(options.stack)
     log = server_log(state)
@@ -97,7 +97,8 @@ def _follow(
     more: "Iterator[PrintedLine | None]",
 ) -> None:
     """Print lines, then new ones until Ctrl-C, and each known cause once."""
-    from scripts.logs.place import newest_cause, sentence
+    from scripts.logs.place import sentence
+    from scripts.logs.reading import newest_cause
 
     print_lines(options, found)
     recent, fresh = list(found), True

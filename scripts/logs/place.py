@@ -15,7 +15,6 @@ from scripts.cli.settings import stack_settings
 from stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
-    from scripts.logs.reading import PrintedLine
     from stacks.hooks.failure_hints import Cause
     from stacks.settings import Settings
 
@@ -97,18 +96,6 @@ def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
         account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
     )
     return cause_of(lines, start)
-
-
-def newest_cause(log: ServerLog, lines: "Sequence[PrintedLine]") -> "Cause | None":
-    """Return the cause in the logs of the newest revision or node that has one.
-
-    A fixed failure must not hide that of the next start, whose logs start later.
-    """
-    places: dict[str, list[str]] = {}
-    for line in lines:
-        places.setdefault(line.where, []).append(line.text)
-    causes = (known_cause(log, texts) for texts in reversed(places.values()))
-    return next((cause for cause in causes if cause is not None), None)
 
 
 def sentence(cause: "Cause") -> str:

@@ -4,15 +4,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cloud.google_api import GoogleApi, GoogleListError
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.machine_log import SOURCE_LABEL
 from contracts.masking import masked
-from scripts.logs.place import ServerLog
+from scripts.logs.place import ServerLog, known_cause
 from stacks.hooks.container_logs import lines_of, why_unread
+
+if TYPE_CHECKING:
+    from stacks.hooks.failure_hints import Cause
 
 PERIOD_S: Final = 2.0
 """Polling interval in seconds. Cloud Logging allows 60 reads per minute and project (2026-11)."""
@@ -50,6 +53,18 @@ def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Ma
             break
     # In order, because a mask can depend on the previous line.
     return [replace(line, text=mask(line.text)) for line in found][-count:]
+
+
+def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
+    """Return the cause in the logs of the newest revision or node that has one.
+
+    A fixed failure must not hide that of the next start, whose logs start later.
+    """
+    places: dict[str, list[str]] = {}
+    for line in lines:
+        places.setdefault(line.where, []).append(line.text)
+    causes = (known_cause(log, texts) for texts in reversed(places.values()))
+    return next((cause for cause in causes if cause is not None), None)
 
 
 def follow(
