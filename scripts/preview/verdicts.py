@@ -92,7 +92,9 @@ class StackVerdict:
         """Effect on the stack. Only the engine knows the zone in use."""
         effect = self.changed_effect
         capacity = [change for change in self.real_changes if change.type == CAPACITY_TYPE]
-        if not self.is_removed and (self.after.error is not None or self.after.stopping):
+        if self.is_removed:
+            return effect
+        if self.after.error is not None or self.after.stopping:
             effect = "blocked"
         elif any(change.is_disruptive for change in capacity):
             effect = "capacity"
@@ -123,7 +125,12 @@ class StackVerdict:
     def heading(self) -> str:
         """The effect in a few words."""
         found = HEADINGS[self.effect]
-        if self.effect in {"new", "removed", "blocked"} or "model" not in {change.key for change in self.flags}:
+        if (
+            self.is_new
+            or self.is_removed
+            or self.effect == "blocked"
+            or "model" not in {change.key for change in self.flags}
+        ):
             return found
         return f"changes the model, {found}"
 
@@ -183,7 +190,7 @@ class StackVerdict:
             f"{code(one.key)} {code(one.before or 'not set')} → {code(one.after or 'not set')}"
             for one in replacing(self.before, self.after)
         ]
-        if reasons:
+        if reasons and not self.is_new:
             return f": {', '.join(reasons)}"
         forced = [code(name) for change in self.real_changes if change.is_disruptive for name in change.forced_by]
         return f", forced by {', '.join(forced)}" if forced else ""
