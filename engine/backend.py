@@ -6,11 +6,12 @@ The engine resolves a relative path such as `file://./state` against the folder 
 import contextlib
 import json
 import os
-import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+
+import yaml
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
@@ -18,9 +19,6 @@ from engine import runner
 
 BACKEND_VARIABLE: Final = "PULUMI_BACKEND_URL"
 _FILE: Final = "file://"
-_IN_PROJECT: Final = re.compile(
-    r"^backend:[ \t]*\n(?:[ \t]+[^\n]*\n)*?[ \t]+url:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE
-)
 
 
 @contextlib.contextmanager
@@ -72,9 +70,9 @@ def chosen_url(folder: Path) -> str:
     if given:
         return given
     project = folder / "Pulumi.yaml"
-    found = _IN_PROJECT.search(project.read_text(encoding="utf-8")) if project.is_file() else None
-    if found:
-        return found[1]
+    found = as_mapping(yaml.safe_load(project.read_text(encoding="utf-8")) if project.is_file() else None)
+    if url := as_mapping(found.get("backend")).get("url"):
+        return str(url)
     home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or str(Path.home() / ".pulumi")
     try:
         login = as_mapping(json.loads(Path(home, "credentials.json").read_text(encoding="utf-8")))

@@ -35,7 +35,7 @@ def other_checkout(commit: str) -> Generator[Path]:
         done = ended(words, folder=root, limit_s=_ARCHIVE_LIMIT_S)
         if done.returncode != 0:
             raise CommandRefusedError(
-                f"git cannot read this commit: {last_words(done)}. Fetch it, or pass a commit of this repository."
+                f"git cannot read commit {commit}: {last_words(done)}. Fetch it, or pass a commit of this repository."
             )
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")

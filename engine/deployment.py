@@ -205,7 +205,7 @@ def back_up(stack: str, text: str) -> Path:
     folder = runner.project_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = _free_path(folder, f"{stack}-{moment}")
+    path = folder / f"{stack}-{moment}-{time.time_ns() % 10**9}.json"
     write_private(path, text, new=True)
     return path
 
@@ -275,9 +275,3 @@ def _unreadable(stack: str, problem: str) -> StateUnreadableError:
 
 def _text(raw: Mapping[str, object], key: str) -> str:
     return str(raw.get(key) or "")
-
-
-def _free_path(folder: Path, stem: str) -> Path:
-    return next(
-        path for number in range(1000) if not (path := folder / f"{stem}{f'-{number}' if number else ''}.json").exists()
-    )

@@ -3,8 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Final
 
 from contracts.errors import CommandRefusedError
@@ -22,45 +23,28 @@ def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
     Raises:
         CommandRefusedError: if the command cannot be run.
     """
-    signals = _Signals()
-    with signals.taken():
-        try:
-            process = subprocess.Popen(command, env={**os.environ, **variables})
-        except OSError as error:
-            raise CommandRefusedError(f"Cannot run the command {command[0]!r}: {error.strerror}.") from None
-        signals.go_to(process)
-        code = process.wait()
-    return code if code >= 0 else _SIGNALLED - code
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not started:
+            early.append(number)
+        elif not (number == signal.SIGINT and _shares_terminal(started[0].pid)):
+            started[0].send_signal(number)
 
-class _Signals:
-    """Signals for a command. Those that arrive before it runs are queued."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    @contextmanager
-    def taken(self) -> Generator[None]:
-        """Handle the signals in place of this process."""
-        before = {number: signal.signal(number, self._take) for number in _FORWARDED}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def go_to(self, process: subprocess.Popen[bytes]) -> None:
-        """Forward queued and later signals."""
-        self._process = process
-        for number in self._early:
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})
+        started.append(process)
+        for number in early:
             process.send_signal(number)
-
-    def _take(self, number: int, _frame: object) -> None:
-        if self._process is None:
-            self._early.append(number)
-        elif not (number == signal.SIGINT and _shares_terminal(self._process.pid)):
-            self._process.send_signal(number)
+        code = process.wait()
+    except OSError as error:
+        raise CommandRefusedError(f"Cannot run the command {command[0]!r}: {error.strerror}.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def _shares_terminal(pid: int) -> bool:

@@ -24,9 +24,7 @@ from engine.backend import state_folder
 Result = TypeVar("Result")
 
 _LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
-_LINE: Final = re.compile(
-    r"(?P<place>\S+): created by (?P<user>[^@\s]+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)"
-)
+_LINE: Final = re.compile(r"(\S+): created by ([^@\s]+)@(\S+) \(pid (\d+)\) at (\S+)")
 _FILE: Final = "file://"
 _HOURS_FROM_MIN: Final = 120
 """Locks are shown in hours from this age on."""
@@ -54,14 +52,8 @@ class StackLock:
         if math.isinf(since_s):
             return f"locked by {self.holder}"
         minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
-        lasted = (
-            f"{minutes // 60} h"
-            if minutes >= _HOURS_FROM_MIN
-            else f"{minutes} min"
-            if minutes > 0
-            else "less than 1 min"
-        )
-        return f"locked for {lasted} by {self.holder}"
+        short = f"{minutes} min" if minutes > 0 else "less than 1 min"
+        return f"locked for {f'{minutes // 60} h' if minutes >= _HOURS_FROM_MIN else short} by {self.holder}"
 
     @property
     def is_dead(self) -> bool:
@@ -76,16 +68,11 @@ def is_lock_error(text: str) -> bool:
 
 def parse_locks(text: str) -> tuple[StackLock, ...]:
     """Return the locks listed in an engine's error. Pulumi Cloud lists none."""
-    return tuple(
-        StackLock(
-            place=match["place"].partition("?")[0],
-            user=match["user"],
-            host=match["host"],
-            pid=int(match["pid"]),
-            since=match["since"],
-        )
-        for match in _LINE.finditer(text)
-    )
+    found: list[StackLock] = []
+    for match in _LINE.finditer(text):
+        place, user, host, pid, since = match.groups()
+        found.append(StackLock(place=place.partition("?")[0], user=user, host=host, pid=int(pid), since=since))
+    return tuple(found)
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
@@ -97,7 +84,9 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
         except (OSError, ValueError):
             continue
         if raw:
-            found.append(_from_file(path, raw))
+            user, host, since = (str(raw.get(key) or "") for key in ("username", "hostname", "timestamp"))
+            pid = int(str(raw.get("pid") or 0))
+            found.append(StackLock(place=f"file://{path}", user=user, host=host, pid=pid, since=since))
     return tuple(found)
 
 
@@ -174,13 +163,3 @@ def require_dead(stack: str, locks: Sequence[StackLock]) -> None:
         "Wait for it to finish" if here else f"If it is no longer running, run `pulumi cancel --yes --stack {stack}`"
     )
     raise CommandRefusedError(f"Stack {stack} is {locked(alive)}. {advice}, then retry.")
-
-
-def _from_file(path: Path, raw: Mapping[str, object]) -> StackLock:
-    return StackLock(
-        place=f"file://{path}",
-        user=str(raw.get("username") or ""),
-        host=str(raw.get("hostname") or ""),
-        pid=int(str(raw.get("pid") or 0)),
-        since=str(raw.get("timestamp") or ""),
-    )

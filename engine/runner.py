@@ -1,5 +1,6 @@
 """Run the Pulumi CLI: the one linked by `make setup`, otherwise the one on PATH."""
 
+import contextlib
 import json
 import os
 import re
@@ -26,7 +27,6 @@ _MAX_WORDS = 600
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
-NO_VARIABLES: Final[Mapping[str, str]] = {}
 _NO_MEMORY: Final = ", for example because the machine ran out of memory"
 _LOST_TRACK = re.compile(
     r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations|\bError 50\d\b", re.IGNORECASE
@@ -57,10 +57,7 @@ def project_folder() -> Path:
 
 def listed_stacks(*options: str) -> frozenset[str]:
     """Return the names of the backend's stacks. Raises like `query`."""
-    return _names(query(["stack", "ls", "--json", *options]))
-
-
-def _names(listed: str) -> frozenset[str]:
+    listed = query(["stack", "ls", "--json", *options])
     return frozenset(str(item["name"]).rpartition("/")[2] for item in json.loads(listed))
 
 
@@ -151,7 +148,7 @@ def attended(
     *arguments: str,
     on_line: Callable[[str], None] | None = None,
     watch: Callable[[], None] | None = None,
-    variables: Mapping[str, str] = NO_VARIABLES,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
     """Run a Pulumi command to its end, also after a signal. Return its exit code and its output.
 
@@ -173,23 +170,23 @@ def attended(
 
 def _wait(process: "subprocess.Popen[str]", watch: Callable[[], None] | None) -> None:
     while True:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=None if watch is None else _POLL_S)
-        except subprocess.TimeoutExpired:
-            if watch is not None:
-                watch()
-        else:
             return
+        if watch is not None:
+            watch()
 
 
 def _engine(
     arguments: Sequence[str],
-    variables: Mapping[str, str] = NO_VARIABLES,
+    variables: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401 - those of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
     """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
-    return started(words, cwd=project_folder(), env={**environment(), **variables}, pass_fds=held_locks(), **options)
+    return started(
+        words, cwd=project_folder(), env={**environment(), **(variables or {})}, pass_fds=held_locks(), **options
+    )
 
 
 def _keep(stream: IO[str], lines: list[str], on_line: Callable[[str], None] | None) -> None:
@@ -222,28 +219,15 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
 
 
 def _no_such_stack(stack: str) -> str:
-    """Return the error for a stack that the backend does not know.
-
-    Only a stack with settings is worth creating, and only it could have been deployed before: any other name is a typing error.
-    """
+    """Return the error for a stack that the backend does not know. Without settings, the name is a typing error."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
             f"Stack {stack} does not exist. Run `gemma up {stack}` to deploy it. "
             f"If it was deployed and its state is lost, run `gemma recover {stack}`."
         )
-    known = sorted({*with_settings, *_stacks_of_backend()})
-    listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."
+    listed = did_you_mean(stack, with_settings) or f" Stacks: {', '.join(with_settings) or 'none'}."
     return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `gemma new` to create one."
-
-
-def _stacks_of_backend() -> frozenset[str]:
-    """Return the names of the backend's stacks, for a suggestion: none if it cannot list them."""
-    answer = run("stack", "ls", "--json")
-    try:
-        return _names(answer.stdout) if answer.returncode == 0 else frozenset()
-    except ValueError:
-        return frozenset()
 
 
 def error_of(answer: "subprocess.CompletedProcess[str]") -> str:

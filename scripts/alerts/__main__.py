@@ -10,16 +10,11 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option, StackName
-
-if TYPE_CHECKING:
-    from cloud.alerts import AlertReport
-
-SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +28,25 @@ class AlertsOptions:
 
 
 def _alerts(options: AlertsOptions) -> ExitCode:
+    from cloud import google_api
+    from cloud.alerts import POLICY_TYPE, read_alerts
     from cloud.simulated import is_simulated
+    from engine import state as states
+    from scripts.cli.settings import stack_project
 
-    report = _read(options)
+    state = states.read(options.stack)
+    states.require_deployed(state)
+    outputs, named = state.outputs, next(iter(state.projects), None)
+    project = outputs.project if outputs is not None else stack_project(options.stack, project=named)
+    report = read_alerts(
+        google_api.connect(project),
+        stack=options.stack,
+        project=project,
+        declared=sum(item.get("type") == POLICY_TYPE for item in state.resources),
+        has_closed=options.closed,
+    )
     if options.as_json:
-        found = {"schema_version": SCHEMA_VERSION, "simulated": is_simulated(), "verdict": report.verdict}
+        found = {"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict}
         print(json.dumps({**found, **asdict(report)}))
     else:
         from cloud.clock import GOOGLE_CLOCK
@@ -47,27 +56,6 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         times = AlertTimes(now=GOOGLE_CLOCK.now(), zone=UTC if options.utc else None)
         print_alerts(console(sys.stdout), report, times, simulated=is_simulated())
     return ExitCode.DONE if report.verdict == "silent" else ExitCode.FAILED
-
-
-def _read(options: AlertsOptions) -> "AlertReport":
-    from cloud import google_api
-    from cloud.alerts import POLICY_TYPE, read_alerts
-    from engine import state as states
-    from scripts.cli.settings import stack_project
-
-    state = states.read(options.stack)
-    states.require_deployed(state)
-    project = state.outputs.project if state.outputs is not None else None
-    if project is None:
-        project = stack_project(options.stack, project=next(iter(state.projects), None))
-    declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
-    return read_alerts(
-        google_api.connect(project),
-        stack=options.stack,
-        project=project,
-        declared=declared,
-        has_closed=options.closed,
-    )
 
 
 COMMAND: Final = Command(

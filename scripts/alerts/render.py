@@ -1,4 +1,4 @@
-"""Alerts as text: a table within 80 columns, then the meaning, the first command and the runbook of each."""
+"""Alerts as text within 80 columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,11 +32,14 @@ class AlertTimes:
 
 def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simulated: bool) -> None:
     """Print a report on a console."""
+    count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
+    titles = {alert.title: alert for alert in report.firing}
+    silent = f"none of {count} fires" if report.verdict == "silent" else "unknown whether an alert fires"
     mark = " (local cloud, simulated)" if simulated else ""
-    paragraph(out, f"{report.stack}: {heading(report)}{mark}")
+    paragraph(out, f"{report.stack}: {f'{len(titles)} of {count} fire' if titles else silent}{mark}")
     if report.firing:
         out.print(_table("", report.firing, times), crop=False)
-    for alert in {each.title: each for each in report.firing}.values():
+    for alert in titles.values():
         out.print()
         paragraph(out, f"{alert.title}: {alert.meaning}")
         paragraph(out, alert.command, prefix="  first    ")
@@ -44,17 +47,10 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
     if report.closed:
         out.print()
         out.print(_table("No longer firing", report.closed, times), crop=False)
-    remarks = [("unknown", text) for text in (*report.unread, *report.unwatched)]
-    for key, text in (*remarks, *(("note", text) for text in report.notes)):
-        paragraph(out, text, prefix=f"  {key:<8} ")
-
-
-def heading(report: AlertReport) -> str:
-    """Return the verdict in one line."""
-    count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
-    if report.firing:
-        return f"{len({alert.title for alert in report.firing})} of {count} fire"
-    return f"none of {count} fires" if report.verdict == "silent" else "unknown whether an alert fires"
+    for text in (*report.unread, *report.unwatched):
+        paragraph(out, text, prefix="  unknown  ")
+    for text in report.notes:
+        paragraph(out, text, prefix="  note     ")
 
 
 def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> FittedTable:

@@ -27,7 +27,7 @@ from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
-from scripts.gemma.arguments import GemmaCall, has_settings
+from scripts.gemma.arguments import call_of, default_stack, has_settings, require_known
 from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _drop_own_path()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an encoding without a character of a drawing, such as ascii
+            stream.reconfigure(errors="replace")  # ascii has no drawings
     try:
         return written("gemma", lambda: _run(words))
     except ScriptError as error:
@@ -68,18 +68,11 @@ def overview() -> str:
 def _run(words: Sequence[str]) -> int:
     if words[1:] and words[0] in _HELP:
         return _run([*words[1:], "--help"])
-    if not words or words[0] in _HELP:
-        print(overview() if words else _first(), end="")
-        return int(ExitCode.DONE)
-    word, rest = words[0], words[1:]
-    if word == "--version":
-        print(f"gemma-serving {tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']['version']}")
-        return int(ExitCode.DONE)
-    if word == "completion":
-        print(script(rest), end="")
-        return int(ExitCode.DONE)
-    if word == COMPLETE:
-        print("\n".join(candidates(rest)))
+    word, rest = words[0] if words else "", words[1:]
+    own = {"": _first, "--version": _version, "completion": lambda: script(rest)}
+    own |= {COMPLETE: lambda: "\n".join([*candidates(rest), ""]), **dict.fromkeys(_HELP, overview)}
+    if word in own:
+        print(own[word](), end="")
         return int(ExitCode.DONE)
     for old in (word, " ".join(words[:2])):
         if instead := answer(COMMANDS, old):
@@ -88,6 +81,11 @@ def _run(words: Sequence[str]) -> int:
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
     return _start(entry, rest)
+
+
+def _version() -> str:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    return f"gemma-serving {project['version']}\n"
 
 
 def _first() -> str:
@@ -102,9 +100,10 @@ def _first() -> str:
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
     """Return the sentence about a word that is not a command, with the command that was probably meant."""
-    if word.startswith("-") or has_settings(word):
-        command, stack = (rest[0] if rest else "COMMAND", word) if has_settings(word) else ("COMMAND", "STACK")
-        return f"{word} is not a command. The command comes first: `gemma {command} {stack}`."
+    if has_settings(word):
+        return f"{word} is not a command. The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
+    if word.startswith("-"):
+        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     if synonym:
@@ -115,18 +114,15 @@ def _unknown(word: str, rest: Sequence[str]) -> str:
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:
     """Run a command with the stack as an option."""
-    from scripts.gemma.stacks import default_stack, require_known
 
     def default() -> str:
         stack, why = default_stack(entry.name)
         say("gemma", f"stack {stack} ({why})")
         return stack
 
-    whole = entry.whole()
-    lead, call = GemmaCall(name=entry.name, command=whole, words=rest).split(entry.subcommand)
-    arguments = [*lead, *call.with_stack(default, require_known)]
-    main_of = getattr(import_module(entry.imported_from), "main", None)
-    return main_of(arguments) if main_of else run_command(whole, arguments)
+    arguments = call_of(entry, rest).with_stack(default, require_known)
+    main_of = getattr(import_module(entry.module), "main", None)
+    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
 def _drop_own_path() -> None:

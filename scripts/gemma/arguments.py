@@ -1,49 +1,41 @@
 """The arguments of a command, with the stack as a word."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from contracts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping
+from contracts.spelling import did_you_mean, meant
 from engine import runner
 from scripts.cli.command import Command
 from scripts.cli.options import option_fields
-from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE
+from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE, Entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GemmaCall:
-    """One command of `gemma` with the words after it."""
+    """One command of `gemma` with the words after it. `lead` is the word of a subcommand."""
 
     name: str
     command: Command[Any]
     words: Sequence[str]
-
-    def split(self, subcommand: str = "") -> "tuple[Sequence[str], GemmaCall]":
-        """Return the subcommand's word, if there is one, and the call of that subcommand."""
-        found = {sub.name: sub for sub in self.command.subcommands}
-        if subcommand:
-            return [subcommand], GemmaCall(name=self.name, command=found[subcommand], words=self.words)
-        if self.words and self.words[0] in found:
-            return self.words[:1], GemmaCall(name=self.name, command=found[self.words[0]], words=self.words[1:])
-        if self.command.run is None and "run" in found and self.words and has_settings(self.words[0]):
-            return ["run", "--create"], GemmaCall(name=self.name, command=found["run"], words=self.words)
-        return (), self
+    lead: Sequence[str] = ()
 
     def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:
-        """Return the words with the stack as `--stack NAME`.
+        """Return the arguments with the stack as `--stack NAME`.
 
-        The first word is the stack if it has a settings file, or if the command takes fewer words than there are; `require_known` then
-        refuses one that does not exist, except for commands that work without settings and state.
-        `default` names the stack where one is required and none is given.
+        The first word is the stack if it has a settings file, or if the command takes fewer words than there are.
+        `require_known` refuses one that does not exist; `default` names the stack where none is given.
 
-        Raises CommandRefusedError if a command that changes something has no stack, and what the two functions raise.
+        Raises CommandRefusedError if a command that changes something has no stack.
         """
-        fields = option_fields(self.command.options)
+        fields, words = option_fields(self.command.options), [*self.lead, *self.words]
         stack = fields.get("stack")
         own = self.words[: self.words.index("--")] if "--" in self.words else self.words
         if stack is None or {"-h", "--help"} & set(own):
-            return self.words
+            return words
         leading = own[: next((at for at, word in enumerate(own) if word.startswith("-")), len(own))]
         takes = sum(one.option.positional for one in fields.values())
         if leading and (has_settings(leading[0]) or len(leading) > takes):
@@ -52,16 +44,83 @@ class GemmaCall:
             if not takes and leading[1:] and has_settings(leading[1]):
                 each = " and ".join(f"`gemma {self.name} {one}`" for one in leading)
                 raise CommandRefusedError(f"{self.name} takes one stack, not {len(leading)}. Run {each}.")
-            return [stack.flag, *self.words]
-        if any(word.partition("=")[0] in {stack.flag, "--url"} for word in own):
-            return self.words
-        if not (stack.is_required or "url" in fields):
-            return self.words
+            return [*self.lead, stack.flag, *self.words]
+        is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
+        if is_given or not (stack.is_required or "url" in fields):
+            return words
         if self.name in NEVER_GUESSED:
             raise CommandRefusedError(f"No stack named. Run `gemma {self.name} STACK`.")
-        return [stack.flag, default(), *self.words]
+        return [*self.lead, stack.flag, default(), *self.words]
+
+
+def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
+    """Return the call of an entry's command, or of its subcommand."""
+    whole = entry.whole()
+    found = {sub.name: sub for sub in whole.subcommands}
+    if entry.subcommand:
+        return GemmaCall(entry.name, found[entry.subcommand], words, [entry.subcommand])
+    if words and words[0] in found:
+        return GemmaCall(entry.name, found[words[0]], words[1:], words[:1])
+    if whole.run is None and "run" in found and words and has_settings(words[0]):
+        return GemmaCall(entry.name, found["run"], words, ["run", "--create"])
+    return GemmaCall(entry.name, whole, words)
 
 
 def has_settings(stack: str) -> bool:
     """Return whether a stack has a settings file in the project's folder."""
     return stack in runner.stacks_in(runner.project_folder())
+
+
+class ListedStack(NamedTuple):
+    """One stack of the backend. `resources` is -1 if their number is unknown."""
+
+    name: str
+    is_selected: bool
+    resources: int
+
+
+def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
+    """Return the stacks that the backend knows. Raises ScriptError, also after `limit_s` seconds."""
+    found: list[ListedStack] = []
+    stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
+    for stack in map(as_mapping, cast("list[object]", stacks)):
+        count = stack.get("resourceCount")
+        resources = count if isinstance(count, int) else -1 if stack.get("lastUpdate") else 0
+        name = str(stack.get("name")).rpartition("/")[2]
+        found.append(ListedStack(name, stack.get("current") is True, resources))
+    return found
+
+
+def default_stack(command: str) -> tuple[str, str]:
+    """Return the stack that is meant where none is named, and why: `selected`, or `the only one deployed`.
+
+    Raises CommandRefusedError if neither exists.
+    """
+    stacks = listed()
+    for stack in stacks:
+        if stack.is_selected:
+            return stack.name, "selected"
+    deployed = [stack.name for stack in stacks if stack.resources != 0]
+    if len(deployed) == 1:
+        return deployed[0], "the only one deployed"
+    several = f"Deployed: {', '.join(deployed)}." if deployed else "No stack is deployed."
+    raise CommandRefusedError(f"No stack named and none selected. {several} Run `gemma {command} STACK`.")
+
+
+def require_known(word: str) -> None:
+    """Raise CommandRefusedError for a word that names no stack of the settings files or of the backend."""
+    with_settings = runner.stacks_in(runner.project_folder())
+    if word in with_settings:
+        return
+    try:
+        deployed = runner.listed_stacks()
+    except ScriptError:
+        if not meant(word, with_settings):
+            raise
+        deployed = frozenset[str]()  # the word is close to a stack with settings
+    known = sorted({*with_settings, *deployed})
+    if word not in known:
+        raise CommandRefusedError(
+            f"Stack {word} not found.{did_you_mean(word, known) or ' Stacks: ' + (', '.join(known) or 'none') + '.'} "
+            "Run `gemma new` to create the settings of a new one."
+        )

@@ -6,8 +6,8 @@ from typing import Final
 from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.cli.options import option_fields
-from scripts.gemma.arguments import GemmaCall
-from scripts.gemma.catalog import ENTRIES, entry_of
+from scripts.gemma.arguments import call_of
+from scripts.gemma.catalog import ENTRIES, Entry, entry_of
 
 COMPLETE: Final = "__complete"
 """Word with which a shell asks for candidates; the words so far follow, the unfinished one last."""
@@ -38,7 +38,7 @@ complete -c gemma -a '(gemma __complete (commandline -opc)[2..] (commandline -ct
 
 
 def script(words: Sequence[str]) -> str:
-    """Return the completion script of a shell. Raises CommandRefusedError for another word than the three shells."""
+    """Return the completion script of a shell. Raises CommandRefusedError for another word."""
     shell = words[0] if words else ""
     if len(words) != 1 or shell not in _SCRIPTS:
         raise CommandRefusedError(
@@ -49,24 +49,21 @@ def script(words: Sequence[str]) -> str:
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
     """Return what the last word can become, sorted; none if the words before it name no command."""
-    start = words[-1] if words else ""
-    return sorted(
-        one for one in _following(words[:-1]) if one.startswith(start) and (one[0] != "-" or start[:1] == "-")
-    )
+    *before, start = words or [""]
+    found = [*ENTRIES, "completion", "help"]
+    if before:
+        entry = entry_of(before[0])
+        found = _of_command(entry, before[1:]) if entry else list(_SCRIPTS) if before[0] == "completion" else []
+    return sorted(one for one in found if one.startswith(start) and (one[0] != "-" or start[:1] == "-"))
 
 
-def _following(before: Sequence[str]) -> Sequence[str]:
-    if not before:
-        return [*ENTRIES, "completion", "help"]
-    if before[0] == "completion":
-        return list(_SCRIPTS)
-    entry = entry_of(before[0])
-    if entry is None:
-        return []
-    lead, call = GemmaCall(name=entry.name, command=entry.whole(), words=before[1:]).split(entry.subcommand)
+def _of_command(entry: Entry, words: Sequence[str]) -> list[str]:
+    call = call_of(entry, words)
     options = option_fields(call.command.options)
-    flags = [option.flag for option in options.values() if not option.option.positional]
-    subcommands = [] if lead else [sub.name for sub in entry.whole().subcommands]
     is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
-    stacks = runner.stacks_in(runner.project_folder()) if is_stack_next else list[str]()
-    return [*stacks, *subcommands, *flags, "--help"]
+    return [
+        *(runner.stacks_in(runner.project_folder()) if is_stack_next else ()),
+        *(() if call.lead else [sub.name for sub in call.command.subcommands]),
+        *(option.flag for option in options.values() if not option.option.positional),
+        "--help",
+    ]

@@ -1,6 +1,6 @@
-"""What `gemma` without words prints: the user's stacks with their price and time left, the next command, and the commands of a first day.
+"""What `gemma` without words prints: the stacks with their price, and the commands of a first day.
 
-The state is read as `status` reads it, without a call to Google and for ten seconds at most. What cannot be read is said, never guessed.
+It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown.
 """
 
 import time
@@ -13,8 +13,8 @@ from contracts.errors import ScriptError
 from contracts.parallel import each_within
 from engine import runner
 from planning.units import duration
+from scripts.gemma.arguments import ListedStack, listed
 from scripts.gemma.catalog import ENTRIES, rows
-from scripts.gemma.stacks import ListedStack, listed
 
 FIRST_DAY: Final = ("plan", "doctor", "up", "chat", "status", "smoke", "bench", "teardown")
 _LIMIT_S: Final = 5.0
@@ -51,7 +51,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _line(stack: ListedStack) -> str:
-    """Return the price and the time left of a stack, as of its last `up`. Raises ScriptError if its state cannot be read."""
+    """Return a stack's price and time left, as of its last `up`. Raises ScriptError."""
     from engine.state import read  # noqa: PLC0415 - only if a stack is deployed
 
     state = read(stack.name)

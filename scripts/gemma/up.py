@@ -9,36 +9,46 @@ two lines, at any width of the terminal; Ctrl-C then keeps what exists, and says
 """
 
 import asyncio
+import contextlib
+import re
+import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
+from contracts.plain_text import for_terminal
 from engine import runner
 from engine.changes import ResourceChange, changes_of
-from engine.events import EventLog
+from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
 from engine.secrets_provider import provider_options
 from engine.stack import SERVER_TYPES, stack_outputs
-from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
-from scripts.gemma.progress import TwoLines, for_line
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
 _STARTS: Final = frozenset({"create", "update", "replace"})
-_ACTIVE: Final = "ACTIVE"
+_LONGEST_LINE: Final = 300
+_NOTES: Final = ("Notes: ", "Accepted findings: ")
+_FINDING: Final = re.compile(r"[A-Z]{3}\d\d: ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +64,17 @@ def _up(options: UpOptions) -> ExitCode:
     stack, refresh = options.stack, ["--refresh"] if options.refresh else []
     settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
-    document = previewed(stack, *refresh)
-    changes, unchanged, warnings = changes_of(document)
-    if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
-        _require_weights(settings, stack)
-    for line in [*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))]:
-        tell(line)
-    if not changes:
-        tell(f"{stack}: no changes; {unchanged} resources are up to date.")
+    with moving("previewing"):
+        document = previewed(stack, *refresh)
+        changes, unchanged, warnings = changes_of(document)
+        if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
+            _require_weights(settings, stack)
+        effect = upcoming(stack, document, changes) if changes else None
+    shown = told(stack, diagnostics(document, "info"), warnings)
+    if effect is None:
+        tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    effect = upcoming(stack, document, changes)
-    tell("\n".join(["", *effect_lines(effect, changes, unchanged)]))
+    tell("\n".join([*shown, *effect_lines(effect, changes, unchanged)]))
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -78,6 +88,18 @@ def _up(options: UpOptions) -> ExitCode:
         kept = f"interrupted. What exists stays, also capacity and its request, and costs {cost}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
+
+
+def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequence[str]:
+    """Return what the program says: warnings of others, one line for all notes, then the plan."""
+    findings = [text.partition(":")[0] for text in warnings if _FINDING.match(text)]
+    notes = [text.partition(". To ")[0] for text in messages if text.startswith(_NOTES)]
+    notes += [f"Warnings: {', '.join(findings)}"] if findings else []
+    return [
+        *(f"Warning: {line}" for line in _lines([text for text in warnings if not _FINDING.match(text)])),
+        *([f"{'; '.join(notes)}. To read them, run `gemma plan {stack}`."] if notes else []),
+        *_lines([text for text in messages if not text.startswith(_NOTES)]),
+    ]
 
 
 def _settings_of(stack: str) -> Settings:
@@ -96,7 +118,7 @@ def _settings_of(stack: str) -> Settings:
 
 
 def _require_weights(settings: Settings, stack: str) -> None:
-    """Raise CommandRefusedError if the weights that the server will load are not staged, or if that is unknown."""
+    """Raise CommandRefusedError unless the weights that the server will load are staged."""
     from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for check in staged_weights(settings, stack):
@@ -106,7 +128,7 @@ def _require_weights(settings: Settings, stack: str) -> None:
 
 
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
-    """Return what a deployment does to the server, in counts and in dollars: the words of the comment on a pull request."""
+    """Return what a deployment does to the server, in counts and in dollars."""
     counts = Counter(change.op for change in changes)
     counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
     return [
@@ -118,39 +140,72 @@ def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged:
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
-    result, elapsed_s = _updated(stack, options, steps=steps)
-    if result.exit_code != 0 and is_lock_error(result.output):
-        end_dead_locks(stack, parse_locks(result.output), report=lambda line: say("up", line))
-        result, elapsed_s = _updated(stack, options, steps=steps)
-    return _report(stack, result, elapsed_s)
-
-
-def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[UpdateResult, float]:
-    with private_folder() as folder, TwoLines() as lines:
-        log = EventLog(path=folder / "events", plain=for_line, steps=steps)
-
-        def watch() -> None:
-            for progress in log.fresh():
-                lines.note(progress)
-            lines.draw()
-
-        result = update(stack, *options, log=log.path, watch=watch)
-        return result, lines.elapsed_s
-
-
-def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
-    if result.exit_code == 0:
+    code, output, elapsed_s = _updated(stack, options, steps=steps)
+    if code != 0 and is_lock_error(output):
+        end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
+        code, output, elapsed_s = _updated(stack, options, steps=steps)
+    if code == 0:
         tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
         return ExitCode.DONE
-    reason = runner.first_error(result.output, result.exit_code).rstrip(".")
-    hint = runner.recover_hint(stack, result.output)
+    reason = runner.first_error(output, code).rstrip(".")
+    hint = runner.recover_hint(stack, output)
     then = "Then run" if hint else "What was created is in the state: fix the cause and run"
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
+def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
+    """Deploy without a preview. Return the engine's exit code, its output, and its seconds."""
+    started_s = time.monotonic()
+    with private_folder() as folder, moving("starting") as show:
+        log = EventLog(path=folder / "events", plain=_for_line, steps=steps)
+
+        def watch() -> None:
+            for one in log.fresh():
+                step = one.step or "finishing"
+                show(step, "" if one.text == step else one.text)
+
+        words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
+        code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
+    return code, output, time.monotonic() - started_s
+
+
+def _for_line(text: str) -> str:
+    """Return a message of the engine as one line that cannot steer the terminal."""
+    return for_terminal(text)[:_LONGEST_LINE]
+
+
+class _Elapsed(ProgressColumn):
+    """The time since the start, such as `12m03s`."""
+
+    def render(self, task: Task) -> Text:
+        minutes, seconds = divmod(int(task.elapsed or 0), 60)
+        return Text(f"{minutes}m{seconds:02d}s ")
+
+
+@contextlib.contextmanager
+def moving(step: str) -> Generator[Callable[[str, str], None]]:
+    """Show a step and its time until the body ends. Yield what shows another step, and what that waits for.
+
+    Elsewhere than on a terminal, each message is a line.
+    """
+    is_terminal = sys.stderr.isatty()
+    whole = Column(no_wrap=True, overflow="ellipsis")
+    text = TextColumn("{task.description}", markup=False, table_column=whole)
+    progress = Progress(_Elapsed(), text, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    task = progress.add_task(step, total=None)
+
+    def show(step: str, detail: str) -> None:
+        progress.update(task, description=f"{step}\n{detail}".rstrip())
+        if not is_terminal:
+            print(detail or step, file=sys.stderr, flush=True)
+
+    with progress:
+        yield show
+
+
 def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
     """Return where the server is, and the commands to use it."""
-    if outputs.state not in {None, _ACTIVE}:
+    if outputs.state not in {None, "ACTIVE"}:
         return [
             f"The capacity is {outputs.state}, so nothing serves yet.",
             f"Run `gemma status {stack} --watch` to follow the request.",

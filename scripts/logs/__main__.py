@@ -6,9 +6,9 @@ itself. Known causes of failures and their fixes are printed at the end. Log lin
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
@@ -20,11 +20,7 @@ from scripts.cli.options import Option, StackName
 if TYPE_CHECKING:
     from scripts.logs.place import ServerLog
     from scripts.logs.reading import PrintedLine
-    from stacks.hooks.failure_hints import Cause
 
-SCHEMA_VERSION: Final = 1
-DEFAULT_LINES: Final = 200
-DEFAULT_SINCE: Final = "1h"
 _KEPT: Final = 1000
 """Lines that --follow searches for a known cause."""
 
@@ -44,14 +40,9 @@ class LogsOptions:
     follow: Annotated[bool, Option("Print new lines until Ctrl-C.")] = False
     since_s: Annotated[
         int | None,
-        Option(
-            f"Print logs of the last DURATION. (default: {DEFAULT_SINCE})",
-            flag="--since",
-            metavar="DURATION",
-            parse=_ago,
-        ),
+        Option("Print logs of the last DURATION. (default: 1h)", flag="--since", metavar="DURATION", parse=_ago),
     ] = None
-    lines: Annotated[int, Option("Maximum number of lines. Prints the newest.", least=1, most=10_000)] = DEFAULT_LINES
+    lines: Annotated[int, Option("Maximum number of lines. Prints the newest.", least=1, most=10_000)] = 200
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: Annotated[bool, Option("Print one JSON object on stdout; with --follow, one per line.", flag="--json")] = (
         False
@@ -63,16 +54,13 @@ def _logs(options: LogsOptions) -> ExitCode:
     from contracts.errors import ScriptError
     from contracts.masking import LineMask
     from engine import state as states
-    from scripts.logs.causes import newest_cause, sentence
-    from scripts.logs.place import server_log
-    from scripts.logs.reading import follow, newest
+    from scripts.logs.place import sentence, server_log
+    from scripts.logs.reading import follow, newest, newest_cause
 
     state = states.read(options.stack)
     log = server_log(state)
     secrets, api = _secrets(log), google_api.connect(log.project)
-    seconds = options.since_s if options.since_s is not None else parse_duration_s(DEFAULT_SINCE)
-    since = datetime.now(UTC) - timedelta(seconds=seconds)
-    show = Printer(log=log, zone=UTC if options.utc else None, as_json=options.as_json, follows=options.follow)
+    since = datetime.now(UTC) - timedelta(seconds=3600 if options.since_s is None else options.since_s)
     try:
         found = newest(api, log, since, options.lines, LineMask(secrets))
     except ScriptError:
@@ -80,34 +68,51 @@ def _logs(options: LogsOptions) -> ExitCode:
         raise
     if not found:
         states.require_deployed(state)
-    if not options.follow:
-        cause = newest_cause(log, found)
-        show.whole(found, cause)
-        _print_hint(options, found)
-        if cause is not None:
-            _say(sentence(cause))
-        return ExitCode.DONE
-    show.heading()
-    recent = list(found)
-    show.lines(found)
+    print_heading(options, log)
+    if options.follow:
+        # A line after the first printed one may become visible late.
+        start = found[0].moment if len(found) == options.lines else since
+        _follow(options, log, found, follow(api, log, start, LineMask(secrets), say=_say))
+    cause = newest_cause(log, found)
+    if options.as_json:
+        known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
+        place = {"stack": log.stack, "project": log.project, "target": log.target}
+        lines = [line.to_json() for line in found]
+        print(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known}))
+    else:
+        print_lines(options, found)
+    if not found:
+        _say(f"no logs of stack {options.stack} in this period. Pass --since 1d to search a longer one.")
+    elif len(found) == options.lines:
+        _say(f"showing the newest {options.lines} lines. Pass --lines N for more.")
+    if cause is not None:
+        _say(sentence(cause))
+    return ExitCode.DONE
+
+
+def _follow(
+    options: LogsOptions,
+    log: "ServerLog",
+    found: "Sequence[PrintedLine]",
+    more: "Iterator[PrintedLine | None]",
+) -> None:
+    """Print lines, then new ones until Ctrl-C, and each known cause once."""
+    from scripts.logs.place import sentence
+    from scripts.logs.reading import newest_cause
+
+    print_lines(options, found)
+    recent, fresh = list(found), True
     reported: set[str] = set()
-    printed = {(line.moment, line.text) for line in found}
-    # Lines before the first printed one were skipped on purpose, but a line after it may become visible late.
-    start = found[0].moment if len(found) == options.lines else since
-    fresh = True
-    for line in follow(api, log, start, LineMask(secrets), say=_say):
-        if line is not None:
-            if (line.moment, line.text) in printed:
-                continue
-            show.lines([line])
+    for line in more:
+        if line is not None and line not in found:
+            print_lines(options, [line])
             recent, fresh = [*recent[-_KEPT:], line], True
-        elif fresh:
+        elif line is None and fresh:
             cause = newest_cause(log, recent)
             if cause is not None and cause.line not in reported:
                 reported.add(cause.line)
                 _say(sentence(cause))
             fresh = False
-    raise AssertionError("unreachable, because only Ctrl-C stops --follow")
 
 
 def _secrets(log: "ServerLog") -> tuple[str, ...]:
@@ -115,59 +120,29 @@ def _secrets(log: "ServerLog") -> tuple[str, ...]:
     from cloud.secret_values import read_secret
     from contracts.errors import ScriptError
 
-    secrets: list[str] = []
     if log.api_key_secret:
         try:
-            secrets.append(read_secret(log.api_key_secret, project=log.project))
+            return (read_secret(log.api_key_secret, project=log.project),)
         except ScriptError:
             _say("cannot read the stack's API key, so lines that contain it are not masked")
-    return tuple(secrets)
+    return ()
 
 
-def _print_hint(options: LogsOptions, found: "Sequence[PrintedLine]") -> None:
-    if found:
-        if len(found) == options.lines:
-            _say(f"showing the newest {options.lines} lines. Pass --lines N for more.")
-        return
-    _say(f"no logs of stack {options.stack} in this period. Pass --since 1d to search a longer one.")
+def print_heading(options: LogsOptions, log: "ServerLog") -> None:
+    """Print stack, project and time zone on stderr."""
+    if not options.as_json:
+        name = datetime.now(UTC).astimezone(UTC if options.utc else None).tzname()
+        _say(f"stack {log.stack}, project {log.project}, times in {name}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printer:
-    """Prints lines on stdout, as text or JSON."""
-
-    log: "ServerLog"
-    zone: tzinfo | None
-    """Time zone of the times; None: local time."""
-    as_json: bool
-    follows: bool
-
-    def heading(self) -> None:
-        """Print stack, project and time zone."""
-        if not self.as_json:
-            name = datetime.now(UTC).astimezone(self.zone).tzname()
-            _say(f"stack {self.log.stack}, project {self.log.project}, times in {name}")
-
-    def whole(self, found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
-        """Print all lines."""
-        self.heading()
-        if self.as_json:
-            known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
-            place = {"stack": self.log.stack, "project": self.log.project, "target": self.log.target}
-            lines = [line.to_json() for line in found]
-            report = {"schema_version": SCHEMA_VERSION, **place, "lines": lines, "cause": known}
-            print(json.dumps(report))
+def print_lines(options: LogsOptions, lines: "Sequence[PrintedLine]") -> None:
+    """Print lines on stdout, with --json one object each."""
+    for line in lines:
+        if options.as_json:
+            print(json.dumps(line.to_json()), flush=True)
         else:
-            self.lines(found)
-
-    def lines(self, found: "Iterable[PrintedLine]") -> None:
-        """Print lines."""
-        for line in found:
-            if self.as_json:
-                print(json.dumps(line.to_json()), flush=True)
-            else:
-                moment = line.moment.astimezone(self.zone).strftime("%m-%d %H:%M:%S")
-                print(f"{moment} {line.source:<6} {for_terminal(line.text)}", flush=self.follows)
+            moment = line.moment.astimezone(UTC if options.utc else None).strftime("%m-%d %H:%M:%S")
+            print(f"{moment} {line.source:<6} {for_terminal(line.text)}", flush=options.follow)
 
 
 def _say(text: str) -> None:

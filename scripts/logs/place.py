@@ -1,5 +1,6 @@
-"""Location of a stack's server logs: the project and the Cloud Logging filter."""
+"""A stack's server logs in Cloud Logging, and known causes of failures in them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -7,12 +8,14 @@ from typing import TYPE_CHECKING
 from contracts.errors import CommandRefusedError
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from contracts.naming import Names
-from contracts.outputs import StackOutputs, Target
+from contracts.outputs import Target
 from engine.state import StackState, require_deployed
+from planning.errors import PlanningError
 from scripts.cli.settings import stack_settings
 from stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
+    from stacks.hooks.failure_hints import Cause
     from stacks.settings import Settings
 
 
@@ -32,41 +35,33 @@ class ServerLog:
         """Return the filter for the logs since a time."""
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
         if self.target != "tpu":
-            return RevisionLog(
-                project=self.project, location=self.location, service=names.base, revision=None, since=moment
-            ).filter
-        terms = [
-            f'logName="{machine_log_name(self.project)}"',
-            f'resource.type="{MACHINE_RESOURCE}"',
-            f'resource.labels.namespace="{names.account_id}"',
-            f'timestamp>="{moment}"',
-        ]
-        return " AND ".join(terms)
+            place = {"project": self.project, "location": self.location}
+            return RevisionLog(**place, service=names.base, revision=None, since=moment).filter
+        return (
+            f'logName="{machine_log_name(self.project)}" AND resource.type="{MACHINE_RESOURCE}" AND '
+            f'resource.labels.namespace="{names.account_id}" AND timestamp>="{moment}"'
+        )
 
 
 def server_log(state: StackState) -> ServerLog:
-    """Return the log of a stack from its outputs, or else from its settings, because logs outlive the server.
+    """Return the log of a stack from its outputs or its settings, because logs outlive the server.
 
     Raises CommandRefusedError if the stack has neither, or if its settings are invalid.
     """
     outputs = state.outputs
     if outputs is not None:
-        return _of_outputs(state.stack, outputs)
+        return ServerLog(
+            stack=state.stack,
+            project=outputs.project,
+            target=outputs.target,
+            location=outputs.location if outputs.target != "tpu" else "",
+            api_key_secret=outputs.api_key_secret,
+        )
     try:
         return log_of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
     except CommandRefusedError:
         require_deployed(state)
         raise
-
-
-def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
-    return ServerLog(
-        stack=stack,
-        project=outputs.project,
-        target=outputs.target,
-        location=outputs.location if outputs.target != "tpu" else "",
-        api_key_secret=outputs.api_key_secret,
-    )
 
 
 def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
@@ -77,3 +72,33 @@ def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
         target=settings.target,
         location=settings.cloud_run.region if settings.cloud_run else "",
     )
+
+
+def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
+    """Return the root cause in the lines; None if none is known or the settings cannot be read."""
+    from planning import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
+    from stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
+    from stacks.planned import to_deployment  # noqa: PLC0415 - as above
+
+    names = Names(project=log.project, stack=log.stack)
+    try:
+        settings = stack_settings(log.stack, project=log.project)
+        planned = plan(to_deployment(settings))
+    except (CommandRefusedError, PlanningError):
+        return None
+    start = FailedStart(
+        stack=log.stack,
+        settings=settings,
+        run=settings.cloud_run,
+        plan=planned,
+        probe=planned.startup.probe if settings.cloud_run else None,
+        bucket=settings.bucket.existing or names.bucket,
+        account=f"{names.account_id}@{log.project}.iam.gserviceaccount.com",
+    )
+    return cause_of(lines, start)
+
+
+def sentence(cause: "Cause") -> str:
+    """Return a cause as text."""
+    finding = f" [{cause.finding}: docs/reference/rules.md]" if cause.finding else ""
+    return f"known cause{finding}: {cause.hint}"

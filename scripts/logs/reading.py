@@ -4,19 +4,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from cloud.google_api import GoogleApi, GoogleListError
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping
 from contracts.machine_log import SOURCE_LABEL
 from contracts.masking import masked
-from scripts.logs.place import ServerLog
+from scripts.logs.place import ServerLog, known_cause
 from stacks.hooks.container_logs import lines_of, why_unread
 
+if TYPE_CHECKING:
+    from stacks.hooks.failure_hints import Cause
+
 PERIOD_S: Final = 2.0
-"""Polling interval of --follow in seconds. Cloud Logging allows 60 reads per minute and project (Quotas and limits, 2026-11)."""
+"""Polling interval in seconds. Cloud Logging allows 60 reads per minute and project (2026-11)."""
 OVERLAP: Final = timedelta(seconds=60)
-"""Overlap of consecutive reads, because an entry can become visible after a later one."""
+"""An entry can become visible after a later one."""
 _PAGE: Final = 1000
 
 Mask = Callable[[str], str]
@@ -41,7 +45,7 @@ class PrintedLine:
 
 
 def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
-    """Return the newest `count` lines since a time, oldest first. Raises ScriptError if the log cannot be read."""
+    """Return the newest `count` lines since a time, oldest first. Raises ScriptError."""
     found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):
         found[:0] = _log_lines(entry, str)
@@ -49,6 +53,18 @@ def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Ma
             break
     # In order, because a mask can depend on the previous line.
     return [replace(line, text=mask(line.text)) for line in found][-count:]
+
+
+def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
+    """Return the cause in the logs of the newest revision or node that has one.
+
+    A fixed failure must not hide that of the next start, whose logs start later.
+    """
+    places: dict[str, list[str]] = {}
+    for line in lines:
+        places.setdefault(line.where, []).append(line.text)
+    causes = (known_cause(log, texts) for texts in reversed(places.values()))
+    return next((cause for cause in causes if cause is not None), None)
 
 
 def follow(
@@ -111,13 +127,14 @@ def _entries(
 
 def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
     """Return the lines of an entry: several for a traceback in one entry, none for a request log."""
-    labels = cast("Mapping[str, str]", entry.get("labels") or {})
-    resource = cast("Mapping[str, Mapping[str, str]]", entry.get("resource") or {})
-    place = resource.get("labels") or {}
-    where = place.get("revision_name") or place.get("node_id") or ""
+    source = as_mapping(entry.get("labels")).get(SOURCE_LABEL)
+    place = as_mapping(as_mapping(entry.get("resource")).get("labels"))
     return [
         PrintedLine(
-            moment=_moment(entry), source=labels.get(SOURCE_LABEL) or line.source, where=where, text=mask(line.text)
+            moment=_moment(entry),
+            source=str(source or line.source),
+            where=str(place.get("revision_name") or place.get("node_id") or ""),
+            text=mask(line.text),
         )
         for line in lines_of(entry)
     ]

@@ -10,14 +10,17 @@ the workflows.
 """
 
 import sys
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
+from scripts.cli.options import Option
+
+_COMMENT: Final = "comment.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,8 @@ class RunOptions:
     """Options of `run`."""
 
     out: Annotated[
-        Path | None, Option("Folder for one JSON file per stack. Default: nothing is kept.", metavar="DIR")
+        Path | None,
+        Option("Folder for the comment and one JSON file per stack. Default: nothing is kept.", metavar="DIR"),
     ] = None
     stack: Annotated[
         tuple[str, ...],
@@ -42,7 +46,6 @@ class RunOptions:
         Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
     ] = False
     plans_only: Annotated[bool, Option("Compare the plans without running the Pulumi engine.")] = False
-    as_json: JsonSwitch = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +76,35 @@ def _run(options: RunOptions) -> ExitCode:
     if nothing of it changed. A failed preview is stored with its error, and the exit
     code is 1.
     """
-    from engine.private_folders import private_folder
+    from engine.checkout import other_checkout
     from engine.runner import project_folder
-    from scripts.preview.against_base import base_of
-    from scripts.preview.base import base_checkout
     from scripts.preview.comment import comment
-    from scripts.preview.report import StackPreview, report
-    from scripts.preview.run import preview_stacks
-    from scripts.preview.stored import compare_plans
+    from scripts.preview.plans import describe_checkout, plans_of_base
+    from scripts.preview.run import preview_stacks, same_stacks, write_previews
+    from scripts.preview.verdicts import verdicts
 
-    previews: Sequence[StackPreview] = ()
-    with private_folder() as scratch, base_checkout(options.base) as checkout:
-        out = options.out or scratch
-        base, head = compare_plans(out, checkout)
-        if not options.plans_only:
-            compared = base_of(checkout, project_folder(), base, head) if checkout and base else None
-            previews = preview_stacks(
-                options.stack,
-                out,
-                create=options.create,
-                hide_secrets=options.without_secrets,
-                base=compared,
+    if options.out is not None:
+        write_previews(options.out, ())  # fails early without the right to write
+    with ExitStack() as held:
+        folder = held.enter_context(other_checkout(options.base)) if options.base else None
+        base = plans_of_base(folder) if folder else None
+        head = describe_checkout(project_folder())
+        same: frozenset[str] = frozenset()
+        if base and folder:
+            unchanged = [verdict.stack for verdict in verdicts(base, head) if verdict.is_same]
+            same = same_stacks(folder, project_folder(), unchanged)
+        previews = (
+            ()
+            if options.plans_only
+            else preview_stacks(
+                options.stack, create=options.create, hide_secrets=options.without_secrets, base=folder, same=same
             )
-    print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
+        )
+    text = comment(base, head, previews)
+    if options.out is not None:
+        write_previews(options.out, previews)
+        (options.out / _COMMENT).write_text(text, encoding="utf-8")
+    print(text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
 
@@ -106,10 +115,12 @@ def _comment(options: CommentOptions) -> ExitCode:
     """
     from scripts.cli.github import repository_from_environment
     from scripts.preview.comment import MARKER
-    from scripts.preview.stored import stored_comment
 
+    path = options.source / _COMMENT
+    if not path.is_file():
+        raise CommandRefusedError(f"{path} not found. Run `gemma preview run --out {options.source}` first.")
     repository = repository_from_environment(options.repository)
-    action = repository.upsert_comment(options.pull_request, MARKER, stored_comment(options.source))
+    action = repository.upsert_comment(options.pull_request, MARKER, path.read_text(encoding="utf-8"))
     print(f"preview: comment {action} on {options.repository}#{options.pull_request}")
     return ExitCode.DONE
 
@@ -120,9 +131,11 @@ def _plans(options: PlansOptions) -> ExitCode:
     Another checkout reads the file to compare its own plans with them.
     """
     from engine.runner import project_folder
-    from scripts.preview.plans import describe_checkout, write_plans
+    from scripts.preview.plans import describe_checkout
 
-    write_plans(options.out, describe_checkout(project_folder()))
+    text = describe_checkout(project_folder()).model_dump_json(indent=1)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(f"{text}\n", encoding="utf-8")
     return ExitCode.DONE
 
 
@@ -132,9 +145,7 @@ COMMAND: Final = Command(
     options=NoOptions,
     run=None,
     subcommands=(
-        Command(
-            name="run", help=_run.__doc__, options=RunOptions, run=_run, after_interrupt="Finished previews are stored."
-        ),
+        Command(name="run", help=_run.__doc__, options=RunOptions, run=_run),
         Command(name="plans", help=_plans.__doc__, options=PlansOptions, run=_plans),
         Command(name="comment", help=_comment.__doc__, options=CommentOptions, run=_comment),
     ),

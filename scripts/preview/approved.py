@@ -3,19 +3,16 @@
   python -m scripts.preview.approved --stack NAME --out results/preview
   python -m scripts.preview.approved --stack NAME --approved results/preview --out results/deploy
 
-The first command prints what `pulumi up` would do, and stores it. The second previews the stack again, and refuses if `up` would replace or
-delete a resource that the approved preview does not show (exit code 2, nothing deployed). It stores the output of `up`, masked, as `up.txt`, and
-the command that deletes the stack as `teardown.txt`.
+The first command prints and stores what `pulumi up` would do.
+The second previews again, and refuses to replace or delete a resource that the approved preview does not show.
+It stores the output of `up`, masked, as `up.txt`, and the command that deletes the stack as `teardown.txt`.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Final
-
-from pydantic import ValidationError
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -28,10 +25,11 @@ from scripts.cli.markdown import code, fenced, plain
 from scripts.cli.options import Option, StackName
 from scripts.cli.settings import registry_host, stack_settings
 from scripts.preview.comment import engine_preview
-from scripts.preview.headline import headline
-from scripts.preview.report import StackPreview
-from scripts.preview.run import preview_stacks
+from scripts.preview.plans import HOURLY, describe_stack
+from scripts.preview.run import StackPreview, preview_stacks, write_previews
+from scripts.preview.upcoming import headline
 from stacks.loading import is_gateway_file
+from stacks.planned import today
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +44,46 @@ class ApprovedOptions:
 
 
 def _run(options: ApprovedOptions) -> ExitCode:
-    if options.approved is not None:
-        return _deploy(options.stack, options.approved, options.out)
-    print("\n".join(_shown(_previewed(options.stack, options.out))))
+    if options.approved is None:
+        found = _previewed(options.stack)
+        write_previews(options.out, [found])
+        print("\n".join(_shown(found)))
+        return ExitCode.DONE
+    losses = _approved_losses(options.approved / f"{options.stack}.json", options.stack)
+    now = _previewed(options.stack)
+    unseen = [loss for loss in now.losses if loss not in losses]
+    if unseen:
+        raise CommandRefusedError(
+            f"`pulumi up` would do what the approved preview does not show: {'; '.join(unseen)}. Nothing was deployed. "
+            "Run all jobs of the workflow again, and review the new preview."
+        )
+    _log_in_to_registry(options.stack)
+    after = (
+        f"Stack {options.stack} may run ({_price(options.stack)}). To delete it, run `gemma teardown {options.stack}`."
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "teardown.txt").write_text(f"{after}\n", encoding="utf-8")
+    exit_code = _up(options.stack, options.out / "up.txt")
+    if exit_code != 0:
+        raise ScriptError(f"`pulumi up` {runner.ending(exit_code)}. {after}")
     return ExitCode.DONE
 
 
-def _previewed(stack: str, out: Path) -> StackPreview:
-    (found,) = preview_stacks([stack], out, create=False)
+def _previewed(stack: str) -> StackPreview:
+    (found,) = preview_stacks([stack], create=False)
     if found.error is not None:
         raise ScriptError(f"The preview of stack {stack} failed. Nothing was deployed. {found.error}")
     return found
 
 
 def _shown(preview: StackPreview) -> Iterator[str]:
-    """Yield the preview as Markdown: effect, price, losses, warnings and each change."""
-    yield from (f"### {plain(headline(preview.stack, preview.changes))}", "", f"{_price(preview)}, at list prices.", "")
+    """Yield the preview as Markdown."""
+    yield from (
+        f"### {plain(headline(preview.stack, preview.changes))}",
+        "",
+        f"{_price(preview.stack)}, at list prices.",
+        "",
+    )
     if preview.losses:
         yield from ("**Replaces or deletes:**", "", *(f"- {code(loss)}" for loss in preview.losses), "")
     for warning in preview.warnings:
@@ -69,53 +91,29 @@ def _shown(preview: StackPreview) -> Iterator[str]:
     yield from engine_preview(preview)
 
 
-def _price(preview: StackPreview) -> str:
-    return (
-        "price unknown" if preview.usd_per_hour is None else f"${preview.usd_per_hour:,.2f} per hour for each instance"
-    )
+def _price(stack: str) -> str:
+    price = describe_stack(runner.project_folder(), stack, date=today()).figures.get(HOURLY)
+    return f"{price.text} per hour for each instance" if price else "price unknown"
 
 
-def _deploy(stack: str, approved: Path, out: Path) -> ExitCode:
-    shown = _approved(approved / f"{stack}.json", stack)
-    with TemporaryDirectory() as folder:
-        now = _previewed(stack, Path(folder))
-    unseen = [loss for loss in now.losses if loss not in shown.losses]
-    if unseen:
-        raise CommandRefusedError(
-            f"`pulumi up` would do what the approved preview does not show: {'; '.join(unseen)}. Nothing was deployed. "
-            "Run all jobs of the workflow again, and review the new preview."
-        )
-    _log_in_to_registry(stack)
-    after = f"Stack {stack} may run ({_price(now)}). To delete it, run `gemma teardown {stack}`."
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "teardown.txt").write_text(f"{after}\n", encoding="utf-8")
-    exit_code = _up(stack, out / "up.txt")
-    if exit_code != 0:
-        raise ScriptError(f"`pulumi up` {runner.ending(exit_code)}. {after}")
-    return ExitCode.DONE
-
-
-def _approved(path: Path, stack: str) -> StackPreview:
+def _approved_losses(path: Path, stack: str) -> Sequence[str]:
     try:
         found = StackPreview.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        raise CommandRefusedError(f"{path} is not a preview of stack {stack}. Nothing was deployed.") from None
-    if found.stack != stack or found.error is not None or found.skipped:
+    except (OSError, ValueError):
+        found = StackPreview(stack="")
+    if found.stack != stack or found.error is not None:
         raise CommandRefusedError(f"{path} shows no changes of stack {stack}. Nothing was deployed.")
-    return found
+    return found.losses
 
 
 def _log_in_to_registry(stack: str) -> None:
-    """Configure Docker with gcloud's login, if the stack builds its image. Raises ScriptError with gcloud's last line."""
+    """Configure Docker with gcloud's login, if the stack builds its image."""
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         return
     settings = stack_settings(stack)
     if settings.image.build_context is not None:
         words = ["gcloud", "auth", "configure-docker", registry_host(settings), "--quiet"]
-        try:
-            done = ended(words)
-        except OSError as error:
-            raise ScriptError(f"Cannot run `{' '.join(words)}`: {error.strerror}. Install gcloud.") from None
+        done = ended(words)
         if done.returncode != 0:
             raise ScriptError(f"`{' '.join(words)}` failed: {last_words(done)}")
 

@@ -1,27 +1,45 @@
-"""Effect of a settings change on running resources, derived from the settings alone.
-
-The engine decides in the end. If it has a state of the stack, the comment shows its preview too. A test compares the two.
-"""
+"""Effect of a change on a deployed stack, for the comment and for `gemma up`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
 from contracts.server_change import ChangedValue
-from scripts.preview.plans import StackDescription
+from scripts.preview.plans import RESTART, START, StackDescription
 from stacks.settings.block import EffectName
 from stacks.settings.keys import gateway_fields, setting_fields
 
-StackEffect = Literal["nothing", "update", "restart", "revision", "service", "capacity", "target"]
-"""From mildest to strongest: nothing that runs; resources other than the server; a restart of the server on its node; a new revision of the
-service; another service; other TPU capacity; another target."""
-
-ORDER: Final[Sequence[StackEffect]] = ("nothing", "update", "restart", "revision", "service", "capacity", "target")
+StackEffect = Literal[
+    "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",
+    "redeclared", "undeployed", "at risk", "kept",
+]  # fmt: skip
+HEADINGS: Final[Mapping[StackEffect, str]] = {
+    "nothing": "no change to running resources",
+    "update": "updates other resources; the server keeps running",
+    "restart": "restarts the server on its node and keeps the capacity",
+    "revision": "creates a new revision",
+    "service": "replaces the service",
+    "capacity": "releases its TPU capacity",
+    "target": "moves to another target",
+    "removed": "loses its settings file",
+    "blocked": "blocked",
+    "new": "new stack",
+    "redeclared": "changes resources with the same plan and settings",
+    "undeployed": "changes a stack that is not deployed",
+    "at risk": "may release its TPU capacity",
+    "kept": "keeps its capacity; at most restarts the server",
+}
+"""A change of settings has one of the first seven, from mildest to strongest."""
+_ORDER: Final = list(HEADINGS)
 
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
-_ROLLOUT: Final = "cloudRun.rollout."
-TRAFFIC: Final = f"{_ROLLOUT}traffic"
+_ROLLOUT: Final = "cloudRun.rollout"
+TRAFFIC: Final = f"{_ROLLOUT}.traffic"
+NEW_CAPACITY: Final = (
+    "New capacity can take hours or never arrive. "
+    "Google does not hold your place, and a rollback has to request it again."
+)
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
@@ -34,45 +52,26 @@ def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple
     )
 
 
-def zones_of(described: StackDescription) -> Sequence[str]:
-    """Return the zones of a TPU stack in order; empty for other stacks."""
-    text = described.settings.get(ZONES, "")
-    return text.split(", ") if text else ()
-
-
-def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision of the stack receives no traffic until `scripts.rollout` has checked it."""
-    return any(key.startswith(_ROLLOUT) for key in described.settings)
-
-
-def removed_zones(before: StackDescription, after: StackDescription) -> Sequence[str]:
-    """Return the zones that the new settings no longer list. Capacity in one of them is released."""
-    kept = zones_of(after)
-    return [zone for zone in zones_of(before) if zone not in kept]
-
-
 def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
-    """Return the strongest effect of a change."""
+    """Return the strongest effect of a change of settings."""
     if before.settings.get("target") != after.settings.get("target"):
         return "target"
-    serves: StackEffect = "restart" if after.settings.get("target") == "tpu" else "revision"
+    serves: StackEffect = "restart" if after.is_tpu else "revision"
     found: set[StackEffect] = {"nothing"}
     found |= {_effect(change, serves) for change in changed_values(before.settings, after.settings)}
     if before.flags != after.flags or before.environment != after.environment:
         found.add(serves)
     if removed_zones(before, after):
         found.add("capacity")
-    return max(found, key=ORDER.index)
+    return max(found, key=_ORDER.index)
 
 
-def capacity_reasons(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
+def replacing(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
     """Return the changed settings that replace the queued resource, or the service of Cloud Run."""
     settings = changed_values(before.settings, after.settings)
     moved = [change for change in settings if change.key == "target"]
-    if moved:
-        return moved
     gone = bool(removed_zones(before, after))
-    return [
+    return moved or [
         change
         for change in settings
         if _effect(change, "restart") in {"capacity", "service"} or (change.key == ZONES and gone)
@@ -81,8 +80,8 @@ def capacity_reasons(before: StackDescription, after: StackDescription) -> Seque
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
     """Return the effect stated by the setting or its block, or `serves` if neither states one."""
-    if change.key == PROJECT:
-        return "capacity" if serves == "restart" else "service"
+    if change.key == PROJECT:  # a file without it uses the project of the environment, which is unknown here
+        return "nothing" if None in {change.before, change.after} else "capacity" if serves == "restart" else "service"
     effects, key = stated_effects(), change.key
     while key and key not in effects:
         key = key.rpartition(".")[0]
@@ -96,22 +95,86 @@ def stated_effects() -> Mapping[str, EffectName | None]:
     return {field.key: field.effect for field in (*gateway_fields(), *setting_fields())}
 
 
-def weights_to_stage(before: StackDescription | None, after: StackDescription) -> Iterator[str]:
-    """Yield the reasons to stage weights before the next `up`. None if they are staged or come from another source."""
+def zones_of(described: StackDescription) -> Sequence[str]:
+    """Return the zones of a TPU stack in order; empty for other stacks."""
+    text = described.settings.get(ZONES, "")
+    return text.split(", ") if text else ()
+
+
+def removed_zones(before: StackDescription, after: StackDescription) -> Sequence[str]:
+    """Return the zones that the new settings no longer list. Capacity in one of them is released."""
+    return [zone for zone in zones_of(before) if zone not in zones_of(after)]
+
+
+def weights_to_stage(before: StackDescription, after: StackDescription) -> str:
+    """Return the reason to stage weights before the next `up`; empty if there is none."""
     if after.settings.get("weights") != "bucket":
-        return
-    if before is None or before.settings.get("weights") != "bucket":
-        yield "its bucket has no weights yet"
-        return
+        return ""
+    if before.settings.get("weights") != "bucket":
+        return "its bucket has no weights yet"
     if before.flags.get("model") != after.flags.get("model"):
-        yield "the model changed"
+        return "the model changed"
     if _bucket_region(before) != _bucket_region(after) and "bucket.existing" not in after.settings:
-        yield "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
-    for key in ("bucket.existing", "bucket.prefix"):
-        if before.settings.get(key) != after.settings.get(key):
-            yield f"{key} changed"
+        return "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
+    places = ("bucket.existing", "bucket.prefix")
+    return next((f"{key} changed" for key in places if before.settings.get(key) != after.settings.get(key)), "")
 
 
 def _bucket_region(described: StackDescription) -> str:
     zones = zones_of(described)
     return zones[0].rpartition("-")[0] if zones else described.settings.get("cloudRun.region", "")
+
+
+def permission(after: StackDescription) -> str:
+    """Return the sentence about what `up` needs to release capacity."""
+    if not after.is_tpu:
+        return "`up` deletes it together with the resources of the old target."
+    if after.settings.get("tpu.allowReplaceActive") == "true":
+        return "`tpu.allowReplaceActive` is true, so `up` does it without confirmation."
+    return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
+
+
+def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool) -> Iterator[str]:
+    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes."""
+    start = after.figures[START].text
+    if effect == "restart":
+        about = f"about {start if compiles else after.figures[RESTART].text} (planned)"
+        cold = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
+        warm = f"{about}, up to {start} if it compiles again"
+        yield (
+            f"Requests fail while the server restarts: {cold if compiles else warm}. "
+            "Queued resource, node and address stay the same."
+        )
+        yield (
+            "If the new server does not become ready, the node restores the previous configuration "
+            "and `up` fails with the reason."
+        )
+    elif effect == "revision" and rolls_out(after):
+        mover = TRAFFIC if TRAFFIC in after.settings else f"gemma rollout {after.stack}"
+        yield f"The old revision keeps serving. The new one receives traffic when `{mover}` routes it."
+        yield f"The new revision is ready within {start} (planned). From then on, both use GPU quota."
+    elif effect == "revision":
+        yield (
+            f"The old revision serves until the new one is ready, within {start} (planned). "
+            "Until then, both use GPU quota."
+        )
+    elif effect == "at risk":
+        yield f"If the capacity must be requested again, the first start takes {start} (planned)."
+    elif effect in {"capacity", "target", "service"}:
+        yield f"The first start takes {'' if after.is_tpu else 'at most '}{start} (planned)."
+    elif effect == "update":
+        yield "No requests are lost."
+
+
+def moved_traffic(after: StackDescription, shares: str | None, *, rolled_out: bool) -> Iterator[str]:
+    """Yield how `up` changes the traffic of a service that was deployed with `shares` or `rolled_out`."""
+    new = after.settings.get(TRAFFIC)
+    if new and new != shares:
+        yield f"`up` sets the traffic split, in percent: `{new}`."
+    elif rolled_out and not rolls_out(after) and not after.is_tpu:
+        yield "Without `cloudRun.rollout`, the latest ready revision receives all traffic, even one that a check rejected."
+
+
+def rolls_out(described: StackDescription) -> bool:
+    """Return whether a new revision waits for `gemma rollout`."""
+    return any(key.startswith(_ROLLOUT) for key in described.settings)

@@ -1,6 +1,5 @@
-"""Public interface of `scripts.preview` for other commands: the effect of a preview on a deployed stack."""
+"""Public interface of `scripts.preview` for other commands."""
 
-from scripts.preview.headline import deployed_usd_per_hour, headline
-from scripts.preview.upcoming import Upcoming, upcoming
+from scripts.preview.upcoming import Upcoming, deployed_usd_per_hour, headline, upcoming
 
 __all__ = ["Upcoming", "deployed_usd_per_hour", "headline", "upcoming"]

@@ -1,25 +1,29 @@
-"""Plans of all stacks in a checkout, as data for a later step or another checkout to compare."""
+"""Plans of all stacks in a checkout, as data that another checkout can compare with its own."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from contracts.server_change import flags_of
+from engine.children import ended
 from engine.runner import stacks_in
 from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
 from planning.solve.wording import worded
 from planning.units import format_duration
+from scripts.cli.command import say
 from stacks.gateway_plan import plan_gateway
 from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from stacks.planned import finding_text, to_deployment, today
@@ -28,18 +32,30 @@ from stacks.settings import GatewayStack, Settings
 from stacks.units import format_memory
 from stacks.wording import StackWording
 
-PLANS_VERSION: Final = 1
 UNKNOWN_PROJECT: Final = "unknown-project"
 """Stand-in if neither the file nor the environment sets a project. A plan needs none."""
-_DIGEST_DIGITS: Final = 8
+START: Final = "first start"
+RESTART: Final = "server restart"
+HOURLY: Final = "USD per hour"
+MOST: Final = "USD maximum"
 _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mib": format_memory}
 """Spelling of quantities, by the suffix of the field name."""
 _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
+_KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT")
+"""Environment variables of the other checkout's code: no credentials, no passphrase."""
+_LIMIT_S: Final = 300.0
 
 
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Figure(_Data):
+    """A metric of a plan. Values are compared, texts are shown."""
+
+    value: float
+    text: str
 
 
 class DescribedFinding(_Data):
@@ -48,35 +64,18 @@ class DescribedFinding(_Data):
     id: str
     severity: Literal["block", "warn", "info"]
     text: str
-    accepted: bool
+    accepted: bool = False
     stops: bool
 
 
-class DescribedPlan(_Data):
-    """The figures of a plan that a reviewer needs."""
-
-    weights_gib: float
-    usable_gib: float
-    kv_tokens: int
-    max_concurrency: float
-    start_s: float
-    restart_s: float
-    ttft_s: float
-    decode_tok_per_s: float
-    saturated_tok_per_s: float
-    usd_per_hour: float
-    max_usd: float
-    max_usd_basis: str
-
-
 class StackDescription(_Data):
-    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if planning failed."""
+    """One stack of a checkout. `error` is set if planning failed."""
 
     stack: str
     settings: dict[str, str] = {}
     flags: dict[str, str] = {}
     environment: dict[str, str] = {}
-    plan: DescribedPlan | None = None
+    figures: dict[str, Figure] = {}
     findings: tuple[DescribedFinding, ...] = ()
     error: str | None = None
 
@@ -85,14 +84,18 @@ class StackDescription(_Data):
         """Findings that block preview and up."""
         return tuple(finding for finding in self.findings if finding.stops)
 
+    @property
+    def is_tpu(self) -> bool:
+        """True if its target is a TPU."""
+        return self.settings.get("target") == "tpu"
+
 
 class PlansDocument(_Data):
-    """Plans of a checkout. `planner` records whose code created them."""
+    """Plans of a checkout. `planner` is `other` if its own code could not describe them."""
 
-    schema_version: int = PLANS_VERSION
+    schema_version: Literal[2] = 2
     stacks: tuple[StackDescription, ...]
     planner: Literal["own", "other"] = "own"
-    """`other`: the checkout's own planner cannot describe plans, so another one read its settings."""
 
     @property
     def by_name(self) -> Mapping[str, StackDescription]:
@@ -100,11 +103,24 @@ class PlansDocument(_Data):
         return {described.stack: described for described in self.stacks}
 
 
-def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument:
-    """Return the plans of all stacks with a settings file in a folder. A stack that cannot be planned has its error.
+def plans_of_base(folder: Path) -> PlansDocument:
+    """Return the plans of another checkout, by its own code, or by this code if that fails."""
+    out = folder.with_name("plans.json").absolute()
+    done = ended(
+        [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out)],
+        folder=folder,
+        env={key: value for key, value in os.environ.items() if key in _KEPT},
+        limit_s=_LIMIT_S,
+    )
+    with contextlib.suppress(OSError, ValueError):  # another version of the document, or none
+        if done.returncode == 0:
+            return PlansDocument.model_validate_json(out.read_text(encoding="utf-8"))
+    say("preview", "the base's own planner failed; both sides use this checkout's planner")
+    return describe_checkout(folder).model_copy(update={"planner": "other"})
 
-    `date` (YYYY-MM-DD) determines which prices are out of date. Default: today.
-    """
+
+def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument:
+    """Return the plans of all stacks in a folder, with the prices of a date (YYYY-MM-DD, default: today)."""
     on = date or today()
     return PlansDocument(stacks=tuple(describe_stack(folder, stack, date=on) for stack in stacks_in(folder)))
 
@@ -112,73 +128,82 @@ def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument
 def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
     """Return one stack's plan, or the error message."""
     path = folder / f"Pulumi.{stack}.yaml"
-    if is_gateway_file(path):
-        return _described_gateway(path, stack, date=date)
     try:
-        settings = from_file(path, project=UNKNOWN_PROJECT)
-    except SettingsError as error:
+        return (_gateway if is_gateway_file(path) else _server)(path, stack, date)
+    except (SettingsError, PlanningError) as error:
         return StackDescription(stack=stack, error=masked(str(error)))
+
+
+def _gateway(path: Path, stack: str, date: str) -> StackDescription:
+    """Return a gateway's settings and findings. It has no plan of its own."""
+    settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
+    found = plan_gateway(settings, stack, None, path.parent, today=date).findings
+    findings = [_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found]
+    return StackDescription(stack=stack, settings=flat_settings(settings), findings=tuple(findings))
+
+
+def _server(path: Path, stack: str, date: str) -> StackDescription:
+    settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
     try:
-        deployment = to_deployment(settings, folder, today=date)
-        wording = StackWording(deployment, stack)
+        deployment = to_deployment(settings, path.parent, today=date)
     except PlanningError as error:
         return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
+    wording = StackWording(deployment, stack)
     try:
         planned = plan(deployment)
     except PlanningError as error:
         return StackDescription(stack=stack, settings=shown, error=masked(worded(str(error), wording)))
+    flags = vllm_arguments(
+        planned.vllm,
+        model_or_path=settings.model,
+        revision=settings.served_revision,
+        has_api_key=settings.has_secret("apiKey"),
+    )
+    findings = [
+        _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
+    ]
     return StackDescription(
         stack=stack,
         settings=shown,
-        flags=_flags(settings, planned),
+        flags=flags_of(flags),
         environment=dict(planned.environment),
-        plan=_described(planned),
-        findings=tuple(_finding(finding, wording, planned.accepted) for finding in planned.findings),
+        figures=_figures(planned),
+        findings=tuple(findings),
     )
 
 
-def _described_gateway(path: Path, stack: str, *, date: str) -> StackDescription:
-    """Return a gateway's settings and findings. It has no plan of its own, and the addresses of its backends are unknown here."""
-    try:
-        settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
-        found = plan_gateway(settings, stack, None, path.parent, today=date)
-    except (SettingsError, PlanningError) as error:
-        return StackDescription(stack=stack, error=masked(str(error)))
-    return StackDescription(
-        stack=stack,
-        settings=flat_settings(settings),
-        findings=tuple(
-            DescribedFinding(
-                id=one.id,
-                severity=one.severity,
-                text=masked(f"{one.id}: {one.message} {one.advice}".rstrip()),
-                accepted=False,
-                stops=one.severity == "block",
-            )
-            for one in found.findings
-        ),
-    )
+def _finding(finding: Finding, text: str, *, accepted: bool = False) -> DescribedFinding:
+    stops = finding.severity == "block" and not accepted
+    return DescribedFinding(id=finding.id, severity=finding.severity, text=masked(text), accepted=accepted, stops=stops)
 
 
-def write_plans(path: Path, document: PlansDocument) -> None:
-    """Store the plans of a checkout."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(document.model_dump_json(indent=1) + "\n", encoding="utf-8")
+def _figures(planned: Plan) -> dict[str, Figure]:
+    """Return the metrics in the order in which they are shown."""
+    memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
+    tokens, requests = memory.kv_tokens * planned.replicas, memory.max_concurrency * planned.replicas
+    found = {
+        "weights per device": (memory.weights_gib, f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB"),
+        "KV cache": (tokens, f"{tokens:,} tokens"),
+        "concurrent max-length requests": (requests, f"{requests:.1f}"),
+        START: (start.ready_s, duration(start.ready_s)),
+        RESTART: (start.restart_s, duration(start.restart_s)),
+        "TTFT, one request": (speed.ttft_s, f"{speed.ttft_s * 1e3:,.0f} ms"),
+        "output rate, one request": (speed.decode_tok_per_s, f"{speed.decode_tok_per_s:,.0f} tok/s"),
+        "output rate at saturation": (speed.saturated_tok_per_s, f"{speed.saturated_tok_per_s:,.0f} tok/s"),
+        HOURLY: (cost.usd_per_hour, f"${cost.usd_per_hour:,.2f}"),
+        MOST: (cost.max_usd, f"${cost.max_usd:,.2f} ({cost.max_usd_basis})"),
+    }
+    return {name: Figure(value=value, text=text) for name, (value, text) in found.items()}
 
 
-def read_plans(path: Path) -> PlansDocument:
-    """Return the plans stored by `write_plans`. Raises CommandRefusedError for another version."""
-    document = PlansDocument.model_validate_json(path.read_text(encoding="utf-8"))
-    if document.schema_version != PLANS_VERSION:
-        raise CommandRefusedError(
-            f"{path} has version {document.schema_version}, but this program reads {PLANS_VERSION}."
-        )
-    return document
+def duration(seconds: float) -> str:
+    """Return seconds as text, in whole minutes from two minutes on."""
+    return format_duration(round(seconds)) if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - two minutes
 
 
 def flat_settings(settings: Settings | GatewayStack) -> dict[str, str]:
-    """Return the effective settings by key, with defaults, spelled as in the file. vLLM options are flags."""
+    """Return the effective settings by key, as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
     _flatten(settings, "", found)
     return found
@@ -192,6 +217,8 @@ def _flatten(block: BaseModel, prefix: str, found: dict[str, str]) -> None:
         key = f"{prefix}{field.alias or name}"
         if isinstance(value, BaseModel):
             _flatten(value, f"{key}.", found)
+            if field.default is None and not any(each.startswith(f"{key}.") for each in found):
+                found[key] = "{}"  # a block that turns something on without a value, such as cloudRun.rollout
         elif text := _spelled(name, value):
             found[key] = masked(text)
 
@@ -199,7 +226,7 @@ def _flatten(block: BaseModel, prefix: str, found: dict[str, str]) -> None:
 def _spelled(name: str, value: object) -> str:
     """Return a setting's value as written in the file; empty for an empty list or block."""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return json.dumps(value)
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
     if isinstance(value, int) and unit is not None:
         return unit(value)
@@ -207,8 +234,7 @@ def _spelled(name: str, value: object) -> str:
         given = [field for field in dataclasses.fields(value) if getattr(value, field.name) != field.default]
         value = {camel_case(field.name): getattr(value, field.name) for field in given}
     if isinstance(value, Mapping):
-        items = cast("Mapping[str, object]", value).items()
-        return ", ".join(f"{key}: {item}" for key, item in items)
+        return _pairs(cast("Mapping[str, object]", value))
     return ", ".join(map(_item, cast("list[object]", value))) if isinstance(value, list) else str(value)
 
 
@@ -216,58 +242,19 @@ def _item(value: object) -> str:
     """Return an item of a list; a block as its keys without defaults."""
     if not isinstance(value, BaseModel):
         return str(value)
-    given = value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return f"{{ {', '.join(f'{key}: {json.dumps(item) if isinstance(item, bool) else item}' for key, item in given.items())} }}"
+    return f"{{ {_pairs(value.model_dump(mode='json', by_alias=True, exclude_defaults=True))} }}"
+
+
+def _pairs(items: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}: {json.dumps(item) if isinstance(item, bool) else item}" for key, item in items.items())
 
 
 def _encrypted(path: Path) -> dict[str, str]:
-    """Return the encrypted settings, each with a digest of its ciphertext, so that a new value shows as a change."""
-    document = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))
-    config = document["config"]
+    """Return the encrypted settings as digests of their ciphertexts, so that a new value is a change."""
+    config = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))["config"]
     found = {key: config.get(f"{PRODUCT}:{key}") for key in SECRET_KEYS}
     return {
-        key: f"encrypted, digest {hashlib.sha256(str(value).encode()).hexdigest()[:_DIGEST_DIGITS]}"
+        key: f"encrypted, digest {hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
         for key, value in found.items()
         if value is not None
     }
-
-
-def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
-    """Return the arguments of `vllm serve` by flag, with the model as `model`."""
-    return flags_of(
-        vllm_arguments(
-            planned.vllm,
-            model_or_path=settings.model,
-            revision=settings.served_revision,
-            has_api_key=settings.has_secret("apiKey"),
-        )
-    )
-
-
-def _described(planned: Plan) -> DescribedPlan:
-    memory, startup, throughput, cost = planned.memory, planned.startup, planned.throughput, planned.cost
-    return DescribedPlan(
-        weights_gib=memory.weights_gib,
-        usable_gib=memory.usable_gib,
-        kv_tokens=memory.kv_tokens * planned.replicas,
-        max_concurrency=memory.max_concurrency * planned.replicas,
-        start_s=startup.ready_s,
-        restart_s=startup.restart_s,
-        ttft_s=throughput.ttft_s,
-        decode_tok_per_s=throughput.decode_tok_per_s,
-        saturated_tok_per_s=throughput.saturated_tok_per_s,
-        usd_per_hour=cost.usd_per_hour,
-        max_usd=cost.max_usd,
-        max_usd_basis=cost.max_usd_basis,
-    )
-
-
-def _finding(finding: Finding, wording: StackWording, accepted: Sequence[str]) -> DescribedFinding:
-    is_accepted = finding.id in accepted
-    return DescribedFinding(
-        id=finding.id,
-        severity=finding.severity,
-        text=masked(finding_text(finding, wording)),
-        accepted=is_accepted,
-        stops=finding.severity == "block" and not is_accepted,
-    )

@@ -1,22 +1,24 @@
-"""What an `up` will do to a deployed stack: effect, duration and cost, from the engine's preview and the new settings."""
+"""Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from contracts.collector import COLLECTOR_METADATA_KEY
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import ServerChange, server_change
 from engine import runner
 from engine.changes import ResourceChange
-from engine.deployment import type_in
+from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
+from engine.stack import outputs_in
+from engine.steps import CAPACITY_TYPES
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
-from scripts.preview.consequences import NEW_CAPACITY, Consequences, is_tpu, permission
-from scripts.preview.effects import StackEffect
-from scripts.preview.headline import deployed_stack, effect_of_changes, headline, makes_server
-from scripts.preview.plans import UNKNOWN_PROJECT, DescribedPlan, StackDescription, describe_stack
+from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, moved_traffic, permission
+from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import today
 
 
@@ -36,65 +38,104 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     """
     folder = runner.project_folder()
     after = describe_stack(folder, stack, date=today())
-    now = deployed_stack(stack)
-    effect: StackEffect | None = None if makes_server(changes) else effect_of_changes(changes)
+    now, usd_now = deployed_stack(stack)
     most = most_usd_per_hour(stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder), folder)
+    cost = f"${most:.2f}/h maximum"
+    if usd_now is not None:
+        cost = f"{cost}, as now" if f"{usd_now:.2f}" == f"{most:.2f}" else f"${usd_now:.2f}/h now, {cost} after"
+    if after.figures:
+        usd, _, basis = after.figures[MOST].text.partition(" (")
+        cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
     return Upcoming(
         headline=headline(stack, changes),
-        sentences=tuple(
-            _sentences(stack, effect, after, now=now.outputs if now else None, change=_server_change(preview))
-        ),
-        cost=_cost(most, now.usd_per_hour if now else None, after.plan),
+        sentences=tuple(_sentences(after, changes, now=now, change=_server_change(preview))),
+        cost=f"{cost}.",
     )
 
 
+def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
+    """Return the effect in the words of the pull request comment."""
+    made, effect = _makes_server(changes), effect_of_changes(changes)
+    if made:
+        return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
+    forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
+    return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
+
+
+def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
+    """Return the strongest effect of the changes on running resources."""
+    lost = {change.type for change in changes if change.is_disruptive}
+    made = {change.type for change in changes if change.op == "create"}
+    if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
+        return "target"
+    if lost:
+        return "capacity" if CAPACITY_TYPE in lost else "service"
+    updated = {(change.type, name) for change in changes if change.op == "update" for name in change.properties}
+    if (CAPACITY_TYPE, "metadata") in updated and not all(map(_is_of_collector, changes)):
+        return "restart"
+    if (SERVICE_TYPE, "template") in updated:
+        return "revision"
+    return "update" if changes else "nothing"
+
+
+def _makes_server(changes: Sequence[ResourceChange]) -> str | None:
+    """Return the type of the serving resource that the changes create, or None if they move to another target."""
+    made = [change.type for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
+    return made[0] if made and effect_of_changes(changes) != "target" else None
+
+
+def _is_of_collector(change: ResourceChange) -> bool:
+    """Return whether no metadata of the machine but the collector's changes."""
+    if change.type != CAPACITY_TYPE or "metadata" not in change.properties:
+        return True
+    paths = [shown.path for shown in change.changes if shown.path.startswith("metadata")]
+    return change.changes_left_out == 0 and bool(paths) and all(COLLECTOR_METADATA_KEY in path for path in paths)
+
+
+def deployed_usd_per_hour(stack: str) -> float | None:
+    """Return the maximum price of the deployed stack, as `deployed_stack` does."""
+    return deployed_stack(stack)[1]
+
+
+def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
+    """Return the outputs, and the maximum price in USD per hour with all instances.
+
+    None if it is not deployed, or by another version of the project. Raises ScriptError if the state cannot be read.
+    """
+    try:
+        resources = read_deployment(stack).resources
+        outputs = outputs_in(stack, resources)
+    except CommandRefusedError:
+        return None, None
+    services = [one for one in resources if one.type == SERVICE_TYPE and not one.delete]
+    scaling = [as_mapping(as_mapping(one.inputs.get("template")).get("scaling")) for one in services]
+    instances = max((int(str(found.get("maxInstanceCount") or 1)) for found in scaling), default=1)
+    return outputs, round(outputs.plan.cost.usd_per_hour * instances, 4)
+
+
 def _sentences(
-    stack: str,
-    effect: StackEffect | None,
-    after: StackDescription,
-    *,
-    now: StackOutputs | None,
-    change: ServerChange | None,
+    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, change: ServerChange | None
 ) -> Iterator[str]:
-    plan = after.plan
-    if plan is None:
+    if not after.figures:
         return
-    if effect in {"capacity", "target"}:
+    made, effect = _makes_server(changes), effect_of_changes(changes)
+    if not made and effect in {"capacity", "target"}:
         yield permission(after)
-    if is_tpu(after) and effect in {None, "capacity", "target"}:
-        yield NEW_CAPACITY if effect else NEW_CAPACITY.partition(". ")[0] + "."
-    if effect == "service":
+    if after.is_tpu and (made or effect in {"capacity", "target"}):
+        yield NEW_CAPACITY.partition(". ")[0] + "." if made else NEW_CAPACITY
+    if not made and effect == "service":
         yield "The old service and its URL are deleted."
+    yield from consequences("capacity" if made else effect, after, compiles=change is not None and change.compiles)
     rollout = now.rollout if now else None
-    shares = rollout.traffic if rollout else None
-    yield from Consequences(
-        stack=stack,
-        effect=effect or "capacity",
-        after=after,
-        plan=plan,
-        compiles=change is not None and change.compiles,
-        rolled_out=rollout is not None,
-        shares=", ".join(f"{name}: {percent}" for name, percent in shares.items()) if shares else None,
-    ).sentences(_quoted)
+    shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
+    yield from moved_traffic(after, shares, rolled_out=rollout is not None)
 
 
 def _server_change(preview: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server that is updated in place. None if none is, or if it is known only during `up`."""
+    """Return what changes about the server that is updated in place, or None."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
             return server_change(kind, before, after)
     return None
-
-
-def _cost(usd_per_hour: float, usd_per_hour_now: float | None, plan: DescribedPlan | None) -> str:
-    price = f"${usd_per_hour:.2f}/h maximum"
-    if usd_per_hour_now is not None:
-        same = f"{usd_per_hour_now:.2f}" == f"{usd_per_hour:.2f}"
-        price = f"{price}, as now" if same else f"${usd_per_hour_now:.2f}/h now, {price} after"
-    return f"{price}. ${plan.max_usd:,.2f} at most for {plan.max_usd_basis}." if plan else f"{price}."
-
-
-def _quoted(text: str) -> str:
-    return f"`{text}`"

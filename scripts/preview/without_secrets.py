@@ -1,8 +1,8 @@
 """Preview without access to secrets: stand-ins in the state and settings, and a separate backend and passphrase.
 
-The engine decrypts a stack's settings and state before any preview, but exports the state without decrypting it. So a preview of unreviewed
-code needs neither the passphrase nor the Cloud KMS key. Every secret is the same stand-in in the settings and in the state. An added or
-removed secret shows as a change, but a changed value does not.
+The engine decrypts settings and state before any preview, but exports the state without decrypting it.
+So a preview of unreviewed code needs neither the passphrase nor the Cloud KMS key.
+An added or removed secret shows as a change, but a changed value does not.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Generator, Mapping, MutableMapping
 from typing import Final, cast
 
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
 from engine import runner
 from engine.backend import variable
@@ -21,10 +21,10 @@ from engine.deployment import (
     StackDeployment,
     deployment_of,
     is_secret,
-    parse_deployment,
+    read_deployment,
     write_deployment,
 )
-from engine.previewed import NO_STACK, PREVIEW_LIMIT_S, scratch_backend
+from engine.previewed import scratch_backend
 from scripts.cli.settings_file import Block, dumped, parsed
 from stacks.loading import read_yaml
 
@@ -41,46 +41,31 @@ _ATTRIBUTION: Final = {"goog-pulumi-provisioned": "true"}
 
 @contextlib.contextmanager
 def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
-    """Replace a stack's secrets with stand-ins, and yield whether the stack is in the backend. The current folder must be a copy.
+    """Replace a stack's secrets with stand-ins, and yield whether the backend knows it. The current folder must be a copy.
 
-    Raises ScriptError if the state cannot be read, or if the stack is not in the backend and `create` is not set.
+    Raises ScriptError if the state cannot be read, or if it is missing and `create` is not set.
     """
-    deployed = _deployed(stack, create=create)
+    try:
+        deployed = read_deployment(stack)
+    except CommandRefusedError:  # the backend has no such stack
+        if not create:
+            raise
+        deployed = None
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8")
     with scratch_backend(stack), variable(_PASSPHRASE, secrets.token_hex()):  # a random passphrase, never stored
         path.write_text("", encoding="utf-8")
-        _done(stack, "stack", "init", stack)
-        _done(stack, "config", "set", "--secret", _KEY, "--stack", stack, stdin=STAND_IN)
+        runner.query(["stack", "init", stack])
+        runner.query(["config", "set", "--secret", _KEY, STAND_IN, "--stack", stack])
         made = as_mapping(read_yaml(path.read_text(encoding="utf-8")))
         path.write_text(settings_with_stand_ins(text, made), encoding="utf-8")
         if deployed is not None:
-            empty = parse_deployment(stack, runner.query(["stack", "export", "--stack", stack]))
-            write_deployment(stack, with_stand_ins(stack, deployed, empty))
+            write_deployment(stack, with_stand_ins(stack, deployed, read_deployment(stack)))
         yield deployed is not None
 
 
-def _deployed(stack: str, *, create: bool) -> StackDeployment | None:
-    """Return the stack's state without decrypting it. None if the stack is not in the backend."""
-    answer = runner.run("stack", "export", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
-    if answer.returncode == 0:
-        return parse_deployment(stack, answer.stdout)
-    if create and NO_STACK in answer.stderr + answer.stdout:
-        return None
-    raise ScriptError(f"The state of stack {stack} cannot be read: {runner.error_of(answer)}")
-
-
-def _done(stack: str, *command: str, stdin: str | None = None) -> None:
-    answer = runner.run(*command, limit_s=PREVIEW_LIMIT_S, stdin=stdin)
-    if answer.returncode != 0:
-        raise ScriptError(f"Cannot create the copy of stack {stack} without secrets: {runner.error_of(answer)}")
-
-
 def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
-    """Return a settings file with another file's stand-in for each secret and that file's salt. All other values keep their meaning.
-
-    `made` is the file that the engine wrote for the stand-in.
-    """
+    """Return a settings file with the salt and the stand-ins of `made`, which the engine wrote for one."""
     document = parsed(text or "{}")
     for key in _ENGINE_KEYS:
         document.pop(key, None)
@@ -90,7 +75,7 @@ def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
 
 
 def _hide(value: object, stand_in: str) -> None:
-    """Replace the values of `{secure: ...}` in a document. The engine treats a mapping with this single key as a secret."""
+    """Replace each `{secure: ...}`. The engine treats a mapping with this single key as a secret."""
     if isinstance(value, MutableMapping):
         block = cast("Block", value)
         if list(block) == ["secure"] and not isinstance(block["secure"], MutableMapping | list):
@@ -103,7 +88,7 @@ def _hide(value: object, stand_in: str) -> None:
 
 
 def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment) -> StackDeployment:
-    """Return a state with plain-text stand-ins for its secrets, for a backend whose stack was exported as `empty`."""
+    """Return a state with plain-text stand-ins, for a backend whose stack was exported as `empty`."""
     inner = as_mapping(deployed.document.get("deployment"))
     provider = as_mapping(empty.document.get("deployment")).get("secrets_providers")
     changed = deployment_of(stack, {**deployed.document, "deployment": {**inner, "secrets_providers": provider}})

@@ -12,7 +12,7 @@ from cloud.spending import spending
 from localcloud.tests.google_bodies import google_body
 from planning import plan
 from planning.data.prices import LIST_PRICES
-from scripts.preview.run import _usd_per_hour as preview_usd_per_hour
+from scripts.preview.plans import HOURLY, describe_stack
 from scripts.teardown.receipt import described
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -63,7 +63,8 @@ def deployed(settings, place):
 def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
     planned = plan(to_deployment(settings))
-    assert preview_usd_per_hour(stack) == planned.cost.usd_per_hour
+    shown = describe_stack(ROOT, stack, date="2026-11-20")
+    assert shown.figures[HOURLY].value == planned.cost.usd_per_hour
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
     monkeypatch.setattr("cloud.spending._billed_s", lambda *_: 3 * 3600.0)
     for one in planned.cost.places:

@@ -22,7 +22,7 @@ from contracts.exit_codes import ExitCode
 from loadtest.run import _continuation
 from scripts.cli.command import called, run_command
 from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import GemmaCall
+from scripts.gemma.arguments import call_of
 from scripts.gemma.catalog import ENTRIES, SYNONYMS, entry_of
 
 ROOT = Path(__file__).parents[2]
@@ -126,10 +126,9 @@ def refusal_of(command):
         words = ["--help"]  # a command that is only named
     said = io.StringIO()
     try:
-        whole = reading_only(entry.whole())
-        lead, call = GemmaCall(name=entry.name, command=whole, words=words).split(entry.subcommand)
+        given = call_of(entry, words).with_stack(lambda: STACK, lambda _: None)
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            code = run_command(whole, [*lead, *call.with_stack(lambda: STACK, lambda _: None)])
+            code = run_command(reading_only(entry.whole()), given)
     except SystemExit as ended:
         code = ended.code or 0
     except CommandRefusedError as error:

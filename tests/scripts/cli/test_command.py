@@ -133,7 +133,7 @@ def small_files():
     [
         ("scripts.plan --stack tpu-v6e1 >/dev/full", "output"),
         ("scripts.gemma >/dev/full", "output"),
-        ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md/plans/base.json"),
+        ("scripts.preview run --plans-only --stack tpu-v6e1 --out README.md", "README.md"),
         ("scripts.new full-{pid} --model 12B", f"{ROOT / 'Pulumi.full-'}"),
         ("scripts.preview plans --out {tmp}/plans.json", "output"),
         ("scripts.bench --url {url} --concurrency 1 --output-tokens 8 --requests 2 --out {tmp}", "output"),

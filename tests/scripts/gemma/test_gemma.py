@@ -14,12 +14,11 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean, meant
 from engine import runner
-from scripts.gemma import stacks
+from scripts.gemma import arguments as of_gemma
 from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import GemmaCall
+from scripts.gemma.arguments import ListedStack, call_of, default_stack, require_known
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
 from scripts.gemma.completion import candidates, script
-from scripts.gemma.stacks import ListedStack, default_stack, require_known
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,9 +32,7 @@ def arguments(name, *words, known=(), default="picked"):
         if word not in known and not (ROOT / f"Pulumi.{word}.yaml").exists():
             raise CommandRefusedError(f"Stack {word} not found.")
 
-    entry = entry_of(name)
-    lead, call = GemmaCall(name=entry.name, command=entry.whole(), words=words).split(entry.subcommand)
-    return [*lead, *call.with_stack(lambda: default, require)]
+    return list(call_of(entry_of(name), words).with_stack(lambda: default, require))
 
 
 def test_every_command_has_one_word():
@@ -106,9 +103,7 @@ def test_a_stack_without_settings_and_state_can_be_torn_down_and_recovered(name)
 
 
 def listing(monkeypatch, *found):
-    monkeypatch.setattr(
-        stacks, "listed", lambda: [ListedStack(name=n, is_selected=s, resources=r) for n, s, r in found]
-    )
+    monkeypatch.setattr(of_gemma, "listed", lambda: [ListedStack(*one) for one in found])
 
 
 def test_the_selected_stack_comes_before_the_only_deployed_one(monkeypatch):

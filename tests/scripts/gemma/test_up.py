@@ -15,11 +15,9 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.changes import changes_of
-from engine.update import UpdateResult
 from scripts.cli.command import run_command
 from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
-from scripts.preview.headline import DeployedStack
 from scripts.preview.upcoming import upcoming
 from stacks.hooks.staged_weights import StagedWeights, Unproved
 from stacks.parts import folder_name
@@ -61,15 +59,15 @@ class Engine:
     """Stands in for the engine: the preview, the end of an update, and the stacks of the backend."""
 
     def __init__(self, monkeypatch):
-        self.preview, self.result, self.updates = preview_of(RESTART), UpdateResult(exit_code=0, output=""), []
+        self.preview, self.result, self.updates = preview_of(RESTART), (0, ""), []
         self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.known = [STACK]
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
-        monkeypatch.setattr(up, "update", self._update)
+        monkeypatch.setattr(up.runner, "attended", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
-        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
         monkeypatch.setattr(
             "sys.stdin",
             type("Tty", (), {"isatty": lambda _: True, "fileno": lambda _: -1, "readline": lambda _: self.typed})(),
@@ -77,9 +75,11 @@ class Engine:
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
         self.typed = "yes\n"
 
-    def _update(self, stack, *options, log, watch):
-        self.updates.append((stack, options))
-        Path(log).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
+    def _update(self, *words, variables, watch):
+        assert words[:4] == ("up", "--yes", "--skip-preview", "--suppress-outputs")
+        assert variables
+        self.updates.append((words[7], words[8:]))
+        Path(words[5]).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
         watch()
         if isinstance(self.result, BaseException):
             raise self.result
@@ -88,9 +88,9 @@ class Engine:
     def then(self, result):
         """Answer the next update as told, and all later ones with `result`."""
 
-        def update(stack, *options, log, watch):
+        def update(*words, **_options):
             answer, self.result = self.result, result
-            self.updates.append((stack, options))
+            self.updates.append((words[7], words[8:]))
             return answer
 
         return update
@@ -106,14 +106,18 @@ def typed(*words):
 
 
 def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, capsys):
-    engine.preview = preview_of(RESTART, said=["fits\n"], warned=["warning: old \x1b[2J"])
+    engine.preview = preview_of(
+        RESTART,
+        said=["fits\n", f"Notes: 3. To list them, run `gemma plan {STACK} --explain`."],
+        warned=["warning: old \x1b[2J", "warning: FIT07: fp8 buys nothing", "HST02: A disk.\n  - set it"],
+    )
     engine.typed = "no\n"
     assert typed() == ExitCode.REFUSED
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "fits",
         "Warning: old \\u001b[2J",
-        "",
+        f"Notes: 3; Warnings: FIT07, HST02. To read them, run `gemma plan {STACK}`.",
+        "fits",
         f"{STACK}: restarts the server on its node and keeps the capacity.",
         (
             "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again. "
@@ -127,9 +131,6 @@ def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, cap
     assert engine.updates == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the line of the preview stands still until the engine has answered (scripts/gemma/up.py)"
-)
 def test_a_terminal_sees_something_move_while_the_preview_is_slow(engine, monkeypatch):
     with still_terminal(monkeypatch) as terminal:
 
@@ -270,7 +271,7 @@ def test_a_missing_project_is_one_sentence_with_the_command(engine, monkeypatch,
     ],
 )
 def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, starts, ends):
-    engine.result = UpdateResult(exit_code=255, output=output)
+    engine.result = (255, output)
     assert typed("--yes") == ExitCode.FAILED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"up: {starts or 'Stack'}")
@@ -279,15 +280,15 @@ def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, outp
 
 
 def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
-    engine.result = UpdateResult(exit_code=255, output=refusal(1, "elsewhere"))
+    engine.result = (255, refusal(1, "elsewhere"))
     assert typed("--yes") == ExitCode.REFUSED
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"up: Stack {STACK} is locked for ")
     assert "root@elsewhere (process 1)" in last
 
-    engine.result, removed = UpdateResult(exit_code=255, output=refusal(dead_pid())), []
+    engine.result, removed = (255, refusal(dead_pid())), []
     monkeypatch.setattr(up.runner, "query", removed.append)
-    monkeypatch.setattr(up, "update", engine.then(UpdateResult(exit_code=0, output="")))
+    monkeypatch.setattr(up.runner, "attended", engine.then((0, "")))
     assert typed("--yes") == ExitCode.DONE
     assert removed == [["cancel", "--yes", "--stack", STACK]]
     assert "removed the stale lock of root@" in capsys.readouterr().err
@@ -334,7 +335,7 @@ EFFECTS = [
 
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
-    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
     found = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
     assert found.headline.startswith(f"{stack}: {words}")
     text = "\n".join(found.sentences)
@@ -345,9 +346,7 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
     ("usd", "text"), [(1.35, "$1.35/h maximum, as now."), (5.4, "$5.40/h now, $1.35/h maximum after.")]
 )
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
-    monkeypatch.setattr(
-        preview_upcoming, "deployed_stack", lambda _stack: DeployedStack(outputs=OUTPUTS, usd_per_hour=usd)
-    )
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
     assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
 
 

@@ -15,9 +15,8 @@ from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.logs import __main__ as command
-from scripts.logs.causes import known_cause, newest_cause
-from scripts.logs.place import ServerLog, server_log
-from scripts.logs.reading import PrintedLine, follow, newest
+from scripts.logs.place import ServerLog, known_cause, server_log
+from scripts.logs.reading import PrintedLine, follow, newest, newest_cause
 from tests.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import queued, stack_resource, state
 

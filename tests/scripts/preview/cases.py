@@ -13,10 +13,9 @@ from pathlib import Path
 
 from engine.changes import ResourceChange, changes_of
 from engine.steps import ShownChange
-from scripts.preview.against_base import between
 from scripts.preview.comment import comment
-from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
-from scripts.preview.report import StackPreview
+from scripts.preview.plans import PlansDocument, describe_checkout
+from scripts.preview.run import StackPreview, between
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
@@ -153,10 +152,10 @@ def planned(edit: Edit) -> PlansDocument:
 
 def write_all() -> None:
     base = planned(lambda _: None)
-    write_plans(PLANS / "base.json", base)
+    (PLANS / "base.json").write_text(f"{base.model_dump_json(indent=1)}\n")
     for name, edit in CASES.items():
         head = planned(edit)
-        write_plans(PLANS / f"{name}.json", head)
+        (PLANS / f"{name}.json").write_text(f"{head.model_dump_json(indent=1)}\n")
         (GOLDEN / f"{name}.md").write_text(comment(base, head, PREVIEWS.get(name, ())))
 
 

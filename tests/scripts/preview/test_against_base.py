@@ -13,11 +13,10 @@ from contracts.errors import ScriptError
 from engine import runner
 from engine.changes import changes_of
 from gcp_tpu_provider.properties import INPUTS
-from scripts.preview import against_base as comparison
 from scripts.preview import run
-from scripts.preview.against_base import Base, base_of, between
 from scripts.preview.plans import describe_checkout
-from scripts.preview.run import preview_stacks
+from scripts.preview.run import between, preview_stacks, same_stacks
+from scripts.preview.verdicts import verdicts
 from tests.scripts.preview.cases import DATE, ROOT, recorded
 
 BASE, HEAD = recorded("base"), recorded("zone-added")
@@ -70,7 +69,7 @@ def test_messages_and_the_providers_bookkeeping_are_no_difference():
 
 
 def test_the_inputs_that_are_messages_are_those_of_the_provider():
-    assert {item.name for item in INPUTS if item.change == "words"} == comparison._WORDS
+    assert {item.name for item in INPUTS if item.change == "words"} == run._WORDS
 
 
 def test_the_stack_itself_is_no_resource():
@@ -101,7 +100,8 @@ def checkouts(tmp_path):
 
 def same(checkouts):
     base, head = checkouts
-    return base_of(base, head, describe_checkout(base, date=DATE), describe_checkout(head, date=DATE)).same
+    found = verdicts(describe_checkout(base, date=DATE), describe_checkout(head, date=DATE))
+    return same_stacks(base, head, [one.stack for one in found if one.is_same])
 
 
 def replace(path, old, new):
@@ -165,81 +165,68 @@ def engine(monkeypatch, checkouts):
     return engine
 
 
-def previews(tmp_path, base, *names, **options):
-    found = preview_stacks(names, tmp_path / "out", create=True, hide_secrets=True, base=base, **options)
+def previews(base, *names, same=frozenset()):
+    found = preview_stacks(names, create=True, hide_secrets=True, base=base, same=same)
     return {preview.stack: preview for preview in found}
 
 
-def test_only_a_changed_stack_is_previewed_twice(engine, checkouts, tmp_path, capsys):
-    base = Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset({"l4-qat"}))
-    found = previews(tmp_path, base)
+def test_only_a_changed_stack_is_previewed_twice(engine, checkouts, capsys):
+    found = previews(checkouts[0], same=frozenset({"l4-qat"}))
     assert engine() == [("tpu-v6e1", "head"), ("tpu-v6e1", "base")]
     assert found["l4-qat"].skipped
-    assert found["l4-qat"].usd_per_hour > 0
     assert (found["l4-qat"].changes, found["l4-qat"].error) == ((), None)
     assert found["tpu-v6e1"].against_base
     assert len(found["tpu-v6e1"].changes) == 4
     assert Path.cwd() == checkouts[1]
     assert "1 of 2 stacks have the plan and settings of the base; skipping them" in capsys.readouterr().err
-    stored = json.loads((tmp_path / "out" / "l4-qat.json").read_text())
-    assert stored["skipped"] is True
 
 
-def test_a_deployed_stack_is_previewed_as_before(engine, checkouts, tmp_path):
+def test_a_deployed_stack_is_previewed_as_before(engine, checkouts):
     """With a state, the preview shows what `up` changes, the same plan or not."""
     engine.listed.extend(BOTH)
-    base = Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset(BOTH))
-    found = previews(tmp_path, base)
+    found = previews(checkouts[0], same=frozenset(BOTH))
     assert engine() == [("l4-qat", "head"), ("tpu-v6e1", "head")]
     assert not any(preview.skipped or preview.against_base or preview.new_stack for preview in found.values())
     assert {len(preview.changes) for preview in found.values()} == {34}
 
 
-@pytest.mark.parametrize("stacks", [frozenset[str](), None])
-def test_a_new_stack_and_a_run_without_a_base_show_the_whole_deployment(engine, checkouts, tmp_path, stacks):
-    base = None if stacks is None else Base(folder=checkouts[0], stacks=stacks, same=frozenset())
-    found = previews(tmp_path, base, "tpu-v6e1")
+@pytest.mark.parametrize("has_base", [True, False])
+def test_a_new_stack_and_a_run_without_a_base_show_the_whole_deployment(engine, checkouts, has_base):
+    (checkouts[0] / "Pulumi.tpu-v6e1.yaml").unlink()
+    found = previews(checkouts[0] if has_base else None, "tpu-v6e1")
     assert engine() == [("tpu-v6e1", "head")]
     assert found["tpu-v6e1"].new_stack
     assert not found["tpu-v6e1"].against_base
     assert len(found["tpu-v6e1"].changes) == 34
 
 
-def test_a_base_that_cannot_be_previewed_is_said_and_nothing_is_hidden(engine, checkouts, tmp_path):
+def test_a_base_that_cannot_be_previewed_is_said_and_nothing_is_hidden(engine, checkouts, capsys):
     engine.documents["base"] = ScriptError("boom hf_Abcdefghijkl1")
-    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset()), "tpu-v6e1")
-    preview = found["tpu-v6e1"]
-    assert preview.base_error is not None
-    assert preview.base_error.startswith("boom ")
-    assert "bcdefghijkl1" not in preview.base_error
+    preview = previews(checkouts[0], "tpu-v6e1")["tpu-v6e1"]
+    said = capsys.readouterr().err
+    assert "tpu-v6e1 of the base failed, so the whole deployment is shown: boom " in said
+    assert "bcdefghijkl1" not in said
     assert (preview.error, preview.against_base, len(preview.changes)) == (None, False, 34)
 
 
-def test_a_stack_that_fails_is_not_previewed_for_the_base(engine, checkouts, tmp_path):
+def test_a_stack_that_fails_is_not_previewed_for_the_base(engine, checkouts):
     engine.documents["head"] = ScriptError("boom")
-    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset()), "tpu-v6e1")
+    found = previews(checkouts[0], "tpu-v6e1")
     assert found["tpu-v6e1"].error == "boom"
     assert engine() == [("tpu-v6e1", "head")]
 
 
-def test_a_backend_that_cannot_be_listed_skips_nothing(engine, checkouts, tmp_path, monkeypatch):
+def test_a_backend_that_cannot_be_listed_skips_nothing(engine, checkouts, monkeypatch):
     def refuse():
         raise ScriptError("no access")
 
     monkeypatch.setattr(runner, "listed_stacks", refuse)
-    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset(BOTH)))
+    found = previews(checkouts[0], same=frozenset(BOTH))
     assert len(engine()) == 4
     assert not any(preview.skipped for preview in found.values())
 
 
-def test_a_new_stack_of_git_is_not_in_the_base(checkouts):
-    base, head = checkouts
-    shutil.copy(ROOT / "Pulumi.tpu-v6e4.yaml", head)
-    found = base_of(base, head, describe_checkout(base, date=DATE), describe_checkout(head, date=DATE))
-    assert (found.stacks, found.same) == (BOTH, BOTH)
-
-
-def test_the_engine_of_the_base_runs_in_the_folder_of_the_base(monkeypatch, checkouts, tmp_path):
+def test_the_engine_of_the_base_runs_in_the_folder_of_the_base(monkeypatch, checkouts):
     """The base's own program and settings, in a temporary backend."""
     folders = []
 
@@ -253,7 +240,6 @@ def test_the_engine_of_the_base_runs_in_the_folder_of_the_base(monkeypatch, chec
     monkeypatch.chdir(head)
     monkeypatch.setattr(runner, "run", answer)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
-    named = Base(folder=base, stacks=frozenset(BOTH), same=frozenset())
-    (found,) = preview_stacks(["tpu-v6e1"], tmp_path / "out", create=True, base=named)
+    (found,) = preview_stacks(["tpu-v6e1"], create=True, base=base)
     assert [folder for command, folder in folders if command == "preview"] == [head, base]
     assert (found.changes, found.unchanged, found.against_base) == ((), 32, True)

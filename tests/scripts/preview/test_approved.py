@@ -12,9 +12,9 @@ from engine.changes import ResourceChange
 from engine.steps import losses_in
 from scripts.cli.command import run_command
 from scripts.preview import approved
-from scripts.preview.report import StackPreview, write
+from scripts.preview.run import StackPreview, write_previews
 
-STACK = "tpu-v6e4"
+STACK = "tpu-v6e1"
 CANARY = "hf_canaryCanaryCANARY0123456789"
 PASSPHRASE = "a-passphrase-of-ours"
 LOST = "replace urn:pulumi:a::p::t::capacity"
@@ -31,9 +31,9 @@ class World:
         monkeypatch.setattr(approved, "_log_in_to_registry", self.logins.append)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
 
-    def preview_stacks(self, names, out, *, create):
+    def preview_stacks(self, names, *, create):
         assert (names, create) == ([STACK], False)
-        return [StackPreview(stack=STACK, usd_per_hour=5.4, **self.now)]
+        return [StackPreview(stack=STACK, **self.now)]
 
     def attended(self, *words, on_line):
         self.ups.append(words)
@@ -42,7 +42,7 @@ class World:
         return self.code, ""
 
     def approve(self, **fields):
-        write(self.folder / "approved", StackPreview(stack=STACK, **fields))
+        write_previews(self.folder / "approved", [StackPreview(stack=STACK, **fields)])
 
     def deploy(self):
         options = ("--stack", STACK, "--approved", str(self.folder / "approved"), "--out", str(self.folder / "out"))
@@ -87,7 +87,7 @@ def test_a_preview_that_fails_deploys_nothing(world, capsys):
     assert world.ups == []
 
 
-@pytest.mark.parametrize("planted", [None, "{}", '{"stack": "tpu-v6e1"}', json.dumps({"stack": STACK, "error": "x"})])
+@pytest.mark.parametrize("planted", [None, "{}", '{"stack": "tpu-v6e4"}', json.dumps({"stack": STACK, "error": "x"})])
 def test_what_is_no_preview_of_this_stack_deploys_nothing(world, capsys, planted):
     if planted is not None:
         (world.folder / "approved").mkdir()
@@ -104,7 +104,7 @@ def test_a_failed_up_names_the_teardown_and_the_price_last(world, capsys):
     last = capsys.readouterr().err.splitlines()[-1]
     after = (world.folder / "out" / "teardown.txt").read_text().strip()
     assert last.endswith(after)
-    assert "$5.40 per hour" in after
+    assert "$1.35 per hour" in after
     assert after.endswith(f"To delete it, run `gemma teardown {STACK}`.")
 
 
@@ -115,7 +115,7 @@ def test_the_preview_for_an_approval_names_price_losses_warnings_and_changes(wor
     assert run_command(approved.COMMAND, options) == ExitCode.DONE
     said = capsys.readouterr().out
     assert said.startswith(f"### {STACK}: releases its TPU capacity, forced by zones\n")
-    for part in ("$5.40 per hour for each instance", f"- `{LOST}`", "It is dear.", "1 resource will change"):
+    for part in ("$1.35 per hour for each instance", f"- `{LOST}`", "It is dear.", "1 resource will change"):
         assert part in said
     assert world.ups == []
     world.now = {"error": "no access"}

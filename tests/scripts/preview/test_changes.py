@@ -10,11 +10,11 @@ from contracts.outputs import DETAILS_TYPE
 from engine import changes as engine_changes
 from engine.changes import ResourceChange
 from engine.deployment import ResourceState
-from scripts.preview import headline as deployed
+from scripts.preview import upcoming as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.effects import effect_of
-from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
 from scripts.preview.plans import StackDescription, describe_checkout
+from scripts.preview.upcoming import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
 
 CANARY = "hf_canary0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[3]

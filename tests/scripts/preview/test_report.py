@@ -17,8 +17,7 @@ from scripts.cli.command import run_command
 from scripts.cli.github import GitHubRepository
 from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
-from scripts.preview.report import StackPreview, read_all, write
-from scripts.preview.run import _previewed
+from scripts.preview.run import StackPreview, _previewed
 
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
 ENGINE = {
@@ -48,7 +47,7 @@ ENGINE = {
 
 def preview_of_engine(stack="x", **changes):
     found, unchanged, warnings = changes_of(ENGINE)
-    return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, usd_per_hour=5.4, **changes)
+    return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, **changes)
 
 
 def test_an_engines_preview_is_read_without_the_stack_itself():
@@ -56,13 +55,6 @@ def test_an_engines_preview_is_read_without_the_stack_itself():
     assert [(change.op, change.name) for change in preview.changes] == [("update", "models"), ("replace", "capacity")]
     assert preview.unchanged == 12
     assert preview.warnings == ("FIT07: fp8 KV buys nothing",)
-
-
-def test_previews_survive_between_steps(tmp_path):
-    previews = [preview_of_engine("b"), preview_of_engine("a")]
-    for preview in previews:
-        write(tmp_path, preview)
-    assert [preview.stack for preview in read_all(tmp_path)] == ["a", "b"]
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):
@@ -197,12 +189,17 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     assert ("gemma doctor l4-qat" in str(caught.value)) == named
 
 
-def test_the_plans_of_both_commits_are_in_the_json(monkeypatch, tmp_path, capsys):
+def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):
+    handler, api = github
     (tmp_path / "Pulumi.yaml").write_text("name: x\n")
     (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)
-    assert run_command(COMMAND, ["run", "--plans-only", "--json", "--out", str(tmp_path / "out")]) == ExitCode.DONE
-    found = json.loads(capsys.readouterr().out)
-    assert found["base"] is None
-    assert [stack["stack"] for stack in found["head"]["stacks"]] == ["a"]
-    assert found["previews"] == []
+    monkeypatch.setenv("GITHUB_API_URL", api)
+    monkeypatch.setenv("GITHUB_TOKEN", "t")
+    post = ["comment", "--from", "out", "--pull-request", "7", "--repository", "o/r"]
+    assert run_command(COMMAND, post) == ExitCode.REFUSED
+    assert "out/comment.md not found. Run `gemma preview run --out out` first." in capsys.readouterr().err
+    assert run_command(COMMAND, ["run", "--plans-only", "--out", "out"]) == ExitCode.DONE
+    printed = capsys.readouterr().out
+    assert run_command(COMMAND, post) == ExitCode.DONE
+    assert [one["body"] for one in handler.comments] == [printed]

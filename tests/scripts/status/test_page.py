@@ -3,9 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scripts.logs.__main__ import Printer
-from scripts.logs.causes import known_cause, sentence
-from scripts.logs.place import ServerLog
+from scripts.logs.__main__ import LogsOptions, print_heading, print_lines
+from scripts.logs.place import ServerLog, known_cause, sentence
 from scripts.logs.reading import PrintedLine
 from tests.scripts.status.test_status import REPORT, drawn
 
@@ -34,7 +33,9 @@ def test_the_lines_of_the_page_are_what_the_command_prints(capsys, monkeypatch):
         PrintedLine(moment=datetime(2026, 11, 1, 12, 0, second, tzinfo=UTC), source=source, where="", text=text)
         for second, (source, text) in enumerate(LINES)
     ]
-    Printer(log=LOG, zone=UTC, as_json=False, follows=False).whole(lines, None)
+    options = LogsOptions(stack="l4-qat", utc=True)
+    print_heading(options, LOG)
+    print_lines(options, lines)
     said = capsys.readouterr()
     cause = f"logs: {sentence(known_cause(LOG, [line.text for line in lines]))}"
     assert f"```text\n{said.err}{said.out}{cause}\n```" in PAGE
