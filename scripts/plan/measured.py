@@ -14,7 +14,7 @@ from planning.question.fields import number_limits
 from planning.question.types import Band, CostPlan, Deployment, Plan
 from planning.question.vllm_args import given_options
 from planning.solve.plan_json import plan_json
-from planning.solve.residuals import kv_band, residual
+from planning.speed.residuals import kv_band, residual
 from scripts.cli.measured.identity import kept_settings, settings_identity
 from scripts.cli.measured.schema import BenchPoint, DeploymentRecord, Identity, MeasuredFile, SmokeMeasurement
 from scripts.cli.measured.store import measured_path, read_measured

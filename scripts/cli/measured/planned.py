@@ -8,7 +8,7 @@ from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
-from planning.solve.residuals import SmokeFigures, decode_band, smoke_figures
+from planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
 from planning.speed.serving import workload_plan
 from scripts.cli.measured.identity import deployed_identity, settings_identity
 from scripts.cli.measured.schema import PlannedFigures

@@ -26,7 +26,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFigures:
-    """Plan of a deployment at the time of measurement. The bands come from `planning.solve.residuals`."""
+    """Plan of a deployment at the time of measurement. The bands come from `planning.speed.residuals`."""
 
     kv_blocks: int
     kv_tokens: int

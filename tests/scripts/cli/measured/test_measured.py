@@ -14,7 +14,7 @@ from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.question.types import Band
 from planning.question.vllm_args import given_options
-from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
+from planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.bench.__main__ import COMMAND as BENCH
 from scripts.cli.access import ServerAccess, open_url_access
 from scripts.cli.command import run_command
