@@ -31,7 +31,7 @@ from planning.solve.plan_json import plan_json
 from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
-from scripts.plan.prices_options import PricesOptions
+from scripts.cli.project_ids import project_id
 from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
 from scripts.plan.solve_options import Solving, check_solving
 
@@ -218,6 +218,23 @@ def _check_output(options: PlanOptions) -> None:
         raise PlanningError("--costs cannot be combined with --explain or --compare.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PricesOptions:
+    """Options of `gemma plan prices`."""
+
+    stack: Annotated[str | None, Option("Count the calls for this stack's project.", metavar="NAME")] = None
+    project: Annotated[
+        str | None,
+        Option(
+            "Project that the calls count for. Default: gcp:project of --stack, then GOOGLE_CLOUD_PROJECT.",
+            metavar="ID",
+            parse=project_id,
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("Only show the changes; write nothing.")] = False
+    as_json: JsonSwitch = False
+
+
 def _prices(options: PricesOptions) -> ExitCode:
     """Refresh the prices from Google's price catalog.
 
@@ -231,7 +248,7 @@ def _prices(options: PricesOptions) -> ExitCode:
     """
     from scripts.plan.prices import refresh_prices
 
-    return refresh_prices(options)
+    return refresh_prices(options.stack, options.project, dry_run=options.dry_run, as_json=options.as_json)
 
 
 COMMAND: Final = Command(

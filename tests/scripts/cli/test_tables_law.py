@@ -200,10 +200,11 @@ def demo_summary(folder):
 
 
 def prices():
-    before = LIST_PRICES.price("v6e_flex_start_usd_per_chip_hour", "us-east5")
+    price = LIST_PRICES.price("v6e_flex_start_usd_per_chip_hour", "us-east5")
+    before = {"key": price.key, "before_usd": price.usd, "before_as_of": price.as_of}
     rows = [
-        PriceChange(key=before.key, region="us-east5", before=before, usd=1.4175, sku="04C3-5B71-D137"),
-        PriceChange(key="cloud_run_rtx_pro_6000_redundant_usd_per_s", region="southamerica-west1", before=before, usd=None, sku=""),
+        PriceChange(**before, region="us-east5", usd=1.4175, sku="04C3-5B71-D137"),
+        PriceChange(**before | {"key": "cloud_run_rtx_pro_6000_redundant_usd_per_s"}, region="southamerica-west1", usd=None, sku=None),
     ]  # fmt: skip
     console(sys.stdout).print(changed_table(rows))
 
