@@ -239,7 +239,7 @@ def _json(found: Found, *, written: str | None) -> dict[str, Any]:
             "max_usd_per_hour": limits.max_usd_per_hour,
             "min_context": limits.min_context,
         },
-        "judged_by": limits.judged_by,
+        "judged_by": "high" if limits.conservative else "typical",
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
         "profile": None if found.choice is None else _profile(found.choice),
