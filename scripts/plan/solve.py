@@ -119,11 +119,14 @@ def nothing_is_enough(answer: SolutionSet) -> str:
 
 
 def _write(found: Found, name: str) -> str:
-    from scripts.plan.stack_text import write_stack  # noqa: PLC0415 - only with --write
+    from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
     if found.chosen is None:
         raise PlanningError(nothing_is_enough(found.answer))
-    path = write_stack(name, found.chosen, found.limits, prices=found.question.prices, goal=found.answer.goal)
+    prices = found.question.prices
+    path = write_stack(
+        StackFile(name=name, solution=found.chosen, limits=found.limits, prices=prices, goal=found.answer.goal)
+    )
     say("plan", f"wrote {path.name}. Run `gemma plan {name}` to show its plan.")
     return path.name
 

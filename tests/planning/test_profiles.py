@@ -20,7 +20,7 @@ from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
 from planning.units import format_duration
 from scripts.plan.__main__ import main
 from scripts.plan.profile import conditions, decision, profile_json
-from scripts.plan.stack_text import stack_text
+from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
@@ -180,7 +180,8 @@ def test_without_a_model_each_family_has_its_cheapest_way():
 def test_each_way_is_written_as_a_stack_that_fits_and_costs_what_was_shown(tmp_path, profile):
     for way in chosen(profile).ways:
         path = tmp_path / "Pulumi.new.yaml"
-        path.write_text(stack_text("new", way.deployed(), ServiceLimits(), revision="a" * 40), encoding="utf-8")
+        file = StackFile(name="new", solution=way.deployed(), limits=ServiceLimits(), revision="a" * 40)
+        path.write_text(stack_text(file), encoding="utf-8")
         planned = plan(to_deployment(from_file(path, project="my-project")))
         assert planned.fits, (way.kind, [finding.id for finding in planned.stopping])
         assert planned.cost.usd_per_hour == pytest.approx(way.usd_per_hour)

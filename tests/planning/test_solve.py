@@ -25,7 +25,7 @@ from planning.solve import search
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
 from planning.solve.search import WEIGHED_WARNINGS, ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
-from scripts.plan.stack_text import stack_text
+from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.program import run as program
@@ -59,7 +59,9 @@ def solved(
 
 def written(folder: Path, solution: Solution, limits: ServiceLimits) -> Path:
     path = folder / "Pulumi.new.yaml"
-    path.write_text(stack_text("new", solution, limits, revision="a" * 40), encoding="utf-8")
+    path.write_text(
+        stack_text(StackFile(name="new", solution=solution, limits=limits, revision="a" * 40)), encoding="utf-8"
+    )
     return path
 
 
