@@ -151,9 +151,8 @@ def _solve_day(model: str, *, hours: int) -> str:
     """Return the command and the output of `scripts.plan --solve --hours-per-day` at 80 columns."""
     from rich.console import Console
 
-    from scripts.plan.question import Comparison, Question
+    from scripts.plan.question import Comparison, Question, Solving
     from scripts.plan.solve import search, show
-    from scripts.plan.solve_options import Solving
 
     workload = "in=4000,out=500,users=32"
     command = f"gemma plan --solve --workload {workload} --model {model} --hours-per-day {hours}"

@@ -4,7 +4,7 @@ import json
 import shlex
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, cast
@@ -28,8 +28,11 @@ from scripts.cli.options import Option
 from scripts.cli.settings import NO_PROJECT
 
 if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from stacks.settings import Settings
 
+HOUR_MINUTES: Final = 60
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
 """The value of `--set` that unsets a field."""
@@ -118,21 +121,6 @@ class Question:
     ] = None
     prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
 
-    @property
-    def given(self) -> str | None:
-        """First option that a stack's settings replace; None if there is none."""
-        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--image", "--text-only")
-        values = (
-            *(self.model, self.accelerator, self.platform, self.quantization, self.vllm),
-            *(self.config, self.device, self.draft_config, self.image, self.text_only or None),
-        )
-        return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
-
-    @property
-    def has_own_device(self) -> bool:
-        """True if a custom device is described by its figures."""
-        return _given(self.device) is not None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -145,10 +133,67 @@ class Comparison:
     )
     max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
 
-    @property
-    def limits(self) -> tuple[float | None, ...]:
-        """The limits in order, with None for those that are not set."""
-        return (self.min_context, self.min_concurrency, self.max_usd_per_hour)
+
+def _traffic(text: str) -> float:
+    """Return the minutes of traffic in each hour. Raises ValueError with the allowed values."""
+    kind, _, minutes = text.partition("=")
+    if text == "steady" or (kind == "burst" and minutes.isdecimal() and 1 <= int(minutes) < HOUR_MINUTES):
+        return float(minutes or HOUR_MINUTES)
+    raise ValueError("steady, or burst=MINUTES with the minutes of traffic in each hour, from 1 to 59, e.g. burst=10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """Search for the cheapest deployments."""
+
+    solve: Annotated[
+        bool,
+        Option(
+            "Search all deployments of this project for --workload. Narrow it with --model (an id "
+            "or a family such as 12B), --accelerator, --min-context, --max-usd-per-hour, --prices."
+        ),
+    ] = False
+    max_ttft_s: Annotated[
+        float | None, Option("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
+    ] = None
+    max_tpot_s: Annotated[
+        float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
+    ] = None
+    region: Annotated[
+        tuple[str, ...],
+        Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
+    ] = ()
+    conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
+    hours_per_day: Annotated[
+        float | None,
+        Option(
+            "With --solve: compare what the server costs per day if clients use it for this many hours.",
+            metavar="H",
+            least=0.25,
+            most=24,
+        ),
+    ] = None
+    traffic: Annotated[
+        float | None,
+        Option(
+            "With --hours-per-day: steady, or burst=MINUTES for one burst of that length in each hour. Default: steady.",
+            metavar="SHAPE",
+            parse=_traffic,
+        ),
+    ] = None
+    latency_first: Annotated[bool, Option("With --solve: choose the shortest request, not the lowest price.")] = False
+    throughput_first: Annotated[
+        bool,
+        Option(
+            "With --solve: choose the lowest price per token. Without users or rate, the server is full, as for a batch job."
+        ),
+    ] = False
+
+
+def given(options: "DataclassInstance") -> list[str]:
+    """Return the options that differ from their defaults, in order. The value `none` counts as a default."""
+    values = [(field, getattr(options, field.name)) for field in fields(options)]
+    return [f"--{field.name.replace('_', '-')}" for field, value in values if value not in {field.default, NONE}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,11 +412,7 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
 
 
 def _model_spec(question: Question) -> ModelSpec | None:
-    if question.index is not None and question.config is None:
-        raise PlanningError("--index requires --config.")
     if question.from_hub:
-        if question.model is None or question.config is not None:
-            raise PlanningError("--from-hub requires --model ORG/NAME and cannot be combined with --config.")
         return _fetched(question, None)
     if question.config is None:
         return None

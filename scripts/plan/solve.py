@@ -15,8 +15,7 @@ from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
 from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
-from scripts.plan.question import Comparison, Question, prices_of
-from scripts.plan.solve_options import Solving
+from scripts.plan.question import Comparison, Question, Solving, prices_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -113,8 +113,8 @@ def test_without_a_file_one_sentence_says_what_to_run(project, run):
     ("words", "sentence"),
     [
         (("--model", "google/gemma-4-E2B-it", "--accelerator", "L4"), "--measured requires --stack NAME"),
-        (("--stack", STACK, "--costs"), "cannot be combined with --explain, --costs"),
-        (("--stack", STACK, "--workload", "users=2"), "cannot be combined with --workload"),
+        (("--stack", STACK, "--costs"), "--costs and --measured cannot be combined"),
+        (("--stack", STACK, "--workload", "users=2"), "--measured and --workload cannot be combined"),
     ],
 )
 def test_options_that_measured_has_no_use_for_are_refused(project, run, words, sentence):
@@ -153,24 +153,15 @@ def test_smoke_and_bench_keep_figures_that_the_plan_shows_and_prices(deployed, p
     assert len(read_measured(STACK).deployments) == 1
 
 
-def test_figures_of_another_image_or_other_settings_are_shown_as_old_and_not_used(deployed, project, run):
-    raw = deployed()
+def test_the_newest_deployment_is_compared_with_its_own_plan(deployed, project, run):
     deployed(image=f"i@sha256:{'0' * 64}")
     run(BENCH, "--stack", STACK, *LOAD, "--out", "a")
-    deployed(vllm=raw["vllm"] | {"maxModelLen": 8192})
-    run(BENCH, "--stack", STACK, *LOAD, "--out", "b")
-    found = measured(run)["measured"]
-    assert (found["rate"], found["rows"]) == (None, [])
-    assert "image sha256:000000000000, now sha256:" in found["old"][0]
-    assert "maxModelLen 8192, now 16384" in found["old"][1]
-    code, out, _ = run(plan_main, "--stack", STACK, "--measured")
-    assert code == 0
-    assert "Stack l4-qat has no measurements for its current image and settings" in out
-    assert "With the measured" not in out
     deployed()
-    run(BENCH, "--stack", STACK, *LOAD, "--out", "c")
-    assert measured(run)["measured"]["rate"] is not None
-    assert len(read_measured(STACK).deployments) == 3
+    run(SMOKE, "--stack", STACK)
+    found = measured(run)["measured"]
+    assert found["rate"]["source"].startswith("smoke, burst of 2")
+    assert not [row for row in found["rows"] if row["figure"].startswith("2 users")]
+    assert len(read_measured(STACK).deployments) == 2
 
 
 def test_nothing_secret_is_kept(deployed, project, run, monkeypatch):
