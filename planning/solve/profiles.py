@@ -5,7 +5,7 @@ until it has been idle for some minutes; with a minimum instance it is billed al
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
@@ -80,6 +80,11 @@ class Way:
         return self.rates.solution
 
     @property
+    def on_slice(self) -> bool:
+        """True on a TPU."""
+        return self.kind in {"flex-start", "on-demand"}
+
+    @property
     def usd_per_day(self) -> float:
         """Cost per day, without parts of the bill that are not billed by the hour."""
         return self.usd_per_hour * self.billed_h
@@ -119,18 +124,8 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A range of a profile's value in which another way is the cheapest."""
-
-    first: float
-    last: float
-    way: Way
-    """That way at the end of the range that is nearest to the profile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The ways to serve a workload under a profile, and what the choice depends on."""
+    """The ways to serve a workload under a profile, the chosen one first."""
 
     profile: Profile
     goal: Goal
@@ -142,10 +137,6 @@ class Choice:
     fastest: Way
     stays: Way | None
     """The chosen deployment without cold starts, if it has some."""
-    by_hours: tuple[Change, ...]
-    """Hours per day with another cheapest way, traffic within an hour unchanged."""
-    by_minutes: tuple[Change, ...]
-    """Minutes of traffic per hour with another cheapest way, hours unchanged."""
 
     @property
     def chosen(self) -> Way:
@@ -156,24 +147,22 @@ class Choice:
 def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choice:
     """Return the best ways by the goal. `solutions` must not be empty."""
     rates = tuple(_rates_of(one) for one in solutions)
-    found = tuple(sorted(_all_ways(rates, profile), key=_KEYS[goal]))
+    found = tuple(sorted((way for one in rates for way in ways_of(one, profile)), key=_KEYS[goal]))
     chosen, groups = found[0], dict[str, Way]()
     has_families = len({way.solution.architecture for way in found}) > 1
     for way in found:
         groups.setdefault(way.solution.architecture if has_families else way.kind, way)
     own = [way for way in found if way.rates is chosen.rates and way.starts_per_day == 0 < chosen.starts_per_day]
-    each_h = 2 if profile.is_steady else 1  # half hours, or whole ones with one burst in each
-    hours, minutes = range(1, int(DAY_H) * each_h + 1), range(1, HOUR_MINUTES + 1)
+    elsewhere = [way for way in found if way.on_slice != chosen.on_slice]
+    otherwise = [way for way in found if way.kind != chosen.kind]
     return Choice(
         profile=profile,
         goal=goal,
         ways=tuple(groups.values()),
-        other=_other(chosen, found, goal),
+        other=next(iter((*elsewhere, *otherwise)), None),
         cheapest=min(found, key=_by_cost),
         fastest=min(found, key=_KEYS["latency"]),
         stays=min(own, key=_by_cost, default=None),
-        by_hours=_changes(rates, profile, "hours_per_day", [step / each_h for step in hours]),
-        by_minutes=_changes(rates, profile, "busy_minutes", [float(minute) for minute in minutes]),
     )
 
 
@@ -217,10 +206,6 @@ def _rates_of(solution: Solution) -> Rates:
     )
 
 
-def _all_ways(rates: Iterable[Rates], profile: Profile) -> Iterator[Way]:
-    return (way for one in rates for way in ways_of(one, profile))
-
-
 def _by_cost(way: Way) -> tuple[float, float, float]:
     return round(way.usd_per_day, 2), way.starts_per_day, way.solution.answer.request_s.typical
 
@@ -230,37 +215,3 @@ _KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
     "latency": lambda way: (way.solution.answer.request_s.typical, *_by_cost(way)[:2]),
     "throughput": lambda way: (way.usd_per_million_tokens, *_by_cost(way)[:2]),
 }
-
-
-def _other(chosen: Way, found: tuple[Way, ...], goal: Goal) -> Way | None:
-    on_slice = chosen.solution.subject.resolved.is_tpu
-    elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
-    return min(elsewhere or [way for way in found if way.kind != chosen.kind], key=_KEYS[goal], default=None)
-
-
-def _changes(rates: tuple[Rates, ...], profile: Profile, name: str, steps: Sequence[float]) -> tuple[Change, ...]:
-    """Return the nearest range on each side of a value of the profile in which another way is the cheapest."""
-
-    def cheapest(value: float) -> Way:
-        return min(_all_ways(rates, replace(profile, **{name: value})), key=_by_cost)
-
-    here = getattr(profile, name)
-    below, above = [step for step in reversed(steps) if step < here], [step for step in steps if step > here]
-    return tuple(filter(None, (_first_change(cheapest(here), side, cheapest) for side in (below, above))))
-
-
-def _first_change(here: Way, steps: Sequence[float], cheapest: Callable[[float], Way]) -> Change | None:
-    """Return the first range along these steps in which the cheapest way differs from the one here."""
-    values, other = list[float](), here
-    for step in steps:
-        way = cheapest(step)
-        if values and not _is_same(way, other):
-            break
-        if not _is_same(way, here):
-            other = other if values else way
-            values.append(step)
-    return Change(first=min(values), last=max(values), way=other) if values else None
-
-
-def _is_same(one: Way, other: Way) -> bool:
-    return one.kind == other.kind and one.rates is other.rates

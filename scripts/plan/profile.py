@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from planning.solve.profiles import DAY_H, HOUR_MINUTES, Change, Choice, Kind, Profile, Way
+from planning.solve.profiles import DAY_H, Choice, Kind, Profile, Way
 from planning.units import format_duration
 from scripts.cli.tables import FittedTable, table
 
@@ -72,13 +72,7 @@ def decision(choice: Choice) -> str:
 
 
 def conditions(choice: Choice) -> Iterator[str]:
-    """Yield when another way is the better choice, and what the chosen one costs besides money."""
-    if choice.goal == "cost":
-        for change in choice.by_minutes:
-            at = f"{change.way.profile.busy_minutes:g} min"
-            yield f"{_minutes(change, choice.profile)}, {_is_cheapest(change.way, at)}"
-        for change in choice.by_hours:
-            yield f"{_hours(change)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
+    """Yield what the chosen way costs besides money, and which way avoids it."""
     best, fastest = choice.chosen, choice.fastest
     if _request_s(fastest) < _request_s(best) * _FASTER:
         yield (
@@ -108,11 +102,6 @@ def profile_json(choice: Choice) -> dict[str, Any]:
         "other": None if choice.other is None else _way_json(choice.other),
         "decision": decision(choice),
         "conditions": list(conditions(choice)),
-        "changes": [
-            {"of": of, "from": change.first, "to": change.last, "way": _way_json(change.way)}
-            for of, changes in (("busy_minutes_per_hour", choice.by_minutes), ("hours_per_day", choice.by_hours))
-            for change in changes
-        ],
     }
 
 
@@ -181,30 +170,6 @@ def _reason(best: Way, other: Way) -> str:
     idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
     dearer = best.usd_per_hour > other.usd_per_hour + _CENT
     return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"
-
-
-def _is_cheapest(way: Way, at: str) -> str:
-    """Return that a way is the cheapest, with its cost at a value of the profile."""
-    idle = ", because it costs nothing while idle" if way.kind == "scale-to-zero" else ""
-    return f"{_name(way)} is the cheapest{idle} ({_day(way)} at {at})."
-
-
-def _minutes(change: Change, profile: Profile) -> str:
-    below = change.last < profile.busy_minutes
-    return f"{_span(change, 1, HOUR_MINUTES)} min of traffic per hour{', in one burst' if below else ''}"
-
-
-def _hours(change: Change) -> str:
-    return f"{_span(change, 1, DAY_H)} h per day"
-
-
-def _span(change: Change, least: float, most: float) -> str:
-    """Return the start of a sentence about a range of values."""
-    if change.first <= least:
-        return f"Up to {change.last:g}"
-    if change.last >= most:
-        return f"From {change.first:g}"
-    return f"From {change.first:g} to {change.last:g}" if change.first < change.last else f"At {change.first:g}"
 
 
 def _run(choice: Choice) -> Iterator[str]:

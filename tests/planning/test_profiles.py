@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,7 +12,6 @@ from planning import plan
 from planning.cost.running_costs import CLOUD_RUN_LINGER_S
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.workload import parse_workload
-from planning.solve import profiles
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.profiles import Choice, Profile, Rates, Way, choose, ways_of
 from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
@@ -116,32 +114,6 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
         r"because it costs nothing while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
     )
     assert "makes a client wait up to" in " ".join(conditions(bursts))
-
-
-def test_the_minute_at_which_the_choice_changes_is_where_the_other_way_wins():
-    choice = chosen()
-    (change,) = choice.by_minutes
-    assert change.first == 1
-    at, after = (chosen(replace(EIGHT, busy_minutes=change.last + more)) for more in (0, 1))
-    assert at.chosen.kind == change.way.kind == "scale-to-zero"
-    assert after.chosen.kind == "flex-start"
-    assert f"Up to {change.last:g} min of traffic per hour" in " ".join(conditions(choice))
-
-
-def test_the_hours_at_which_the_choice_changes_are_where_the_other_way_wins(monkeypatch):
-    """A slice whose start takes an hour is worth it for long days only."""
-    whole = profiles._rates_of
-
-    def slow(solution):
-        found = whole(solution)
-        return replace(found, start_s=3_600.0) if not found.linger_s else found
-
-    monkeypatch.setattr(profiles, "_rates_of", slow)
-    choice = chosen()
-    (change,) = choice.by_hours
-    assert chosen(Profile(hours_per_day=change.last)).chosen.kind == "scale-to-zero"
-    assert chosen(Profile(hours_per_day=change.last + 0.5)).chosen.kind == "flex-start"
-    assert f"Up to {change.last:g} h per day" in " ".join(conditions(choice))
 
 
 def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
