@@ -343,11 +343,6 @@ def test_the_law_sees_a_table_that_crops(on_terminal, monkeypatch, name):
     assert missing(text, tables, 60) != []
 
 
-def test_the_law_sees_a_bar_that_is_wider_than_the_terminal(on_terminal, monkeypatch):
-    monkeypatch.setattr("scripts.plan.costs._room", lambda *_: 70)
-    assert too_wide(on_terminal("costs of a TPU", 80)[0], 80) != []
-
-
 @pytest.mark.parametrize("name", CROPPED_BEFORE)
 def test_the_law_sees_a_column_that_is_left_out_in_silence(on_terminal, monkeypatch, name):
     drawn = FittedTable._table
