@@ -14,7 +14,7 @@ from contracts.spelling import did_you_mean
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, Accelerator, find_accelerator
+from planning.machine.hardware import ACCELERATORS, find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
@@ -247,35 +247,38 @@ def _spelled(path: str, value: object) -> str:
 
 def deployment_from(question: Question) -> Deployment:
     """Return the requested deployment. Raises PlanningError with one sentence for any error."""
-    workload = None if question.workload is None else parse_workload(question.workload)
-    if question.stack is not None:
-        deployment = _of_stack(question)
-        return _with_set(deployment if workload is None else replace(deployment, workload=workload), question.set)
-    spec, draft, image = _model_spec(question), _draft_spec(question), _image(question)
-    plain = Deployment(
+    found = _described(question) if question.stack is None else _of_stack(question)
+    if question.workload is not None:
+        found = replace(found, workload=parse_workload(question.workload))
+    if question.set:
+        found = changed(found, parse_set(question.set))
+    problem = check_accepted(found.accept_findings)
+    if problem:
+        raise PlanningError(f"--set acceptFindings: {problem}.")
+    return found
+
+
+def _described(question: Question) -> Deployment:
+    from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
+    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
+
+    spec, image, release = _model_spec(question), _image(question), _given(question.vllm)
+    if release is not None and not is_version(release):
+        raise PlanningError(f'--vllm is "{release}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
+    return Deployment(
         model=question.model or (spec.name if spec else ""),
         accelerator=question.accelerator or "",
         platform=_given(question.platform),
         quantization=_given(question.quantization),
         vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
-        workload=workload,
-        draft_spec=draft,
-        image_version=_release(question.vllm) or (image.version if image else None),
+        draft_spec=read_model(question.draft_config) if question.draft_config else None,
+        image_version=release or (image.version if image else None),
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
-        device=_device(question.device),
+        device=parse_device(question.device) if question.device and _given(question.device) else None,
         prices=prices_of(question),
     )
-    return _with_set(plain, question.set)
-
-
-def _with_set(given: Deployment, pairs: Sequence[str]) -> Deployment:
-    deployment = changed(given, parse_set(pairs)) if pairs else given
-    problem = check_accepted(deployment.accept_findings)
-    if problem:
-        raise PlanningError(f"--set acceptFindings: {problem}.")
-    return deployment
 
 
 def _image(question: Question) -> Image | None:
@@ -287,23 +290,13 @@ def _image(question: Question) -> Image | None:
         raise PlanningError(f'--image is "{name}". Allowed: {", ".join(IMAGES)}.')
     is_for_tpu = IMAGES[name].platform == "tpu"
     if device is not None and device.is_tpu != is_for_tpu:
-        raise PlanningError(
-            f"--image {name} is an image for {'TPUs' if is_for_tpu else 'GPUs'}, but {device.name} is not one."
-        )
+        kind = "TPUs" if is_for_tpu else "GPUs"
+        raise PlanningError(f"--image {name} is an image for {kind}, but {device.name} is not one.")
     return IMAGES[name]
 
 
 def _given(word: str | None) -> str | None:
     return None if word == NONE else word
-
-
-def _release(text: str | None) -> str | None:
-    """Return the vLLM release of the image; None for that of this project's image."""
-    if text is None or text == NONE:
-        return None
-    if not is_version(text):
-        raise PlanningError(f'--vllm is "{text}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
-    return text
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, object]:
@@ -373,33 +366,25 @@ def _of_stack(question: Question) -> Deployment:
     except SettingsError as error:
         raise PlanningError(str(error)) from None
     deployment = to_deployment(settings)
-    prices = prices_of(question) if question.prices else None
     if question.from_bucket or question.from_hub:
-        deployment = replace(deployment, model_spec=_fetched(question, settings))
-    return replace(deployment, prices=prices) if prices else deployment
+        deployment = replace(deployment, model_spec=_staged(question, settings))
+    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
 
 
-def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
+def _staged(question: Question, settings: "Settings") -> ModelSpec:
+    """Return the architecture of a stack's model from the hub or from its bucket."""
     from scripts.plan.model_source import from_bucket, from_hub  # noqa: PLC0415 - only with a remote source
 
-    model = settings.model if settings is not None else question.model or ""
-    if settings is not None and question.from_bucket:
-        if settings.weights != "bucket":
-            raise PlanningError(
-                f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
-            )
-        if settings.project == NO_PROJECT and settings.bucket.existing is None:
-            raise PlanningError(
-                "The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT."
-            )
-        bucket = settings.bucket_name(question.stack or "")
-        found = from_bucket(bucket, settings.weights_prefix, name=model)
-    else:
-        found = from_hub(model)
-    spec = found.spec()
-    if question.save is not None:
-        found.save(question.save)
-    return spec
+    if question.from_hub:
+        return from_hub(settings.model, save=question.save)
+    if settings.weights != "bucket":
+        raise PlanningError(
+            f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
+        )
+    if settings.project == NO_PROJECT and settings.bucket.existing is None:
+        raise PlanningError("The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT.")
+    bucket = settings.bucket_name(question.stack or "")
+    return from_bucket(bucket, settings.weights_prefix, name=settings.model, save=question.save)
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:
@@ -412,29 +397,13 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
 
 
 def _model_spec(question: Question) -> ModelSpec | None:
+    from scripts.plan.model_source import from_config, from_hub  # noqa: PLC0415 - keeps --help fast
+
     if question.from_hub:
-        return _fetched(question, None)
+        return from_hub(question.model or "", save=question.save)
     if question.config is None:
         return None
-    from scripts.plan.model_source import from_config  # noqa: PLC0415 - only with --config
-
     return from_config(question.config, index=question.index, name=question.model)
-
-
-def _draft_spec(question: Question) -> ModelSpec | None:
-    if question.draft_config is None:
-        return None
-    from cloud.model_files import read_model  # noqa: PLC0415 - only with --draft-config
-
-    return read_model(question.draft_config)
-
-
-def _device(text: str | None) -> Accelerator | None:
-    if text is None or text == NONE:
-        return None
-    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
-
-    return parse_device(text)
 
 
 def prices_of(question: Question) -> PriceBook | None:
