@@ -13,7 +13,7 @@ limits, or an option is invalid.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,8 +23,11 @@ from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from planning.solve.search import ServiceLimits, Solution
     from scripts.new.profiles import UsageProfile
+    from scripts.plan.face import StackFile
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -96,43 +99,27 @@ class NewOptions:
 def _new(options: NewOptions) -> ExitCode:
     from planning.data.checkpoints import checkpoint_of
     from planning.planner import plan
-    from planning.solve.search import ServiceLimits
     from scripts.cli.settings import NO_PROJECT
-    from scripts.new.profiles import USAGE_PROFILES, shaped
-    from scripts.plan.face import StackFile, new_file, write_stack
+    from scripts.plan.face import new_file, write_stack
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
     from stacks.wording import StackWording
 
     _require_address(options.email)
     path = new_file(options.name, option="NAME", overwrite=options.force)
-    replaced, provider = path.exists(), _provider(options)
-    profile, limits = USAGE_PROFILES.get(options.profile or ""), ServiceLimits(max_usd_per_hour=options.budget)
-    found = shaped(profile, _solved(options, limits, profile))
-    revision = _revision(found.solution.served.checkpoint.id)
-    file = StackFile(
-        name=options.name,
-        solution=found.solution,
-        limits=limits,
-        goal=profile.goal if profile else "cost",
-        revision=revision,
-        email=options.email,
-        head=(*found.remarks, *found.unmet),
-        reasons=found.reasons,
-        secrets_provider=provider,
-    )
+    replaced, provider = path.exists(), _provider(path, options)
+    file, unmet = _file(options, provider)
     write_stack(file)
     settings = from_file(path, project=NO_PROJECT)
     deployment = to_deployment(settings, path.parent)
-    planned = plan(deployment)
-    commands = list(_next(options.name, settings, provider))
+    planned, commands = plan(deployment), list(_next(options.name, settings, provider))
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
         report = {
             "file": path.name,
             "replaced": replaced,
             "model": settings.model,
-            "model_revision": revision,
+            "model_revision": file.revision,
             "personal": checkpoint_of(settings.model).is_personal,
             "accelerator": planned.accelerator,
             "locations": places,
@@ -142,7 +129,7 @@ def _new(options: NewOptions) -> ExitCode:
             "findings": [finding.id for finding in planned.findings if finding.severity != "info"],
             "next": commands,
             "profile": options.profile,
-            "profile_unmet": list(found.unmet),
+            "profile_unmet": list(unmet),
         }
         print(json.dumps(report, allow_nan=False))
     else:
@@ -152,9 +139,31 @@ def _new(options: NewOptions) -> ExitCode:
         for text in (f"Wrote {path.name}.", headline(planned), price, *warnings):
             tell(text)
         print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
-    for sentence in found.unmet:
+    for sentence in unmet:
         say("new", sentence)
     return ExitCode.DONE
+
+
+def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]]":
+    """Return what to write, and what the profile asks for and lacks. Raises PlanningError."""
+    from planning.solve.search import ServiceLimits
+    from scripts.new.profiles import USAGE_PROFILES, shaped
+    from scripts.plan.face import StackFile
+
+    profile, limits = USAGE_PROFILES.get(options.profile or ""), ServiceLimits(max_usd_per_hour=options.budget)
+    found = shaped(profile, _solved(options, limits, profile))
+    file = StackFile(
+        name=options.name,
+        solution=found.solution,
+        limits=limits,
+        goal=profile.goal if profile else "cost",
+        revision=_revision(found.solution.served.checkpoint.id),
+        email=options.email,
+        head=(*found.remarks, *found.unmet),
+        reasons=found.reasons,
+        secrets_provider=provider,
+    )
+    return file, found.unmet
 
 
 def _require_address(email: str | None) -> None:
@@ -167,14 +176,13 @@ def _require_address(email: str | None) -> None:
         raise CommandRefusedError(f"--email is {email}, but must be one address such as name@example.com.") from None
 
 
-def _provider(options: NewOptions) -> str:
+def _provider(path: "Path", options: NewOptions) -> str:
     """Return the URL of the key for the secrets. Raises CommandRefusedError for a file whose secrets or salt belong to another provider."""
     from engine.secrets_provider import parse_key
-    from scripts.plan.face import new_file
 
     if not options.secrets_key:
         return ""
-    url, path = parse_key(options.secrets_key).url, new_file(options.name, option="NAME", overwrite=True)
+    url = parse_key(options.secrets_key).url
     if path.exists() and f"secretsprovider: {url}" not in path.read_text(encoding="utf-8").splitlines():
         raise CommandRefusedError(
             f"{path.name} exists, and --secrets-key cannot change its secrets provider. Remove the option, then run "
