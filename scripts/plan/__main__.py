@@ -36,32 +36,32 @@ from scripts.cli.project_ids import project_id
 from scripts.plan.question import Comparison, Question, Solving, deployment_from, given, wording_of
 
 _CATALOG: Final = "the search chooses from the catalog"
-_IMAGES: Final = "a TPU and a GPU have different images"
+_SETTINGS: Final = "the stack's settings define the deployment"
 _CONFLICTS: Final = (
-    ("--solve", "--stack --compare --explain --costs --measured", ""),
-    ("--solve", "--platform --quantization --vllm --image --set --config --draft-config --device", _CATALOG),
-    ("--solve", "--from-hub --from-bucket --text-only", _CATALOG),
-    ("--solve", "--min-concurrency", "--workload has the concurrency"),
-    ("--stack", "--model --accelerator --platform --quantization --vllm --config", "its settings have the deployment"),
-    ("--stack", "--image --text-only --device --draft-config --compare", "its settings have the deployment"),
-    ("--compare", "--vllm --image", _IMAGES),
-    ("--costs", "--explain --compare --measured", ""),
-    ("--costs", "--device", "a custom device has no Google price"),
-    ("--measured", "--explain --set --workload --from-hub --from-bucket", "it is about the stack as it is"),
-    ("--from-hub", "--from-bucket --config", ""),
-    ("--latency-first", "--throughput-first", ""),
+    ("solve", "stack compare explain costs measured", ""),
+    ("solve", "platform quantization vllm image set config draft-config device", _CATALOG),
+    ("solve", "from-hub from-bucket text-only", _CATALOG),
+    ("solve", "min-concurrency", "--workload has the concurrency"),
+    ("stack", "model accelerator platform quantization vllm config", _SETTINGS),
+    ("stack", "image text-only device draft-config compare", _SETTINGS),
+    ("compare", "vllm image", "a TPU and a GPU have different images"),
+    ("costs", "explain compare measured", ""),
+    ("costs", "device", "a custom device has no Google price"),
+    ("measured", "explain set workload from-hub from-bucket", "it is about the stack as it is"),
+    ("from-hub", "from-bucket config", ""),
+    ("latency-first", "throughput-first", ""),
 )
 """An option, those that it cannot be combined with, and the reason."""
 _NEEDS: Final = (
-    ("--write --max-ttft-s --max-tpot-s --region --conservative", "--solve"),
-    ("--hours-per-day --traffic --latency-first --throughput-first", "--solve"),
-    ("--min-context --min-concurrency --max-usd-per-hour", "--compare or --solve"),
-    ("--measured --from-bucket", "--stack NAME"),
-    ("--solve", "--workload in=4000,out=500,users=32"),
-    ("--traffic", "--hours-per-day"),
-    ("--from-hub", "--model ORG/NAME or --stack NAME"),
-    ("--save", "--from-hub or --from-bucket"),
-    ("--index", "--config PATH"),
+    ("write max-ttft-s max-tpot-s region conservative", "--solve"),
+    ("hours-per-day traffic latency-first throughput-first", "--solve"),
+    ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
+    ("measured from-bucket", "--stack NAME"),
+    ("solve", "--workload in=4000,out=500,users=32"),
+    ("traffic", "--hours-per-day"),
+    ("from-hub", "--model ORG/NAME or --stack NAME"),
+    ("save", "--from-hub or --from-bucket"),
+    ("index", "--config PATH"),
 )
 """Options, and what each of them needs."""
 
@@ -145,21 +145,21 @@ def _wrong(used: set[str]) -> Iterator[str]:
     for option, others, reason in _CONFLICTS:
         because = f", because {reason}" if reason else ""
         found = (other for other in others.split() if {option, other} <= used)
-        yield from (f"{option} and {other} cannot be combined{because}." for other in found)
+        yield from (f"--{option} and --{other} cannot be combined{because}." for other in found)
     for dependent, needed in _NEEDS:
-        if used.isdisjoint(needed.split()):
-            yield from (f"{option} requires {needed}." for option in dependent.split() if option in used)
+        if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
+            yield from (f"--{option} requires {needed}." for option in dependent.split() if option in used)
 
 
 def _lacking(used: set[str]) -> Iterator[str]:
-    if not used.isdisjoint({"--solve", "--stack"}):
+    if not used.isdisjoint({"solve", "stack"}):
         return
-    places = used & {"--accelerator", "--device"}
-    if used.isdisjoint({"--model", "--config"}):
+    places = used & {"accelerator", "device"}
+    if used.isdisjoint({"model", "config"}):
         yield "No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME."
-    elif not places and "--compare" not in used:
+    elif not places and "compare" not in used:
         yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
-    elif len(places) > 1 and "--compare" not in used:
+    elif len(places) > 1 and "compare" not in used:
         yield "--accelerator and --device cannot be combined without --compare."
 
 

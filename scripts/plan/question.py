@@ -191,9 +191,9 @@ class Solving:
 
 
 def given(options: "DataclassInstance") -> list[str]:
-    """Return the options that differ from their defaults, in order. The value `none` counts as a default."""
+    """Return the names of options that differ from their defaults, without `--`. The value `none` counts as a default."""
     values = [(field, getattr(options, field.name)) for field in fields(options)]
-    return [f"--{field.name.replace('_', '-')}" for field, value in values if value not in {field.default, NONE}]
+    return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
