@@ -134,7 +134,6 @@ class Choice:
     other: Way | None
     """The best way on the other platform, otherwise of another kind; None if there is none."""
     cheapest: Way
-    fastest: Way
     stays: Way | None
     """The chosen deployment without cold starts, if it has some."""
 
@@ -161,7 +160,6 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
         ways=tuple(groups.values()),
         other=next(iter((*elsewhere, *otherwise)), None),
         cheapest=min(found, key=_by_cost),
-        fastest=min(found, key=_KEYS["latency"]),
         stays=min(own, key=_by_cost, default=None),
     )
 
