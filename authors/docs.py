@@ -96,13 +96,13 @@ def _stacks_page() -> str:
 
 
 def _checkpoints_page() -> str:
-    from planning.solve.reference import checkpoints_page
+    from planning.rules.reference import checkpoints_page
 
     return checkpoints_page()
 
 
 def _rules_page() -> str:
-    from planning.solve.reference import rules_page
+    from planning.rules.reference import rules_page
 
     return rules_page()
 
@@ -136,7 +136,8 @@ def _options() -> Mapping[str, str]:
 
 
 def _planning() -> Mapping[str, str]:
-    from planning.solve.reference import goals_table, solve_table, support_table
+    from authors.solve_tables import goals_table, solve_table
+    from planning.rules.reference import support_table
 
     return {
         "support": support_table(),
@@ -150,9 +151,8 @@ def _solve_day(model: str, *, hours: int) -> str:
     """Return the command and the output of `scripts.plan --solve --hours-per-day` at 80 columns."""
     from rich.console import Console
 
-    from scripts.plan.question import Comparison, Question
+    from scripts.plan.question import Comparison, Question, Solving
     from scripts.plan.solve import search, show
-    from scripts.plan.solve_options import Solving
 
     workload = "in=4000,out=500,users=32"
     command = f"gemma plan --solve --workload {workload} --model {model} --hours-per-day {hours}"

@@ -11,7 +11,7 @@ from planning.cost.subject import Subject
 from planning.question.features import served_features
 from planning.question.types import Plan
 from planning.question.vllm_args import given_options
-from planning.solve.residuals import smoke_thresholds as planned_thresholds
+from planning.speed.residuals import smoke_thresholds as planned_thresholds
 from stacks.base import Context, Foundation
 from stacks.secrets import API_KEY
 from stacks.settings import SmokeSettings

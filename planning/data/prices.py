@@ -50,6 +50,22 @@ class PriceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    """How Google's price catalog names a price, one SKU per region.
+
+    Spellings of TPU SKUs: https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/gce-vllm-v5e1-2b/server.py, read from the catalog on 2026-08-06.
+    Cloud Run's and the disk's are quoted in public bills; those of GPUs with zonal redundancy are assumed
+    (packages/localcloud/ledger/prices.toml).
+    """
+
+    service: str
+    description: str
+    """Regular expression of the whole description."""
+    usage: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListPrice:
     """A list price, by region or by the pair of continents for traffic."""
 
@@ -58,13 +74,19 @@ class ListPrice:
     """Price if no region is set."""
     regions: Mapping[str, PriceRow]
     """Regions without an entry have no known price; prices are never guessed from a neighbor."""
+    sku: Sku | None = None
+    """None for a machine of Compute Engine, which is the sum of several SKUs, and for the cents of a bill. A refresh does not read these."""
 
 
 def _list_prices() -> Mapping[str, ListPrice]:
     return {
-        key: ListPrice(**(row | {"regions": {region: PriceRow(**one) for region, one in row["regions"].items()}}))
+        key: ListPrice(**(row | {"regions": _rows(row["regions"]), "sku": Sku(**row["sku"]) if "sku" in row else None}))
         for key, row in data_file("prices.json")["prices"].items()
     }
+
+
+def _rows(regions: Mapping[str, Any]) -> Mapping[str, PriceRow]:
+    return {region: PriceRow(**one) for region, one in regions.items()}
 
 
 SOURCES: Final[Mapping[str, PriceSource]] = Table(
@@ -284,11 +306,6 @@ def _price_in(book: PriceBook, key: str, region: str, usd: float) -> Price:
     """Return a custom or refreshed price of a book."""
     url = book.catalog.url if book.catalog else ""
     return Price(key=key, region=region, usd=usd, as_of=book.as_of, url=url, is_own=book.catalog is None)
-
-
-def is_in_catalog(key: str) -> bool:
-    """Return whether a refresh reads this price. A machine of Compute Engine is the sum of several SKUs; the rest of a bill is cents."""
-    return key.startswith(("v5", "v6", "cloud_run_", "disk_"))
 
 
 def region_of(place: str | None) -> str | None:

@@ -1,10 +1,8 @@
-"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings from conservative to aggressive.
-
-`planning.solve.search` searches them. Hosts, settings and locations come from the planner's own rules, so solutions have no findings.
-"""
+"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings from conservative to aggressive."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final, cast
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
@@ -34,6 +32,7 @@ from planning.question.recommendation import (
     SMALL_DEVICE_MAX_NUM_SEQS,
     replica_counts,
 )
+from planning.question.resolved import Resolved
 from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
 from planning.question.vllm_args import Modality, VllmOptions
 from planning.question.workload import Workload
@@ -71,11 +70,6 @@ class Served:
     """Scheme to which vLLM converts it while loading; None for its own."""
 
     @property
-    def scheme(self) -> str:
-        """The served scheme of `planning.data.quantization`."""
-        return self.quantization or self.checkpoint.scheme
-
-    @property
     def words(self) -> str:
         """The checkpoint's id, with the precision if converted while loading."""
         return f"{self.checkpoint.id} as {self.quantization}" if self.quantization else self.checkpoint.id
@@ -93,17 +87,6 @@ class HostShape:
     vcpu: float | None = None
     """Host of a service; None for a slice, whose host is fixed."""
     memory_gib: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """Server settings that determine memory use; None leaves one to the planner."""
-
-    max_model_len: int
-    utilization: float | None
-    kv_cache_dtype: str | None
-    max_num_seqs: int | None
-    data_parallel_size: int | None = None
 
 
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
@@ -136,11 +119,8 @@ def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
 
 
 def image_for(served: Served, accelerator: Accelerator) -> str | None:
-    """Return the name of the image that is known to load the precision: the target's default, otherwise one that this project builds.
-
-    None if none does.
-    """
-    return loading_image(served.scheme, spec_of(served.checkpoint.id), accelerator)
+    """Return the name of the image that is known to load the precision: the target's default, one that this project builds, or None."""
+    return loading_image(served.quantization or served.checkpoint.scheme, spec_of(served.checkpoint.id), accelerator)
 
 
 def rented(
@@ -179,71 +159,33 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     if not places:
         return
     if accelerator.is_tpu:
-        generation = accelerator.name.partition("-")[0]
-        cheapest, usd = _cheapest(
-            {
-                place: slice_parts(
-                    prices,
-                    generation=generation,
-                    chips=accelerator.devices,
-                    provisioning=PROVISIONING,
-                    place=place,
-                )
-                for place in places
-            }
-        )
+        cheapest, usd = _cheapest({place: _hourly(prices, accelerator, place) for place in places})
         yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
         return
     host = host_of(accelerator, "cloud-run")
-    for vcpu in cloud_run_vcpu(host):
-        memory_gib = float(min(vcpu * CLOUD_RUN_GIB_PER_VCPU, host.max_memory_gib))
-        if memory_gib < host.min_memory_gib:
-            continue
-        cheapest, usd = _cheapest(
-            {
-                place: instance_parts(
-                    prices,
-                    gpu=accelerator.name,
-                    vcpu=vcpu,
-                    memory_gib=memory_gib,
-                    zonal_redundancy=False,
-                    place=place,
-                )
-                for place in places
-            }
-        )
-        yield HostShape(
-            accelerator=accelerator,
-            platform="cloud-run",
-            places=cheapest[:1],
-            usd_per_hour=usd,
-            vcpu=float(vcpu),
-            memory_gib=memory_gib,
-        )
+    for vcpu in map(float, cloud_run_vcpu(host)):
+        gib = float(min(vcpu * CLOUD_RUN_GIB_PER_VCPU, host.max_memory_gib))
+        if gib >= host.min_memory_gib:
+            cheapest, usd = _cheapest({place: _hourly(prices, accelerator, place, vcpu, gib) for place in places})
+            yield HostShape(
+                accelerator=accelerator,
+                platform="cloud-run",
+                places=cheapest[:1],
+                usd_per_hour=usd,
+                vcpu=vcpu,
+                memory_gib=gib,
+            )
 
 
-def unpriced_regions(
-    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
-) -> dict[str, tuple[str, ...]]:
-    """Return those of the regions (none: all) whose price is unknown, by the name of what is rented there.
-
-    The search counts them with the highest known price, so it takes another region if one is listed.
-    """
-    book, found = prices or LIST_PRICES, dict[str, tuple[str, ...]]()
-    for one in deployable_accelerators(accelerator):
-        name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
-        known = ((region_of(place) or place, place) for place in known_places(one))
-        unpriced = (
-            region for region, place in known if (not regions or region in regions) and _is_unpriced(one, place, book)
-        )
-        found[name] = tuple(dict.fromkeys(unpriced))
-    return {name: unpriced for name, unpriced in found.items() if unpriced}
-
-
-def _is_unpriced(accelerator: Accelerator, place: str, book: PriceBook) -> bool:
+def _hourly(
+    prices: PriceBook, accelerator: Accelerator, place: str, vcpu: float = 0.0, memory_gib: float = 0.0
+) -> tuple[HourlyPart, ...]:
+    """Return the bill per hour of a slice, or of an instance with this host. The accelerator is one of the parts."""
     if accelerator.is_tpu:
-        return book.tpu_chip_hour(accelerator.name.partition("-")[0], PROVISIONING, place).is_assumed
-    return book.cloud_run_gpu_second(accelerator.name, place, zonal_redundancy=False).is_assumed
+        chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
+        return slice_parts(prices, generation=chip, chips=chips, provisioning=PROVISIONING, place=place)
+    gpu = accelerator.name
+    return instance_parts(prices, gpu=gpu, vcpu=vcpu, memory_gib=memory_gib, zonal_redundancy=False, place=place)
 
 
 def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
@@ -256,53 +198,75 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
     return tuple(place for place, rank in ranks.items() if rank == best), best[0]
 
 
+def unpriced_regions(
+    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return those of the regions (none: all) whose price is unknown, by the name of what is rented there. The highest known price counts."""
+    found: dict[str, dict[str, None]] = {}
+    for one in deployable_accelerators(accelerator):
+        name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
+        for place in known_places(one):
+            region, parts = region_of(place) or place, _hourly(prices or LIST_PRICES, one, place)
+            if (not regions or region in regions) and parts[0].price.is_assumed:
+                found.setdefault(name, {})[region] = None
+    return {name: tuple(each) for name, each in found.items()}
+
+
 def longest_request(workload: Workload, min_context: int | None) -> int:
     """Return the minimum supported request length in tokens: the workload's own, and `min_context` or LEAST_CONTEXT."""
     return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)
 
 
-def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
-    """Yield settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
+def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
+    """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
 
-    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost memory, then replicas, whose
-    speed was not measured, then settings that cost precision.
+    Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then replicas, whose speed was
+    not measured, then settings that cost precision.
     """
     resolved = resolve(deployment)
     limit = resolved.spec.max_positions
     usual_length = min(MAX_MODEL_LEN, limit)
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
-    bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
-    utilizations = (None, bold) if bold > resolved.utilization else (None,)
-    counts = replica_counts(resolved.spec, resolved.accelerator)
+    bold = _bold(resolved)
+    utilizations = (None,) if bold is None else (None, bold)
     memories = [(None, utilization, None) for utilization in utilizations]
-    memories += [(None, None, count) for count in counts]
+    memories += [(None, None, count) for count in replica_counts(resolved.spec, resolved.accelerator)]
     memories += [("fp8", utilization, None) for utilization in utilizations]
     for kv_cache_dtype, utilization, replicas in memories:
-        for max_num_seqs in _sequences(resolved.accelerator, ceil_div(users, replicas or 1)):
-            for length in lengths:
-                yield Knobs(
-                    max_model_len=length,
-                    utilization=utilization,
-                    kv_cache_dtype=kv_cache_dtype,
-                    max_num_seqs=max_num_seqs,
-                    data_parallel_size=replicas,
-                )
+        for sequences, length in product(_sequences(resolved.accelerator, ceil_div(users, replicas or 1)), lengths):
+            yield _tuned(
+                deployment,
+                max_model_len=length,
+                gpu_memory_utilization=utilization,
+                kv_cache_dtype=kv_cache_dtype,
+                max_num_seqs=sequences,
+                data_parallel_size=replicas,
+            )
 
 
-def throughput_knobs(deployment: Deployment, need: int) -> Iterator[Knobs]:
-    """Yield settings for the most tokens per second: each batch size with the most memory for the KV cache, in bf16 and fp8."""
+def throughput_settings_of(deployment: Deployment, need: int) -> Iterator[Deployment]:
+    """Yield the deployment with settings for the most tokens per second: each batch size with the most memory, in bf16 and fp8."""
     resolved = resolve(deployment)
     length = min(max(MAX_MODEL_LEN, align_to(need, _LENGTH_STEP)), resolved.spec.max_positions)
+    for kv_cache_dtype, sequences in product((None, "fp8"), _sequences(resolved.accelerator, 0)):
+        yield _tuned(
+            deployment,
+            max_model_len=length,
+            gpu_memory_utilization=_bold(resolved),
+            kv_cache_dtype=kv_cache_dtype,
+            max_num_seqs=sequences,
+        )
+
+
+def _bold(resolved: Resolved) -> float | None:
+    """Return the highest comfortable utilization; None if the planner's own is as high."""
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
-    for kv_cache_dtype in (None, "fp8"):
-        for max_num_seqs in _sequences(resolved.accelerator, 0):
-            yield Knobs(
-                max_model_len=length,
-                utilization=bold if bold > resolved.utilization else None,
-                kv_cache_dtype=kv_cache_dtype,
-                max_num_seqs=max_num_seqs,
-            )
+    return bold if bold > resolved.utilization else None
+
+
+def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN401 - values of the fields
+    return replace(deployment, vllm=replace(deployment.vllm, **options))
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
@@ -317,10 +281,9 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
 def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
     """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
-    images: dict[Modality, int] = {"image": workload.images, "audio": 1 if workload.audio_s > 0 else 0}
-    spec = spec_of(served.checkpoint.id)
-    if not spec.audio_params:
-        del images["audio"]
+    images: dict[Modality, int] = {"image": workload.images}
+    if spec_of(served.checkpoint.id).audio_params:
+        images["audio"] = 1 if workload.audio_s > 0 else 0
     return Deployment(
         model=served.checkpoint.id,
         accelerator=place.accelerator.name,
@@ -342,19 +305,4 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
         prices=prices,
-    )
-
-
-def tuned(deployment: Deployment, knobs: Knobs) -> Deployment:
-    """Return the deployment with these settings."""
-    return replace(
-        deployment,
-        vllm=replace(
-            deployment.vllm,
-            max_model_len=knobs.max_model_len,
-            gpu_memory_utilization=knobs.utilization,
-            kv_cache_dtype=knobs.kv_cache_dtype,
-            max_num_seqs=knobs.max_num_seqs,
-            data_parallel_size=knobs.data_parallel_size,
-        ),
     )

@@ -7,6 +7,7 @@ until it has been idle for some minutes; with a minimum instance it is billed al
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from planning.cost.running_costs import running_costs
@@ -70,13 +71,18 @@ class Way:
     usd_per_hour: float
     billed_h: float
     """Hours per day that are billed."""
-    starts_per_day: float
+    starts_per_day: float = 0.0
     """Cold starts per day that clients wait for; 0 if the server never stops. A flex-start run starts before the period."""
 
     @property
     def solution(self) -> Solution:
         """The deployment."""
         return self.rates.solution
+
+    @property
+    def on_slice(self) -> bool:
+        """True on a TPU."""
+        return self.kind in {"flex-start", "on-demand"}
 
     @property
     def usd_per_day(self) -> float:
@@ -118,18 +124,8 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A range of a profile's value in which another way is the cheapest."""
-
-    first: float
-    last: float
-    way: Way
-    """That way at the end of the range that is nearest to the profile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The ways to serve a workload under a profile, and what the choice depends on."""
+    """The ways to serve a workload under a profile, the chosen one first."""
 
     profile: Profile
     goal: Goal
@@ -138,13 +134,8 @@ class Choice:
     other: Way | None
     """The best way on the other platform, otherwise of another kind; None if there is none."""
     cheapest: Way
-    fastest: Way
     stays: Way | None
     """The chosen deployment without cold starts, if it has some."""
-    by_hours: tuple[Change, ...]
-    """Hours per day with another cheapest way, traffic within an hour unchanged."""
-    by_minutes: tuple[Change, ...]
-    """Minutes of traffic per hour with another cheapest way, hours unchanged."""
 
     @property
     def chosen(self) -> Way:
@@ -155,37 +146,35 @@ class Choice:
 def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choice:
     """Return the best ways by the goal. `solutions` must not be empty."""
     rates = tuple(_rates_of(one) for one in solutions)
-    found = tuple(_all_ways(rates, profile))
-    key = _KEYS[goal]
-    chosen = min(found, key=key)
-    families = {way.solution.architecture for way in found}
-    groups: dict[str, Way] = {}
-    for way in sorted(found, key=key):
-        groups.setdefault(way.solution.architecture if len(families) > 1 else way.kind, way)
+    found = tuple(sorted((way for one in rates for way in ways_of(one, profile)), key=_KEYS[goal]))
+    chosen, groups = found[0], dict[str, Way]()
+    has_families = len({way.solution.architecture for way in found}) > 1
+    for way in found:
+        groups.setdefault(way.solution.architecture if has_families else way.kind, way)
     own = [way for way in found if way.rates is chosen.rates and way.starts_per_day == 0 < chosen.starts_per_day]
+    elsewhere = [way for way in found if way.on_slice != chosen.on_slice]
+    otherwise = [way for way in found if way.kind != chosen.kind]
     return Choice(
         profile=profile,
         goal=goal,
-        ways=tuple(sorted(groups.values(), key=key)),
-        other=_other(chosen, found, key),
-        cheapest=min(found, key=_KEYS["cost"]),
-        fastest=min(found, key=_KEYS["latency"]),
-        stays=min(own, key=_KEYS["cost"], default=None),
-        by_hours=_changes(rates, profile, _hours_around(profile), _with_hours),
-        by_minutes=_changes(rates, profile, _minutes_around(profile.busy_minutes), _with_minutes),
+        ways=tuple(groups.values()),
+        other=next(iter((*elsewhere, *otherwise)), None),
+        cheapest=min(found, key=_by_cost),
+        stays=min(own, key=_by_cost, default=None),
     )
 
 
 def ways_of(rates: Rates, profile: Profile) -> Iterator[Way]:
     """Yield the ways to pay for a solution."""
+    way = partial(Way, rates=rates, profile=profile, usd_per_hour=rates.usd_per_hour)
     if rates.linger_s:
         billed_h, starts = _on_request(rates, profile)
-        yield _way("scale-to-zero", rates, profile, billed_h=billed_h, starts=starts)
-        yield _way("min-instance", rates, profile, billed_h=DAY_H)
+        yield way(kind="scale-to-zero", billed_h=billed_h, starts_per_day=starts)
+        yield way(kind="min-instance", billed_h=DAY_H)
         return
     run_s = align_to(math.ceil(profile.hours_per_day * HOUR_S + rates.start_s), _RUN_STEP_S)
-    yield _way("flex-start", rates, profile, billed_h=min(run_s / HOUR_S, DAY_H))
-    yield _way("on-demand", rates, profile, billed_h=DAY_H, usd_per_hour=rates.always_on_usd_per_hour)
+    yield way(kind="flex-start", billed_h=min(run_s / HOUR_S, DAY_H))
+    yield way(kind="on-demand", billed_h=DAY_H, usd_per_hour=rates.always_on_usd_per_hour)
 
 
 def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
@@ -204,25 +193,6 @@ def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
     return min(bursts * (start_h + burst_h + linger_h), whole_h, DAY_H), float(bursts)
 
 
-def _way(
-    kind: Kind,
-    rates: Rates,
-    profile: Profile,
-    *,
-    billed_h: float,
-    starts: float = 0.0,
-    usd_per_hour: float | None = None,
-) -> Way:
-    return Way(
-        kind=kind,
-        rates=rates,
-        profile=profile,
-        usd_per_hour=rates.usd_per_hour if usd_per_hour is None else usd_per_hour,
-        billed_h=billed_h,
-        starts_per_day=starts,
-    )
-
-
 def _rates_of(solution: Solution) -> Rates:
     running = running_costs(solution.subject)
     return Rates(
@@ -234,85 +204,12 @@ def _rates_of(solution: Solution) -> Rates:
     )
 
 
-def _all_ways(rates: Iterable[Rates], profile: Profile) -> Iterator[Way]:
-    return (way for one in rates for way in ways_of(one, profile))
-
-
 def _by_cost(way: Way) -> tuple[float, float, float]:
     return round(way.usd_per_day, 2), way.starts_per_day, way.solution.answer.request_s.typical
 
 
-def _by_latency(way: Way) -> tuple[float, float, float]:
-    return way.solution.answer.request_s.typical, *_by_cost(way)[:2]
-
-
-def _by_throughput(way: Way) -> tuple[float, float, float]:
-    return way.usd_per_million_tokens, *_by_cost(way)[:2]
-
-
 _KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
     "cost": _by_cost,
-    "latency": _by_latency,
-    "throughput": _by_throughput,
+    "latency": lambda way: (way.solution.answer.request_s.typical, *_by_cost(way)[:2]),
+    "throughput": lambda way: (way.usd_per_million_tokens, *_by_cost(way)[:2]),
 }
-
-
-def _other(chosen: Way, found: tuple[Way, ...], key: Callable[[Way], tuple[float, float, float]]) -> Way | None:
-    on_slice = chosen.solution.subject.resolved.is_tpu
-    elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
-    others = elsewhere or [way for way in found if way.kind != chosen.kind]
-    return min(others, key=key, default=None)
-
-
-def _with_hours(profile: Profile, hours: float) -> Profile:
-    return replace(profile, hours_per_day=hours)
-
-
-def _with_minutes(profile: Profile, minutes: float) -> Profile:
-    return replace(profile, busy_minutes=minutes)
-
-
-def _hours_around(profile: Profile) -> tuple[list[float], list[float]]:
-    """Return the hours below, from near to far, and those above: half hours, or whole ones with one burst in each."""
-    hours, each = profile.hours_per_day, 2 if profile.is_steady else 1
-    steps = [step / each for step in range(1, int(DAY_H) * each + 1)]
-    return [step for step in reversed(steps) if step < hours], [step for step in steps if step > hours]
-
-
-def _minutes_around(minutes: float) -> tuple[list[float], list[float]]:
-    steps = [float(minute) for minute in range(1, HOUR_MINUTES + 1)]
-    return [step for step in reversed(steps) if step < minutes], [step for step in steps if step > minutes]
-
-
-def _changes(
-    rates: tuple[Rates, ...],
-    profile: Profile,
-    around: tuple[list[float], list[float]],
-    changed: Callable[[Profile, float], Profile],
-) -> tuple[Change, ...]:
-    """Return the nearest range on each side of the profile in which another way is the cheapest."""
-
-    def cheapest(value: float) -> Way:
-        return min(_all_ways(rates, changed(profile, value)), key=_by_cost)
-
-    here = min(_all_ways(rates, profile), key=_by_cost)
-    return tuple(filter(None, (_first_change(here, steps, cheapest) for steps in around)))
-
-
-def _first_change(here: Way, steps: list[float], cheapest: Callable[[float], Way]) -> Change | None:
-    """Return the first range along these steps in which the cheapest way differs from the one here."""
-    found: list[tuple[float, Way]] = []
-    for step in steps:
-        way = cheapest(step)
-        if found and not _is_same(way, found[0][1]):
-            break
-        if found or not _is_same(way, here):
-            found.append((step, way))
-    if not found:
-        return None
-    values = [step for step, _ in found]
-    return Change(first=min(values), last=max(values), way=found[0][1])
-
-
-def _is_same(one: Way, other: Way) -> bool:
-    return one.kind == other.kind and one.rates is other.rates

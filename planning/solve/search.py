@@ -6,7 +6,7 @@ so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does no
 family. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal
@@ -32,11 +32,10 @@ from planning.solve.candidates import (
     Served,
     deployment_of,
     image_for,
-    knobs_of,
     longest_request,
     servings_of,
-    throughput_knobs,
-    tuned,
+    settings_of,
+    throughput_settings_of,
 )
 from planning.speed.bands import band as band_of
 from planning.speed.bands import kind_of
@@ -54,6 +53,8 @@ WARNING_DISCOUNT: Final = 0.1
 """Share by which a deployment with such a warning must be cheaper than the cheapest of its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
 """What the chosen deployment has the best value of: the price per hour, the time per request, or the price per million tokens."""
+Hosts = tuple[HostShape, ...]
+"""An accelerator with its hosts, the cheapest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,9 @@ class ServiceLimits:
         """Return the value of a time that is compared with its limit."""
         return band.high if self.conservative else band.typical
 
-    @property
-    def judged_by(self) -> str:
-        """Name of that end of the bands."""
-        return "high" if self.conservative else "typical"
+    def allows(self, place: HostShape) -> bool:
+        """Return whether a price per hour is within the limit."""
+        return self.max_usd_per_hour is None or place.usd_per_hour < self.max_usd_per_hour + _CENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,21 +113,18 @@ class Solution:
 
     @property
     def image(self) -> str | None:
-        """Name of the image that loads it, if this repository builds it; empty for the target's default."""
+        """Name of the image that loads it, if this repository builds it; None for the target's default."""
         name = image_for(self.served, self.subject.resolved.accelerator)
         return name if name not in DEFAULT_IMAGES.values() else None
 
 
 class Stage(IntEnum):
-    """Stage at which a candidate fails, in order: later values are closer to meeting the limits."""
+    """Stage at which a candidate fails: later values are closer to meeting the limits, and LIMITS serves the workload."""
 
     MEMORY = 0
     FINDING = 1
-    """Has a finding that blocks or warns of a risk."""
     LOAD = 2
-    """Runs fewer concurrent requests, or fewer per second, than required."""
     LIMITS = 3
-    """Serves the workload but exceeds limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +137,21 @@ class NearestMiss:
     excess: float
     """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
     stage: Stage
-    """Stage that the candidate reached."""
-    deployment: Deployment | None = None
-    """The subject tried, with its memory settings; None if none could be planned."""
+    untested: Deployment | None = None
+    """The deployment, if it exceeds limits only and its findings are not known yet."""
 
     def __str__(self) -> str:
         """Return it in one line."""
         where = f"{self.served.words} on {self.place.accelerator.name} (${self.place.usd_per_hour:.2f}/h)"
         return f"{where}: {'; '.join(self.reasons)}"
+
+    def priced(self, limits: ServiceLimits) -> "NearestMiss":
+        """Return the miss with its price, if that exceeds its limit too."""
+        usd, most = self.place.usd_per_hour, limits.max_usd_per_hour
+        if most is None or limits.allows(self.place):
+            return self
+        reason = f"${usd:.2f}/h exceeds --max-usd-per-hour {most:g}"
+        return replace(self, reasons=(*self.reasons, reason), excess=max(self.excess, usd / most))
 
 
 _ORDERS: Final[dict[Goal, Callable[[Solution], tuple[float, float]]]] = {
@@ -155,6 +159,7 @@ _ORDERS: Final[dict[Goal, Callable[[Solution], tuple[float, float]]]] = {
     "latency": lambda one: (one.answer.request_s.typical, one.usd_per_hour),
     "throughput": lambda one: (one.usd_per_million_tokens, one.usd_per_hour),
 }
+_MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,25 +177,13 @@ class SolutionSet:
         """The best solution by the goal."""
         return self.solutions[0] if self.solutions else None
 
-    @property
-    def cheapest(self) -> Solution | None:
-        """Solution with the lowest price per hour; of equal prices the fastest."""
-        return min(self.solutions, key=_ORDERS["cost"], default=None)
-
-    @property
-    def fastest(self) -> Solution | None:
-        """Solution with the shortest time per request."""
-        return min(self.solutions, key=_ORDERS["latency"], default=None)
-
-    @property
-    def cheapest_per_token(self) -> Solution | None:
-        """Solution with the lowest price per million tokens."""
-        return min(self.solutions, key=_ORDERS["throughput"], default=None)
+    def best(self, goal: Goal) -> Solution | None:
+        """Return the best solution by a goal."""
+        return min(self.solutions, key=_ORDERS[goal], default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
-        marked = (("cheapest", self.cheapest), ("fastest", self.fastest), ("cheapest/M", self.cheapest_per_token))
-        return tuple(name for name, best in marked if best is one)
+        return tuple(name for goal, name in _MARKS.items() if self.best(goal) is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
         """Return the best of each family by the goal and the best by each criterion, in the order of the solutions."""
@@ -217,7 +210,7 @@ def solve(
     *,
     goal: Goal = "cost",
     checkpoints: tuple[Checkpoint, ...],
-    places: tuple[tuple[HostShape, ...], ...],
+    places: tuple[Hosts, ...],
     prices: PriceBook | None = None,
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
@@ -236,115 +229,73 @@ def solve(
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
-    search = _Search(workload=workload, limits=limits, goal=goal, prices=prices)
+    search = _Search(workload=workload, limits=limits, prices=prices)
     pairs = [
         (served, hosts)
         for served in servings_of(checkpoints)
         for hosts in places
         if image_for(served, hosts[0].accelerator)
     ]
-    affordable = [pair for pair in pairs if search.is_affordable(pair[1][0])]
-    outcomes = [search.best(*pair) for pair in affordable]
-    solutions = sorted(
-        _worth_their_warnings([one for one in outcomes if isinstance(one, Solution)]),
-        key=_ORDERS[goal],
-    )
-    if solutions:
-        return SolutionSet(solutions=tuple(solutions), nearest=None, goal=goal)
-    misses = [miss for outcome in outcomes if not isinstance(outcome, Solution) for miss in outcome]
-    # Candidates above the price limit were not examined yet and may be nearer.
-    misses += [miss for pair in pairs if pair not in affordable for miss in search.too_dear(*pair)]
-    return SolutionSet(solutions=(), nearest=search.nearest(misses, places), goal=goal)
+    found: list[Solution] = []
+    for served, hosts in pairs:
+        affordable = tuple(filter(limits.allows, hosts))
+        if affordable and isinstance(best := search.best(served, affordable), Solution):
+            found.append(best)
+    solutions = tuple(sorted(_worth_their_warnings(found), key=_ORDERS[goal]))
+    return SolutionSet(solutions=solutions, nearest=None if solutions else _nearest(search, pairs), goal=goal)
 
 
-def _distance(miss: NearestMiss) -> tuple[int, float, float]:
-    return (-miss.stage, miss.excess, miss.place.usd_per_hour)
+def _nearest(search: "_Search", pairs: Sequence[tuple[Served, Hosts]]) -> NearestMiss | None:
+    """Return the nearest miss that could be deployed with looser limits; None without misses."""
+    limits, misses = search.limits, list[tuple[NearestMiss, Hosts]]()
+    for served, hosts in pairs:
+        outcome = search.best(served, hosts)
+        if isinstance(outcome, Solution):  # it exceeds the price alone
+            place = _place_of(outcome, hosts)
+            outcome = [NearestMiss(served=served, place=place, reasons=(), excess=0.0, stage=Stage.LIMITS)]
+        misses += [(miss, hosts) for miss in outcome]
+
+    def distance(one: tuple[NearestMiss, Hosts]) -> tuple[int, float, float]:
+        miss = one[0].priced(limits)
+        return -miss.stage, miss.excess, miss.place.usd_per_hour
+
+    misses.sort(key=distance)
+    for miss, hosts in misses[:_MOST_TRIED]:
+        if miss.untested is None:
+            return miss.priced(limits)
+        outcome = _deployed(miss.untested, miss.served, hosts)
+        if isinstance(outcome, Solution):
+            return replace(miss, place=_place_of(outcome, hosts)).priced(limits)
+    return misses[0][0].priced(limits) if misses else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One search."""
+    """One search. Its caller selects hosts by their price."""
 
     workload: Workload
     limits: ServiceLimits
-    goal: Goal
     prices: PriceBook | None
 
-    def is_affordable(self, place: HostShape) -> bool:
-        """Return whether the price per hour is within the limit."""
-        return self.limits.max_usd_per_hour is None or place.usd_per_hour < self.limits.max_usd_per_hour + _CENT
-
-    def nearest(self, misses: Iterable[NearestMiss], places: tuple[tuple[HostShape, ...], ...]) -> NearestMiss | None:
-        """Return the nearest miss that could be deployed with looser limits; None without misses."""
-        ordered = sorted(misses, key=_distance)
-        for miss in ordered[:_MOST_TRIED]:
-            if miss.stage < Stage.LIMITS or miss.deployment is None:
-                return miss
-            hosts = next(each for each in places if each[0].accelerator == miss.place.accelerator)
-            outcome = self.unpriced.deployed(miss.deployment, miss.served, hosts)
-            if isinstance(outcome, Solution):
-                return self._with_host(miss, _place_of(outcome, hosts))
-        return ordered[0] if ordered else None
-
-    @property
-    def unpriced(self) -> "_Search":
-        """The same search without a price limit."""
-        return replace(self, limits=replace(self.limits, max_usd_per_hour=None))
-
-    def _with_host(self, miss: NearestMiss, place: HostShape) -> NearestMiss:
-        """Return a miss with the host it needs, whose price may exceed another limit."""
-        limit = self.limits.max_usd_per_hour
-        if limit is None or self.is_affordable(place):
-            return replace(miss, place=place)
-        dear = self._dear(miss.served, place, miss.deployment, limit)
-        return replace(dear, reasons=tuple(dict.fromkeys((*miss.reasons, *dear.reasons))))
-
-    def too_dear(self, served: Served, hosts: tuple[HostShape, ...]) -> Iterator[NearestMiss]:
-        """Yield the limits that a pair above the price limit exceeds, including its price."""
-        limit = self.limits.max_usd_per_hour
-        if limit is None:
-            return
-        outcome = self.unpriced.best(served, hosts)
-        if isinstance(outcome, Solution):
-            yield self._dear(outcome.served, _place_of(outcome, hosts), outcome.deployment, limit)
-            return
-        for miss in outcome:
-            dear = self._dear(served, miss.place, miss.deployment, limit)
-            yield replace(miss, reasons=(*miss.reasons, *dear.reasons), excess=max(miss.excess, dear.excess))
-
-    @staticmethod
-    def _dear(served: Served, place: HostShape, deployment: Deployment | None, limit: float) -> NearestMiss:
-        return NearestMiss(
-            served=served,
-            place=place,
-            reasons=(f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {limit:g}",),
-            excess=place.usd_per_hour / limit,
-            stage=Stage.LIMITS,
-            deployment=deployment,
-        )
-
-    def best(self, served: Served, hosts: tuple[HostShape, ...]) -> Solution | tuple[NearestMiss, ...]:
+    def best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
         """Return the most conservative settings that meet the limits on the cheapest suitable host, otherwise the miss of each."""
         need = longest_request(self.workload, self.limits.min_context)
         longest = spec_of(served.checkpoint.id).max_positions
         if need > longest:
-            reason = f"requests have {need:,} tokens, but the model supports {longest:,}"
-            return (
-                NearestMiss(
-                    served=served, place=hosts[0], reasons=(reason,), excess=need / longest, stage=Stage.MEMORY
-                ),
-            )
+            reasons = (f"requests have {need:,} tokens, but the model supports {longest:,}",)
+            excess = need / longest
+            return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
         if self.workload.users is None and self.workload.rate_per_s is None:
-            for candidate in self._by_rate(deployment, need):
+            for candidate in sorted(throughput_settings_of(deployment, need), key=self._rate, reverse=True):
                 outcome = self._outcome(candidate, served, hosts)
                 if isinstance(outcome, Solution) and not outcome.warnings:
                     return outcome
         misses: list[NearestMiss] = []
         warned: Solution | None = None
         refused: set[tuple[str, ...]] = set()
-        for knobs in knobs_of(deployment, need, self.workload.users or 0):
-            outcome = self._outcome(tuned(deployment, knobs), served, hosts)
+        for candidate in settings_of(deployment, need, self.workload.users or 0):
+            outcome = self._outcome(candidate, served, hosts)
             if isinstance(outcome, Solution):
                 if not outcome.warnings:
                     return outcome
@@ -353,113 +304,111 @@ class _Search:
                 reasons = outcome.reasons
                 misses.append(outcome)
             is_found = isinstance(outcome, Solution) or outcome.stage == Stage.FINDING
-            if reasons in refused and is_found and knobs.data_parallel_size is None:
+            if reasons in refused and is_found and candidate.vllm.data_parallel_size is None:
                 break  # more aggressive settings do not remove such a finding
             refused.add(reasons)
-        return warned or tuple(misses)
+        return warned or misses
 
-    def _by_rate(self, deployment: Deployment, need: int) -> list[Deployment]:
-        """Return the deployment with the settings for throughput, the highest rate first. Without memory the rate is 0."""
-
-        def rate(candidate: Deployment) -> float:
-            resolved = resolve(candidate)
-            memory = memory_plan(resolved)
-            if memory.max_concurrency < 1:
-                return 0.0
-            return workload_plan(resolved, memory, 0.0, self.workload).output_tok_per_s.typical
-
-        candidates = [tuned(deployment, knobs) for knobs in throughput_knobs(deployment, need)]
-        return sorted(candidates, key=rate, reverse=True)
-
-    def _outcome(self, candidate: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
-        return self._shortfall(candidate, served, hosts[0]) or self.deployed(candidate, served, hosts)
-
-    def _shortfall(self, deployment: Deployment, served: Served, place: HostShape) -> NearestMiss | None:
-        """Return the missing memory or speed, cheapest check first; None if both suffice."""
-        resolved = resolve(deployment)
+    def _rate(self, candidate: Deployment) -> float:
+        """Return the output rate, 0 without memory."""
+        resolved = resolve(candidate)
         memory = memory_plan(resolved)
-        too_large = _memory_reason(memory, place, resolved)
-        if too_large is not None:
-            reason, excess = too_large
-            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.MEMORY)
-        late = self._arrivals(resolved, memory)
-        if late is not None:
-            reason, excess = late
-            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
-        answer = workload_plan(resolved, memory, place.usd_per_hour, self.workload)
-        if self.workload.users is not None and self.workload.users > answer.most_users:
-            reason = f"it runs {answer.most_users:,} of {self.workload.users:,} concurrent users"
-            excess = self.workload.users / answer.most_users
-            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
-        broken = tuple(self._broken(answer))
-        if not broken:
-            return None
-        reasons, ratios = zip(*broken, strict=True)
+        if memory.max_concurrency < 1:
+            return 0.0
+        return workload_plan(resolved, memory, 0.0, self.workload).output_tok_per_s.typical
+
+    def _outcome(self, candidate: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
+        resolved = resolve(candidate)
+        short = list(self._shortfalls(resolved, memory_plan(resolved)))
+        if not short:
+            return _deployed(candidate, served, hosts)
+        stage = short[0][0]
         return NearestMiss(
-            served=served, place=place, reasons=reasons, excess=max(ratios), stage=Stage.LIMITS, deployment=deployment
+            served=served,
+            place=hosts[0],
+            reasons=tuple(reason for _, reason, _ in short),
+            excess=max(excess for _, _, excess in short),
+            stage=stage,
+            untested=candidate if stage == Stage.LIMITS else None,
         )
 
-    def _arrivals(self, resolved: Resolved, memory: MemoryPlan) -> tuple[str, float] | None:
-        """Return a rate's shortfall at the low end of the band, as in WRK01, and the factor; None if the rate is sufficient."""
-        rate = self.workload.rate_per_s
-        if rate is None:
-            return None
-        server = server_of(resolved, memory, self.workload)
-        most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
-        certain = band_of("rate", kind_of(resolved, server.prompt), most).low
-        return (
-            None
-            if rate <= certain
-            else (f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive", rate / certain)
-        )
-
-    def _broken(self, answer: WorkloadPlan) -> Iterator[tuple[str, float]]:
-        """Yield each exceeded time limit, with the factor by which it is exceeded."""
+    def _shortfalls(self, resolved: Resolved, memory: MemoryPlan) -> Iterator[tuple[Stage, str, float]]:
+        """Yield the missing memory or speed with its factor, cheapest check first: one, or each exceeded limit."""
+        users, rate, limits = self.workload.users, self.workload.rate_per_s, self.limits
+        if (too_large := _too_large(memory, resolved)) is not None:
+            yield Stage.MEMORY, *too_large
+            return
+        if rate is not None:
+            server = server_of(resolved, memory, self.workload)
+            most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
+            certain = band_of("rate", kind_of(resolved, server.prompt), most).low  # as in WRK01
+            if rate > certain:
+                yield Stage.LOAD, f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive", rate / certain
+                return
+        answer = workload_plan(resolved, memory, 0.0, self.workload)
+        if users is not None and users > answer.most_users:
+            reason = f"it runs {answer.most_users:,} of {users:,} concurrent users"
+            yield Stage.LOAD, reason, users / answer.most_users
+            return
         for name, option, band, limit in (
-            ("TTFT", "--max-ttft-s", answer.ttft_s, self.limits.max_ttft_s),
-            ("TPOT", "--max-tpot-s", answer.tpot_s, self.limits.max_tpot_s),
+            ("TTFT", "--max-ttft-s", answer.ttft_s, limits.max_ttft_s),
+            ("TPOT", "--max-tpot-s", answer.tpot_s, limits.max_tpot_s),
         ):
-            value = self.limits.judged(band)
+            value = limits.judged(band)
             if limit is not None and value > limit:
-                end = " (worst case)" if self.limits.conservative else ""
-                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
-
-    def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
-        """Return the deployment on the cheapest host without findings that block or warn of a risk.
-
-        An unset quota does not count, since quota can be requested.
-        """
-        reasons: tuple[str, ...] = ()
-        for place in hosts:
-            if not self.is_affordable(place):
-                return self._dear(served, place, deployment, self.limits.max_usd_per_hour or place.usd_per_hour)
-            here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
-            for mode in _soonest_first(here, WEIGHTS_MODES[place.platform]):
-                subject = _examined(replace(here, weights_mode=mode))
-                seen = detected(subject).items()
-                found = tuple(name for name, severity in seen if severity != "info" and name not in QUOTA_IDS)
-                answer = subject.workload
-                if answer is not None and WEIGHED_WARNINGS.issuperset(found):
-                    whole = subject.resolved.deployment
-                    return Solution(served=served, deployment=whole, subject=subject, answer=answer, warnings=found)
-                reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
-        return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+                end = " (worst case)" if limits.conservative else ""
+                yield Stage.LIMITS, f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
 
 
-def _place_of(solution: Solution, hosts: tuple[HostShape, ...]) -> HostShape:
-    """Return the host of a solution."""
+def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
+    """Return the deployment on the cheapest host without findings that block or warn of a risk. Quota can be requested, so none does not count."""
+    reasons: tuple[str, ...] = ()
+    for place in hosts:
+        here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+        for mode in sorted(WEIGHTS_MODES[place.platform], key=lambda mode: _start_s(here, mode)):
+            subject = with_concurrency(replace(here, weights_mode=mode))
+            found = warnings_of(subject)
+            if subject.workload is not None and WEIGHED_WARNINGS.issuperset(found):
+                whole = subject.resolved.deployment
+                return Solution(
+                    served=served, deployment=whole, subject=subject, answer=subject.workload, warnings=found
+                )
+            reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
+    return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+
+
+def warnings_of(subject: Subject) -> tuple[str, ...]:
+    """Return the ids of the findings that block or warn, without an unset quota."""
+    found = detected(subject).items()
+    return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
+
+
+def with_concurrency(deployment: Deployment) -> Subject:
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs."""
+    subject = subject_of(resolve(deployment))
+    if subject.workload is None or deployment.cloud_run.region is None:
+        return subject
+    concurrency = min(subject.workload.most_users, CLOUD_RUN_MAX_CONCURRENCY)
+    here = replace(deployment, cloud_run=replace(deployment.cloud_run, concurrency=concurrency))
+    return replace(subject, resolved=resolve(here))
+
+
+def _start_s(deployment: Deployment, mode: WeightsMode) -> float:
+    return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
+
+
+def _place_of(solution: Solution, hosts: Hosts) -> HostShape:
     return next(one for one in hosts if one.memory_gib == solution.deployment.host_memory_gib)
 
 
-def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> tuple[str, float] | None:
+def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
     """Return the memory that is too small, and the factor by which it is exceeded; None if it is sufficient."""
-    name, peak = place.accelerator.name, memory.load_peak_device_gib
+    name, peak = resolved.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:
         return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib
     if is_out_of_memory(memory):
-        return "no memory is left for the KV cache", memory.usable_gib / max(
-            memory.budget_gib - memory.weights_gib, 1.0
-        )
+        left = max(memory.budget_gib - memory.weights_gib, 1.0)
+        return "no memory is left for the KV cache", memory.usable_gib / left
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
         least = " (--min-context)" if length == LEAST_CONTEXT else ""
@@ -469,23 +418,3 @@ def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> 
     if margin is not None:
         return f"it may fail ({margin.available_gib:.2f} GiB, recommended {margin.recommended_gib:.2f})", 1.0
     return None
-
-
-def _soonest_first(deployment: Deployment, modes: Iterable[WeightsMode]) -> list[WeightsMode]:
-    """Return the weights modes by start time."""
-
-    def start_s(mode: WeightsMode) -> float:
-        return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
-
-    return sorted(modes, key=start_s)
-
-
-def _examined(deployment: Deployment) -> Subject:
-    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs."""
-    subject = subject_of(resolve(deployment))
-    answer = subject.workload
-    if answer is None or deployment.cloud_run.region is None:
-        return subject
-    concurrency = min(answer.most_users, CLOUD_RUN_MAX_CONCURRENCY)
-    here = replace(deployment, cloud_run=replace(deployment.cloud_run, concurrency=concurrency))
-    return replace(subject, resolved=resolve(here))

@@ -16,7 +16,7 @@ from engine import runner
 from engine.runner import stacks_in
 from planning import plan as planned
 from planning.errors import PlanningError
-from planning.solve.reference import rules_page
+from planning.rules.reference import rules_page
 from scripts.agent.action_tools import RESULTS
 from scripts.agent.untrusted import NOTE
 from scripts.cli.settings import stack_settings

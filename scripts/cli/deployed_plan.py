@@ -12,7 +12,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import WorkloadPlan
 from planning.question.vllm_args import given_options
 from planning.question.workload import Workload
-from planning.solve.residuals import SmokeFigures, decode_band, smoke_figures
+from planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
 from planning.speed.serving import workload_plan
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment

@@ -13,9 +13,9 @@ limits, or an option is invalid.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
@@ -25,10 +25,9 @@ from scripts.cli.options import JsonSwitch, Option
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from engine.secrets_provider import KmsKey
-    from planning.question.types import Plan
     from planning.solve.search import ServiceLimits, Solution
     from scripts.new.profiles import UsageProfile
+    from scripts.plan.face import StackFile
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -98,48 +97,73 @@ class NewOptions:
 
 
 def _new(options: NewOptions) -> ExitCode:
-    from engine.secrets_provider import parse_key
-    from scripts.new.profiles import Shaped, shaped
-    from scripts.plan.face import FileComments, new_file, write_stack
+    from planning.data.checkpoints import checkpoint_of
+    from planning.planner import plan
+    from scripts.cli.settings import NO_PROJECT
+    from scripts.plan.face import new_file, write_stack
+    from stacks.loading import from_file
+    from stacks.planned import finding_text, headline, to_deployment
+    from stacks.wording import StackWording
 
     _require_address(options.email)
-    key = parse_key(options.secrets_key) if options.secrets_key else None
     path = new_file(options.name, option="NAME", overwrite=options.force)
-    if key is not None:
-        _require_no_other(path, key)
-    replaced = path.exists()
-    solution, limits, profile = _solved(options)
-    found = Shaped(solution=solution) if profile is None else shaped(profile, solution)
-    solution = found.solution
-    revision = _revision(solution.subject.resolved.model_id)
-    write_stack(
-        options.name,
-        solution,
-        limits,
-        prices=None,
-        overwrite=options.force,
-        revision=revision,
-        email=options.email,
-        goal="cost" if profile is None else profile.goal,
-        comments=FileComments(head=(*found.remarks, *found.unmet), reasons=found.reasons),
-    )
-    if key is not None and not replaced:
-        _name_key(path, key)
-    settings, plan = _planned(path)
-    following = _next(options.name, settings, key)
+    replaced, provider = path.exists(), _provider(path, options)
+    file, unmet = _file(options, provider)
+    write_stack(file)
+    settings = from_file(path, project=NO_PROJECT)
+    deployment = to_deployment(settings, path.parent)
+    planned, commands = plan(deployment), list(_next(options.name, settings, provider))
+    places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
-        print(
-            json.dumps(
-                _report(path, solution, plan, following, revision=revision, replaced=replaced)
-                | {"profile": options.profile, "profile_unmet": list(found.unmet)},
-                allow_nan=False,
-            )
-        )
+        report = {
+            "file": path.name,
+            "replaced": replaced,
+            "model": settings.model,
+            "model_revision": file.revision,
+            "personal": checkpoint_of(settings.model).is_personal,
+            "accelerator": planned.accelerator,
+            "locations": places,
+            "fits": planned.fits,
+            "usd_per_hour": round(planned.cost.usd_per_hour, 4),
+            "start_s": round(planned.startup.ready_s),
+            "findings": [finding.id for finding in planned.findings if finding.severity != "info"],
+            "next": commands,
+            "profile": options.profile,
+            "profile_unmet": list(unmet),
+        }
+        print(json.dumps(report, allow_nan=False))
     else:
-        _show(path, plan, following)
-    for sentence in found.unmet:
+        wording = StackWording(deployment, options.name)
+        warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
+        price = f"List price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
+        for text in (f"Wrote {path.name}.", headline(planned), price, *warnings):
+            tell(text)
+        print("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
+    for sentence in unmet:
         say("new", sentence)
     return ExitCode.DONE
+
+
+def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]]":
+    """Return what to write, and what the profile asks for and lacks. Raises PlanningError."""
+    from planning.solve.search import ServiceLimits
+    from scripts.new.profiles import USAGE_PROFILES, shaped
+    from scripts.plan.face import StackFile
+
+    profile, limits = USAGE_PROFILES.get(options.profile or ""), ServiceLimits(max_usd_per_hour=options.budget)
+    found = shaped(profile, _solved(options, limits, profile))
+    file = StackFile(
+        name=options.name,
+        solution=found.solution,
+        limits=limits,
+        goal=profile.goal if profile else "cost",
+        revision=_revision(found.solution.served.checkpoint.id),
+        email=options.email,
+        head=(*found.remarks, *found.unmet),
+        reasons=found.reasons,
+        secrets_provider=provider,
+    )
+    return file, found.unmet
 
 
 def _require_address(email: str | None) -> None:
@@ -152,38 +176,31 @@ def _require_address(email: str | None) -> None:
         raise CommandRefusedError(f"--email is {email}, but must be one address such as name@example.com.") from None
 
 
-def _require_no_other(path: "Path", key: "KmsKey") -> None:
-    """Raise CommandRefusedError if overwriting the file loses secrets or a salt of another provider."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if path.exists() and f"secretsprovider: {key.url}" not in text.splitlines():
+def _provider(path: "Path", options: NewOptions) -> str:
+    """Return the URL of the key for the secrets. Raises CommandRefusedError for a file whose secrets or salt belong to another provider."""
+    from engine.secrets_provider import parse_key
+
+    if not options.secrets_key:
+        return ""
+    url = parse_key(options.secrets_key).url
+    if path.exists() and f"secretsprovider: {url}" not in path.read_text(encoding="utf-8").splitlines():
         raise CommandRefusedError(
             f"{path.name} exists, and --secrets-key cannot change its secrets provider. Remove the option, then run "
-            f"`pulumi stack change-secrets-provider {key.url} --stack {path.name.removeprefix('Pulumi.').removesuffix('.yaml')}`."
+            f"`pulumi stack change-secrets-provider {url} --stack {options.name}`."
         )
+    return url
 
 
-def _name_key(path: "Path", key: "KmsKey") -> None:
-    """Add the key to a new file, so that doctor checks it before the stack is created."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"secretsprovider: {key.url}\n")
-
-
-def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits, UsageProfile | None]":
-    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest.
-
-    Raises PlanningError with the closest one if none does.
-    """
+def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
+    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest. Raises PlanningError."""
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented
-    from planning.solve.search import ServiceLimits, solve
+    from planning.solve.search import solve
     from scripts.plan.face import nothing_is_enough
 
-    limits = ServiceLimits(max_usd_per_hour=options.budget)
-    profile = _profile(options)
     workload = parse_workload(options.workload or (profile.workload if profile else DEFAULT_WORKLOAD))
-    goal = profile.goal if profile else "cost"
-    checkpoints = checkpoints_of(options.model)
+    goal, checkpoints = profile.goal if profile else "cost", checkpoints_of(options.model)
     places = rented(options.region, accelerator=options.accelerator)
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
     answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=suitable or places)
@@ -194,13 +211,7 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits, UsageProfile
         raise PlanningError(
             f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
         )
-    return answer.chosen, limits, profile
-
-
-def _profile(options: NewOptions) -> "UsageProfile | None":
-    from scripts.new.profiles import USAGE_PROFILES
-
-    return USAGE_PROFILES.get(options.profile or "")
+    return answer.chosen
 
 
 def _revision(model: str) -> str | None:
@@ -213,86 +224,28 @@ def _revision(model: str) -> str | None:
             return commit
         case Unknown(why=why):
             say(
-                "new",
-                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit.",
+                "new", f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor` for the commit."
             )
             return None
 
 
-def _planned(path: "Path") -> "tuple[Settings, Plan]":
-    """Return the settings of the written file and their plan."""
-    from planning.planner import plan
-    from scripts.cli.settings import NO_PROJECT
-    from stacks.loading import from_file
-    from stacks.planned import to_deployment
-
-    settings = from_file(path, project=NO_PROJECT)
-    return settings, plan(to_deployment(settings, path.parent))
-
-
-def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str]:
-    """Return the commands up to the first response of the model, in order."""
+def _next(name: str, settings: "Settings", provider: str) -> Iterator[str]:
+    """Yield the commands up to the first response of the model, in order."""
     from scripts.cli.settings import NO_PROJECT
 
-    init = f"pulumi stack init {name}"
-    commands = [
-        init if key is None else f"{init} --secrets-provider={key.url}   # the key must exist: docs/ci-setup.md"
-    ]
+    key = f" --secrets-provider={provider}   # the key must exist: docs/ci-setup.md" if provider else ""
+    yield f"pulumi stack init {name}{key}"
     if settings.project == NO_PROJECT:
-        commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
-    commands.append(f"gemma doctor {name}")
+        yield f"pulumi config set gcp:project YOUR_PROJECT --stack {name}"
+    yield f"gemma doctor {name}"
     if not settings.has_secret("hfToken"):
-        commands.append(f"gemma save_token {name} hfToken   # only for a checkpoint that needs one")
+        yield f"gemma save_token {name} hfToken   # only for a checkpoint that needs one"
     if settings.tpu is not None:
-        commands.append(f"gemma capacity {name}")
+        yield f"gemma capacity {name}"
     if settings.weights == "bucket":
-        commands.append(f"gemma stage_model {name}")
-    return [*commands, f"gemma up {name}", f"gemma chat {name}"]
-
-
-def _locations(settings: "Settings") -> str:
-    return ", ".join(settings.tpu.zones if settings.tpu else settings.regions)
-
-
-def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
-    from scripts.cli.settings import NO_PROJECT
-    from stacks.loading import from_file
-    from stacks.planned import finding_text, headline, to_deployment
-    from stacks.wording import StackWording
-
-    settings = from_file(path, project=NO_PROJECT)
-    wording = StackWording(to_deployment(settings, path.parent), path.stem.removeprefix("Pulumi."))
-    tell(f"Wrote {path.name}.")
-    tell(headline(plan))
-    tell(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")
-    for finding in plan.findings:
-        if finding.severity == "warn":
-            tell(finding_text(finding, wording))
-    print("\nNext:")
-    print("".join(f"  {command}\n" for command in following), end="")
-
-
-def _report(
-    path: "Path", solution: "Solution", plan: "Plan", following: Sequence[str], *, revision: str | None, replaced: bool
-) -> dict[str, Any]:
-    from planning.data.checkpoints import checkpoint_of
-
-    resolved = solution.subject.resolved
-    deployment = resolved.deployment
-    return {
-        "file": path.name,
-        "replaced": replaced,
-        "model": resolved.model_id,
-        "model_revision": revision,
-        "personal": checkpoint_of(resolved.model_id).is_personal,
-        "accelerator": resolved.accelerator.name,
-        "locations": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
-        "fits": plan.fits,
-        "usd_per_hour": round(plan.cost.usd_per_hour, 4),
-        "start_s": round(plan.startup.ready_s),
-        "findings": [finding.id for finding in plan.findings if finding.severity != "info"],
-        "next": list(following),
-    }
+        yield f"gemma stage_model {name}"
+    yield f"gemma up {name}"
+    yield f"gemma chat {name}"
 
 
 COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)

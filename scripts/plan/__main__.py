@@ -17,13 +17,14 @@ are invalid.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
-from planning.cost.subject import Subject, examine
+from planning.cost.loading_modes import loading_modes
+from planning.cost.subject import examine
 from planning.errors import PlanningError
 from planning.planner import plan_of
 from planning.rules.findings import notes_of
@@ -31,9 +32,37 @@ from planning.solve.plan_json import plan_json
 from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option
-from scripts.plan.prices_options import PricesOptions
-from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
-from scripts.plan.solve_options import Solving, check_solving
+from scripts.cli.project_ids import project_id
+from scripts.plan.question import Comparison, Question, Solving, deployment_from, given, wording_of
+
+_CATALOG: Final = "the search chooses from the catalog"
+_SETTINGS: Final = "the stack's settings define the deployment"
+_CONFLICTS: Final = (
+    ("solve", "stack compare explain costs", ""),
+    ("solve", "platform quantization vllm image set config draft-config device", _CATALOG),
+    ("solve", "from-hub from-bucket text-only", _CATALOG),
+    ("solve", "min-concurrency", "--workload has the concurrency"),
+    ("stack", "model accelerator platform quantization vllm config", _SETTINGS),
+    ("stack", "image text-only device draft-config compare", _SETTINGS),
+    ("compare", "vllm image", "a TPU and a GPU have different images"),
+    ("costs", "explain compare", ""),
+    ("costs", "device", "a custom device has no Google price"),
+    ("from-hub", "from-bucket config", ""),
+    ("latency-first", "throughput-first", ""),
+)
+"""An option, those that it cannot be combined with, and the reason."""
+_NEEDS: Final = (
+    ("write max-ttft-s max-tpot-s region conservative", "--solve"),
+    ("hours-per-day traffic latency-first throughput-first", "--solve"),
+    ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
+    ("from-bucket", "--stack NAME"),
+    ("solve", "--workload in=4000,out=500,users=32"),
+    ("traffic", "--hours-per-day"),
+    ("from-hub", "--model ORG/NAME or --stack NAME"),
+    ("save", "--from-hub or --from-bucket"),
+    ("index", "--config PATH"),
+)
+"""Options, and what each of them needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +83,13 @@ class PlanOptions:
 
 def _plan(options: PlanOptions) -> ExitCode:
     _check(options)
-    question = options.question if options.solving.solve else _with_checkpoint(options.question)
     if options.solving.solve:
         from scripts.plan.solve import solve_question  # imports all of the planner and, with --write, the settings
 
         return solve_question(
-            question, options.comparison, options.solving, write=options.write, as_json=options.as_json
+            options.question, options.comparison, options.solving, write=options.write, as_json=options.as_json
         )
+    question = _with_checkpoint(options.question)
     if options.comparison.compare:
         from scripts.plan.compare import compare
 
@@ -74,8 +103,13 @@ def _plan(options: PlanOptions) -> ExitCode:
         raise PlanningError(worded(str(error), wording)) from None
     plan = plan_of(subject)
     if options.as_json:
-        document = {**plan_json(plan, wording), **_more(subject, explained=options.explain)}
-        print(json.dumps(document, indent=2, allow_nan=False))
+        ways = [one.to_json() for one in loading_modes(subject)]
+        more: dict[str, object] = {"loading_modes": ways} if ways else {}
+        if options.explain:
+            from planning.solve.explain import explain
+
+            more["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
+        print(json.dumps({**plan_json(plan, wording), **more}, indent=2, allow_nan=False))
     elif options.explain:
         from planning.solve.explain import explain
 
@@ -94,55 +128,33 @@ def _plan(options: PlanOptions) -> ExitCode:
     return ExitCode.DONE if plan.fits else ExitCode.REFUSED
 
 
-def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
-    """Return the JSON keys in addition to the plan (a service's loading modes and, with --explain, the formulas)."""
-    from planning.cost.loading_modes import loading_modes
-
-    ways = [one.to_json() for one in loading_modes(subject)]
-    found: dict[str, object] = {"loading_modes": ways} if ways else {}
-    if explained:
-        from planning.solve.explain import explain
-
-        found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
-    return found
-
-
 def _check(options: PlanOptions) -> None:
-    """Raise PlanningError for options that cannot be combined."""
-    comparison = options.comparison
-    if options.solving.solve:
-        _check_solve(options)
+    """Raise PlanningError for options that cannot be combined, or without a deployment."""
+    used = {*given(options.question), *given(options.comparison), *given(options.solving), *given(options)}
+    for sentence in (*_wrong(used), *_lacking(used)):
+        raise PlanningError(sentence)
+
+
+def _wrong(used: set[str]) -> Iterator[str]:
+    for option, others, reason in _CONFLICTS:
+        because = f", because {reason}" if reason else ""
+        found = (other for other in others.split() if {option, other} <= used)
+        yield from (f"--{option} and --{other} cannot be combined{because}." for other in found)
+    for dependent, needed in _NEEDS:
+        if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
+            yield from (f"--{option} requires {needed}." for option in dependent.split() if option in used)
+
+
+def _lacking(used: set[str]) -> Iterator[str]:
+    if not used.isdisjoint({"solve", "stack"}):
         return
-    if options.solving.given is not None:
-        raise PlanningError(f"{options.solving.given} requires --solve.")
-    if options.write is not None:
-        raise PlanningError("--write NAME requires --solve. Add --solve.")
-    if options.question.stack is not None:
-        _check_stack(options)
-    else:
-        _check_description(options)
-    _check_source(options.question)
-    _check_output(options)
-    if not comparison.compare and comparison.limits != (None, None, None):
-        raise PlanningError("--min-context, --min-concurrency and --max-usd-per-hour require --compare or --solve.")
-
-
-def _check_solve(options: PlanOptions) -> None:
-    in_use = (
-        ("--compare", options.comparison.compare),
-        ("--explain", options.explain),
-        ("--costs", options.costs),
-    )
-    others = tuple(name for name, given in in_use if given)
-    check_solving(options.question, options.comparison, options.solving, others=others)
-
-
-def _check_stack(options: PlanOptions) -> None:
-    given = options.question.given or ("--compare" if options.comparison.compare else None)
-    if given:
-        raise PlanningError(
-            f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
-        )
+    places = used & {"accelerator", "device"}
+    if used.isdisjoint({"model", "config"}):
+        yield "No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME."
+    elif not places and "compare" not in used:
+        yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
+    elif len(places) > 1 and "compare" not in used:
+        yield "--accelerator and --device cannot be combined without --compare."
 
 
 def _with_checkpoint(question: Question) -> Question:
@@ -160,38 +172,21 @@ def _with_checkpoint(question: Question) -> Question:
     return replace(question, model=chosen)
 
 
-def _check_description(options: PlanOptions) -> None:
-    question, compares = options.question, options.comparison.compare
-    if question.from_bucket:
-        raise PlanningError("--from-bucket requires --stack NAME.")
-    if question.model is None and question.config is None:
-        raise PlanningError("No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME.")
-    if compares and question.vllm not in {None, NONE}:
-        raise PlanningError(
-            "--compare and --vllm cannot be combined, because a TPU and a GPU have images of their own."
-        )
-    places = (question.accelerator is not None) + question.has_own_device
-    if places == 0 and not compares:
-        raise PlanningError("No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them.")
-    if compares and question.image not in {None, NONE}:
-        raise PlanningError("--compare and --image cannot be combined, because a TPU and a GPU have different images.")
-    if places > 1 and not compares:
-        raise PlanningError("--accelerator and --device cannot be combined without --compare.")
+@dataclass(frozen=True, kw_only=True)
+class PricesOptions:
+    """Options of `gemma plan prices`."""
 
-
-def _check_source(question: Question) -> None:
-    if question.from_hub and question.from_bucket:
-        raise PlanningError("--from-hub and --from-bucket cannot be combined.")
-    if question.save is not None and not (question.from_hub or question.from_bucket):
-        raise PlanningError("--save requires --from-hub or --from-bucket.")
-
-
-def _check_output(options: PlanOptions) -> None:
-    """Raise PlanningError for conflicting output options."""
-    if options.costs and options.question.has_own_device:
-        raise PlanningError("--costs and --device cannot be combined, because a custom device has no Google price.")
-    if options.costs and (options.explain or options.comparison.compare):
-        raise PlanningError("--costs cannot be combined with --explain or --compare.")
+    stack: Annotated[str | None, Option("Count the calls for this stack's project.", metavar="NAME")] = None
+    project: Annotated[
+        str | None,
+        Option(
+            "Project that the calls count for. Default: gcp:project of --stack, then GOOGLE_CLOUD_PROJECT.",
+            metavar="ID",
+            parse=project_id,
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("Only show the changes; write nothing.")] = False
+    as_json: JsonSwitch = False
 
 
 def _prices(options: PricesOptions) -> ExitCode:
@@ -207,7 +202,7 @@ def _prices(options: PricesOptions) -> ExitCode:
     """
     from scripts.plan.prices import refresh_prices
 
-    return refresh_prices(options)
+    return refresh_prices(options.stack, options.project, dry_run=options.dry_run, as_json=options.as_json)
 
 
 COMMAND: Final = Command(

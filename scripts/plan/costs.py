@@ -2,24 +2,18 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rich.console import Console
 
-from planning.question.types import BillPart, Plan, RunningCosts
+from planning.question.types import BillPart, Plan
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import console, paragraph, table
 
-if TYPE_CHECKING:
-    from planning.data.prices import Price
-
-_BAR: Final = 40
-"""Characters of the longest bar, where the terminal has room for it."""
 _DAY_H: Final = 24
-_PER: Final = {"hour": "hour", "busy hour": "busy hour", "month": "month", "start": "cold start", "renewal": "renewal"}
+_PER: Final = {"start": "cold start"}
 _ASSUMED: Final = "* price of this location unknown; the highest known price is used"
-_BUSY: Final = "A busy hour streams output at the saturated rate."
 
 
 def show_costs(plan: Plan, today: str) -> None:
@@ -27,7 +21,8 @@ def show_costs(plan: Plan, today: str) -> None:
     out = console(sys.stdout)
     paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h")
     out.print()
-    _places(out, plan)
+    for line in _places(plan):
+        paragraph(out, line)
     out.print()
     _bill(out, plan)
     for line in _to_check(plan, today):
@@ -36,64 +31,58 @@ def show_costs(plan: Plan, today: str) -> None:
     for line in _starts(plan):
         paragraph(out, line)
     out.print()
-    _chart(out, plan.running)
+    _windows(out, plan)
     for line in _break_even(plan):
         paragraph(out, line)
 
 
+def _places(plan: Plan) -> Iterator[str]:
+    places = plan.cost.places
+    if len(places) == 1:
+        only = places[0].place
+        yield f"Prices of {only}." if only else "No location set: prices of the United States."
+        return
+    yield "Price per hour by zone; until a zone grants capacity, the highest price counts"
+    for one in places:
+        yield f"  {one.place:<22} ${one.usd_per_hour:,.2f}{'*' if one.is_assumed else ''}"
+    if any(one.is_assumed for one in places):
+        yield _ASSUMED
+
+
 def _bill(out: Console, plan: Plan) -> None:
-    sources = _Sources()
-    headings = ("part", "amount", "unit price", "USD", "per", "date", "source")
+    prices = [part.price for part in plan.running.bill if part.price]
+    urls = list(dict.fromkeys(price.url for price in prices if not price.is_own))
     bill = table(
         "Full bill",
-        headings,
+        ("part", "amount", "unit price", "USD", "per", "date", "source"),
         whole=("date", "source"),
         numbers=("amount", "unit price", "USD"),
         least=("date", "unit price"),
     )
     for part in plan.running.bill:
-        bill.add_row(*_row(part, sources))
+        bill.add_row(*_row(part, urls))
     out.print(bill)
-    for line in sources.lines():
-        out.print(line, soft_wrap=True, markup=False)
-    if any(part.price is not None and part.price.is_assumed for part in plan.running.bill):
+    for number, url in enumerate(urls, 1):
+        out.print(f"({number}) {url}", soft_wrap=True, markup=False)
+    if any(price.is_assumed for price in prices):
         paragraph(out, _ASSUMED)
-    paragraph(out, _BUSY)
+    paragraph(out, "A busy hour streams output at the saturated rate.")
 
 
-class _Sources:
-    """URLs by number, so that a row of the table stays short."""
-
-    def __init__(self) -> None:
-        self._urls: list[str] = []
-
-    def mark(self, price: "Price") -> str:
-        """Return the source of a price (the number of its URL, or the price file)."""
-        if price.is_own:
-            return "price file"
-        if price.url not in self._urls:
-            self._urls.append(price.url)
-        number = self._urls.index(price.url) + 1
-        return f"({number}) *" if price.is_assumed else f"({number})"
-
-    def lines(self) -> Iterator[str]:
-        """Yield the URLs with their numbers."""
-        return (f"({number}) {url}" for number, url in enumerate(self._urls, 1))
-
-
-def _places(out: Console, plan: Plan) -> None:
-    places = plan.cost.places
-    if len(places) == 1:
-        only = places[0].place
-        paragraph(out, f"Prices of {only}." if only else "No location set: prices of the United States.")
-        return
-    paragraph(out, "Price per hour by zone; until a zone grants capacity, the highest price counts")
-    starts = [f"  {one.place:<22} {_usd(one.usd_per_hour):>8}{'*' if one.is_assumed else ' '} " for one in places]
-    most = _room(out, starts)
-    for start, one in zip(starts, places, strict=True):
-        paragraph(out, f"{start}{_bar(one.usd_per_hour, plan.cost.usd_per_hour, most)}")
-    if any(one.is_assumed for one in places):
-        paragraph(out, _ASSUMED)
+def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
+    price, per = part.price, _PER.get(part.basis, part.basis)
+    if price is None:
+        return (part.name, "", "", f"{part.usd:.4f}", per, "", "")
+    source = "price file" if price.is_own else f"({urls.index(price.url) + 1})"
+    return (
+        part.name,
+        f"{part.amount:,.2f} {part.unit}",
+        f"{price.usd:.7f}".rstrip("0").rstrip("."),
+        f"{part.usd:.2f}",
+        per,
+        price.as_of or "undated",
+        f"{source} *" if price.is_assumed else source,
+    )
 
 
 def _to_check(plan: Plan, today: str) -> Iterator[str]:
@@ -114,21 +103,6 @@ def _to_check(plan: Plan, today: str) -> Iterator[str]:
         yield f"Check {price.key} in {price.region or 'every region'}: ${price.usd:g}, {problem}."
 
 
-def _row(part: BillPart, sources: _Sources) -> tuple[str, ...]:
-    price = part.price
-    if price is None:
-        return (part.name, "", "", f"{part.usd:.4f}", _PER[part.basis], "", "")
-    return (
-        part.name,
-        f"{part.amount:,.2f} {part.unit}",
-        f"{price.usd:.7f}".rstrip("0").rstrip("."),
-        f"{part.usd:.2f}",
-        _PER[part.basis],
-        price.as_of or "undated",
-        sources.mark(price),
-    )
-
-
 def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "up to " if plan.platform == "cloud-run" else ""
@@ -141,24 +115,18 @@ def _starts(plan: Plan) -> Iterator[str]:
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
 
-def _chart(out: Console, running: RunningCosts) -> None:
-    hours = "Hours of traffic" if running.idle_billing_s else "A run of N hours"
-    paragraph(out, f"{hours} per day, USD per month, and USD per hour of output")
-    rows = [
-        (f"{window.hours_per_day:>4g} h  ", window.usd_per_month, _served(window.usd_per_served_hour))
-        for window in running.windows
-    ]
-    rows += [("always  ", running.always_on_usd_per_month, running.always_on)]
-    rows += [("always  ", usd_per_month, what) for what, usd_per_month in running.commitments]
-    highest = max(usd_per_month for _, usd_per_month, _ in rows)
-    starts = [f"  {when} {_usd(usd_per_month):>12} " for when, usd_per_month, _ in rows]
-    most = _room(out, [f"{start} {note}" for start, (_, _, note) in zip(starts, rows, strict=True)])
-    for start, (_, usd_per_month, note) in zip(starts, rows, strict=True):
-        paragraph(out, note, prefix=f"{start}{_bar(usd_per_month, highest, most):<{most}} ")
-
-
-def _served(usd_per_hour: float) -> str:
-    return "no output before the run expires" if math.isinf(usd_per_hour) else f"${usd_per_hour:.2f}"
+def _windows(out: Console, plan: Plan) -> None:
+    running = plan.running
+    title = "Hours of traffic each day" if running.idle_billing_s else "A run of N hours each day"
+    numbers = ("hours", "USD per month")
+    rows = table(title, (*numbers, "USD per hour of output"), numbers=numbers)
+    for window in running.windows:
+        usd = window.usd_per_served_hour
+        served = "no output before the run expires" if math.isinf(usd) else f"${usd:.2f}"
+        rows.add_row(f"{window.hours_per_day:g} h", f"${window.usd_per_month:,.2f}", served)
+    for what, usd in ((running.always_on, running.always_on_usd_per_month), *running.commitments):
+        rows.add_row("always", f"${usd:,.2f}", what)
+    out.print(rows)
 
 
 def _break_even(plan: Plan) -> Iterator[str]:
@@ -177,16 +145,3 @@ def _break_even(plan: Plan) -> Iterator[str]:
     if running.shortest_window_h is not None:
         shortest = duration(running.shortest_window_h * HOUR_S)
         yield f"A run shorter than {shortest} costs more per hour of output than {running.always_on}, because of its cold start."
-
-
-def _usd(amount: float) -> str:
-    return f"${amount:,.2f}"
-
-
-def _room(out: Console, beside: Sequence[str]) -> int:
-    """Return the characters of the longest bar, so that no line with the texts beside the bars is wider than the terminal."""
-    return max(min(_BAR, out.width - max(map(len, beside))), 1)
-
-
-def _bar(value: float, highest: float, most: int) -> str:
-    return "█" * max(round(value / highest * most), 1)

@@ -1,226 +1,230 @@
-"""Refresh the prices from Google's price catalog, and show the changes."""
+"""`gemma plan prices`: refresh the prices from Google's price catalog, and show the changes.
+
+Cloud Billing Catalog API, v1 `services.skus.list`. planning/data/prices.json states which SKU is which price.
+"""
 
 import json
+import re
 import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from decimal import Decimal
 from typing import Any, Final
 
-from cloud.caller import GoogleCaller, caller_of
-from cloud.google_api import GoogleListError, UnansweredError, endpoint
+from cloud.caller import caller_of
+from cloud.google_api import GoogleApi, GoogleListError, endpoint
 from cloud.price_file import REFRESHED, stored_book
 from cloud.simulated import is_simulated
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.fields import as_mapping, as_sequence
 from engine.atomic_file import replace_file
 from engine.runner import project_folder
-from planning.data.prices import LIST_PRICES, PRICES, Price, PriceBook
+from planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import FittedTable, console, paragraph, table
-from scripts.plan.price_catalog import API, CURRENCY, CatalogPrices, read_catalog, wanted_prices
-from scripts.plan.prices_options import PricesOptions
 from stacks.loading import project_from_environment
 
-_QUIET_S: Final = 2.0
-"""Seconds without progress. Reading Compute Engine's SKUs takes longer."""
+_API: Final = "cloudbilling"
+_CURRENCY: Final = "USD"
 _ROLE: Final = "roles/serviceusage.serviceUsageConsumer"
 """A call of the catalog needs no permission but the use of its quota project."""
+_SERVICES: Final[Mapping[str, str]] = {"Compute Engine": "6F81-5844-456A", "Cloud Run": "152E-C115-5142"}
+"""Ids of services. Cloud TPU's own has v2 to v4 only; v5e and newer are SKUs of Compute Engine."""
+_SECONDS: Final[Mapping[str, int]] = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "mo": 30 * 86_400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkuPrice:
+    """The price of one SKU in the price list's unit, None if it cannot be read, and both in words."""
+
+    sku: str
+    usd: float | None
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogPrices:
+    """What a whole reading of the catalog found, by key and region."""
+
+    found: Mapping[tuple[str, str], SkuPrice]
+    unclear: Mapping[tuple[str, str], Sequence[SkuPrice]]
+    """Several SKUs with different prices, or one that cannot be read. None of them is chosen."""
+    skus: int
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys with a SKU in any region."""
+        return {key for key, _ in (*self.found, *self.unclear)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChange:
-    """A price that differs from the one that the planner used so far."""
+    """A price that differs from the one that the planner used so far. None: unknown, undated, or no longer in the catalog."""
 
     key: str
     region: str
-    before: Price | None
-    """None if it was unknown."""
+    before_usd: float | None
+    before_as_of: str | None
     usd: float | None
-    """None if the catalog no longer has it."""
-    sku: str
-    """Id of the SKU; "" without one."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the change as JSON types."""
-        before = self.before
-        return {
-            "key": self.key,
-            "region": self.region,
-            "before_usd": before.usd if before else None,
-            "before_as_of": (before.as_of or None) if before else None,
-            "usd": self.usd,
-            "sku": self.sku or None,
-        }
+    sku: str | None
 
 
-def refresh_prices(options: PricesOptions) -> ExitCode:
-    """Read the catalog, write the price file, and show what changed.
-
-    Raises CommandRefusedError before any call, and ScriptError if the catalog cannot be read; then nothing is written.
-    """
-    folder = project_folder()
-    before = _replaceable(folder)
-    found = _read(_caller(options))
-    today = datetime.now(UTC).date().isoformat()
-    changes = _changes(found, before or LIST_PRICES)
-    if not options.dry_run:
-        replace_file(folder / REFRESHED, _text(found, today))
-    if options.as_json:
-        print(json.dumps(_report(found, changes, today, wrote=not options.dry_run), allow_nan=False))
-    else:
-        _show(found, changes)
-        say("plan", _ending(found, changes, today, wrote=not options.dry_run))
-    return ExitCode.DONE
-
-
-def _replaceable(folder: Path) -> PriceBook | None:
-    """Return the earlier refreshed prices, None without any. Raises CommandRefusedError for a file that the user wrote."""
-    book = stored_book(folder)
-    if book is not None and book.catalog is None:
+def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
+    """Read the catalog, write the price file, and show what changed. Raises ScriptError, and writes nothing, if the catalog cannot be read."""
+    path, before = project_folder() / REFRESHED, stored_book(project_folder())
+    if before is not None and before.catalog is None:
         raise CommandRefusedError(
             f"{REFRESHED} has prices that you wrote, and a refresh replaces the file. Rename it and set gemma-serving:prices to its new name."
         )
-    return book
+    found = _read(project or (stack_settings(stack).project if stack else project_from_environment()))
+    changes, today = _changes(found, before or LIST_PRICES), datetime.now(UTC).date().isoformat()
+    if not dry_run:
+        replace_file(path, json.dumps(_document(found, today), indent=1) + "\n")
+    (_print_json if as_json else _show)(found, changes, today, dry_run=dry_run)
+    return ExitCode.DONE
 
 
-def _caller(options: PricesOptions) -> GoogleCaller:
-    settings = stack_settings(options.stack, project=options.project) if options.stack else None
-    project = options.project or (settings.project if settings else project_from_environment())
+def _read(project: str | None) -> CatalogPrices:
     if project is None:
         raise CommandRefusedError("No project set. Pass --stack NAME or --project ID, or set GOOGLE_CLOUD_PROJECT.")
-    return caller_of(project)
-
-
-def _read(caller: GoogleCaller) -> CatalogPrices:
-    started_s = time.monotonic()
-    waiting = threading.Timer(_QUIET_S, say, ("plan", "reading Google's price catalog"))
-    waiting.daemon = True
-    waiting.start()
-
-    def progress(service: str, skus: int) -> None:
-        if time.monotonic() - started_s > _QUIET_S:
-            say("plan", f"read {skus:,} SKUs of {service}")
-
+    caller = caller_of(project)
+    say("plan", "reading Google's price catalog")
     try:
-        return read_catalog(caller.google, wanted_prices(PRICES), progress)
+        return read_catalog(caller.google, lambda text: say("plan", text))
     except GoogleListError as error:
-        detail, command = caller.refusal(API, _ROLE, error)
+        detail, command = caller.refusal(_API, _ROLE, error)
         fix = f" Run `{command}`, wait a minute and try again." if command else ""
-        raise ScriptError(
-            f"Cannot read Google's price catalog: {detail.rstrip('.')}. Nothing was written.{fix}"
-        ) from None
-    except UnansweredError as error:
-        raise ScriptError(f"Cannot read Google's price catalog, so nothing was written: {error}") from None
-    finally:
-        waiting.cancel()
+        raise ScriptError(f"{detail.rstrip('.')}. Nothing was written.{fix}") from None
+
+
+def read_catalog(api: GoogleApi, progress: Callable[[str], None]) -> CatalogPrices:
+    """Return all prices of the catalog. Raises ScriptError if one page cannot be read, or a service has none of them."""
+    matches, total = dict[tuple[str, str], list[SkuPrice]](), 0
+    for name, service in _SERVICES.items():
+        wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
+        read, before = 0, len(matches)
+        for page in api.pages(_API, f"v1/services/{service}/skus?currencyCode={_CURRENCY}&pageSize=5000"):
+            for sku in map(as_mapping, as_sequence(page.get("skus"))):
+                read += 1
+                for key, which in wanted.items():
+                    _match(sku, key, which, matches)
+            progress(f"read {read:,} SKUs of {name}")
+        if len(matches) == before:
+            raise ScriptError(f"None of the {read:,} SKUs of {name} is a price of the planner. Nothing was written.")
+        total += read
+    # Google lists some SKUs twice. With the same price, they agree.
+    agreed = {place for place, each in matches.items() if each[0].usd and len({one.usd for one in each}) == 1}
+    unclear = {place: each for place, each in matches.items() if place not in agreed}
+    return CatalogPrices(found={place: matches[place][0] for place in agreed}, unclear=unclear, skus=total)
+
+
+def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[str, str], list[SkuPrice]]) -> None:
+    described, usage = str(sku.get("description") or ""), as_mapping(sku.get("category")).get("usageType")
+    if usage != which.usage or not re.fullmatch(which.description, described, re.IGNORECASE):
+        return
+    try:
+        usd = _usd_per(which.unit, sku)
+        said = f"${usd:g}"
+    except ValueError as error:
+        usd, said = None, str(error)
+    price = SkuPrice(sku=str(sku.get("skuId")), usd=usd, said=f'"{described}" ({sku.get("skuId")}): {said}')
+    for region in map(str, as_sequence(sku.get("serviceRegions"))):
+        if region_of(region) == region:
+            matches.setdefault((key, region), []).append(price)
+
+
+def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
+    """Return the price of the first tier that is not free, in US dollars per `unit`. Raises ValueError with what is wrong."""
+    expression: Mapping[str, object] = {}
+    for version in as_sequence(sku.get("pricingInfo")):
+        expression = as_mapping(as_mapping(version).get("pricingExpression"))
+    usage = str(expression.get("usageUnit") or "nothing")
+    (wanted, _, wanted_time), (given, _, given_time) = unit.rpartition("."), usage.rpartition(".")
+    if wanted != given or given_time not in _SECONDS:
+        raise ValueError(f"priced per {usage}, expected {unit}")
+    tiers = [as_mapping(tier) for tier in as_sequence(expression.get("tieredRates"))]
+    for tier in sorted(tiers, key=lambda tier: float(str(tier.get("startUsageAmount") or 0))):
+        price = as_mapping(tier.get("unitPrice"))
+        usd = Decimal(str(price.get("units") or 0)) + Decimal(str(price.get("nanos") or 0)) / 10**9
+        if price.get("currencyCode") != _CURRENCY:
+            raise ValueError(f"a price in {price.get('currencyCode')}, expected {_CURRENCY}")
+        if usd > 0:
+            return float(round(usd * _SECONDS[wanted_time] / _SECONDS[given_time], 15))
+    raise ValueError("a price of 0")
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
     """Return the prices that differ from the known ones, by key and region: new, changed, and no longer in the catalog."""
+    listed = {(key, region) for key in found.keys for region in PRICES[key].regions if region}
+    earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[PriceChange] = []
-    for (key, region), price in found.found.items():
-        before = known.price(key, region)
-        before = None if before.is_assumed else before
-        if before is None or before.usd != price.usd:
-            changes.append(PriceChange(key=key, region=region, before=before, usd=price.usd, sku=price.sku))
-    for key, region in _gone(found, known):
-        changes.append(PriceChange(key=key, region=region, before=known.price(key, region), usd=None, sku=""))
-    return sorted(changes, key=lambda one: (one.key, one.region))
+    for key, region in sorted({*found.found, *(earlier or listed)} - found.unclear.keys()):
+        before, now = known.price(key, region), found.found.get((key, region))
+        usd, sku = (now.usd, now.sku) if now else (None, None)
+        old, dated = (None, None) if before.is_assumed else (before.usd, before.as_of or None)
+        if usd != old:
+            change = PriceChange(key=key, region=region, before_usd=old, before_as_of=dated, usd=usd, sku=sku)
+            changes.append(change)
+    return changes
 
 
-def _gone(found: CatalogPrices, known: PriceBook) -> set[tuple[str, str]]:
-    """Return the known prices that the catalog does not have, of keys that it has in other regions."""
-    covered = {key for key, _ in (*found.found, *found.unclear)}
-    listed = {(key, region) for key in covered for region in PRICES[key].regions if region}
-    read = {(key, region) for region, prices in known.regions.items() for key in prices}
-    return {
-        (key, region)
-        for key, region in (read or listed)
-        if key in covered and (key, region) not in found.found and (key, region) not in found.unclear
-    }
-
-
-def _text(found: CatalogPrices, today: str) -> str:
-    """Return the price file: one region per line, so that a commit shows what changed."""
-    regions: dict[str, dict[str, float]] = {}
-    skus: dict[str, dict[str, str]] = {}
-    for (key, region), price in sorted(found.found.items()):
-        if price.usd is not None:
-            regions.setdefault(region, {})[key] = price.usd
-            skus.setdefault(region, {})[key] = price.sku
-    unclear: dict[str, list[str]] = {}
+def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
+    regions, skus, unclear = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for (key, region), price in sorted(found.found.items(), key=lambda one: one[0]):
+        regions.setdefault(region, {})[key] = price.usd
+        skus.setdefault(region, {})[key] = price.sku
     for key, region in sorted(found.unclear):
         unclear.setdefault(region, []).append(key)
-    keys = sorted({key for key, _ in (*found.found, *found.unclear)})
-    catalog = {"url": f"{endpoint(API)}v1/services", "currency": CURRENCY, "keys": keys, "unclear": unclear}
-    head = f'{{\n "as_of": {json.dumps(today)},\n "catalog": {json.dumps(catalog)[:-1]}, "skus": {_lines(skus)}}},\n'
-    return f'{head} "regions": {_lines(regions)}\n}}\n'
+    catalog = {"url": f"{endpoint(_API)}v1/services", "currency": _CURRENCY, "keys": sorted(found.keys)}
+    return {"as_of": today, "catalog": {**catalog, "unclear": unclear, "skus": skus}, "regions": regions}
 
 
-def _lines(regions: Mapping[str, object]) -> str:
-    rows = ",\n".join(f"  {json.dumps(region)}: {json.dumps(row)}" for region, row in sorted(regions.items()))
-    return f"{{\n{rows}\n }}"
-
-
-def _report(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, wrote: bool) -> dict[str, Any]:
-    return {
+def _print_json(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
+    unclear = [
+        {"key": key, "region": region, "skus": [one.said for one in each]}
+        for (key, region), each in found.unclear.items()
+    ]
+    report = {
         "simulated": is_simulated(),
         "file": REFRESHED,
-        "written": wrote,
+        "written": not dry_run,
         "as_of": today,
         "skus": found.skus,
-        "prices": len(found.found),
-        "changes": [one.to_json() for one in changes],
-        "unclear": [
-            {"key": key, "region": region, "skus": [str(one) for one in each]}
-            for (key, region), each in sorted(found.unclear.items())
-        ],
-        "missing": list(found.missing),
     }
+    report |= {"prices": len(found.found), "changes": [asdict(one) for one in changes], "unclear": unclear}
+    print(json.dumps({**report, "missing": _missing(found)}, allow_nan=False))
 
 
-def _show(found: CatalogPrices, changes: Sequence[PriceChange]) -> None:
+def _missing(found: CatalogPrices) -> Sequence[str]:
+    """Return the keys without a SKU in any region: renamed, or no longer sold."""
+    return [key for key, price in PRICES.items() if price.sku and key not in found.keys]
+
+
+def _show(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
     out = console(sys.stdout)
-    shown = [one for one in changes if one.before is not None]
-    if shown:
+    if shown := [one for one in changes if one.before_usd is not None]:
         out.print(changed_table(shown))
-    for (key, region), each in sorted(found.unclear.items()):
-        listed = LIST_PRICES.price(key, region)
-        used = f"the {'highest known' if listed.is_assumed else 'shipped'} price counts, ${listed.usd:g}"
-        paragraph(out, f"{key} in {region} is unclear, so {used}: {' and '.join(map(str, each))}.")
-    if found.missing:
-        paragraph(out, f"No SKU was found for {', '.join(found.missing)}. The shipped prices count.")
+    for (key, region), each in found.unclear.items():
+        usd, skus = LIST_PRICES.price(key, region).usd, " and ".join(one.said for one in each)
+        paragraph(out, f"{key} in {region} is unclear, so the shipped price counts, ${usd:g}: {skus}.")
+    if missing := _missing(found):
+        paragraph(out, f"No SKU was found for {', '.join(missing)}. The shipped prices count.")
+    new = f", {len(changes) - len(shown)} new" if len(changes) > len(shown) else ""
+    simulated = " (local cloud, simulated)" if is_simulated() else ""
+    said = f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{simulated}, {len(shown) or 'none'} changed"
+    say("plan", f"{said}{new}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")
 
 
 def changed_table(changes: Sequence[PriceChange]) -> FittedTable:
     """Return a table with the prices that were known before."""
+    numbers, least = ("before", "now", "change"), ("SKU", "date", "change")
     headings = ("price, USD", "region", "before", "date", "now", "change", "SKU")
-    numbers = ("before", "now", "change")
-    rows = table(
-        "Changed prices", headings, whole=("region", "date", "SKU"), numbers=numbers, least=("SKU", "date", "change")
-    )
+    rows = table("Changed prices", headings, whole=("region", "date", "SKU"), numbers=numbers, least=least)
     for one in changes:
-        rows.add_row(*_row(one))
+        percent = f"{(one.usd / one.before_usd - 1) * 100:+.1f} %" if one.usd and one.before_usd else ""
+        before = (f"{one.before_usd:g}", one.before_as_of or "undated")
+        rows.add_row(one.key, one.region, *before, f"{one.usd:g}" if one.usd else "absent", percent, one.sku or "")
     return rows
-
-
-def _row(change: PriceChange) -> tuple[str, ...]:
-    before, usd = change.before, change.usd
-    earlier = (f"{before.usd:g}", before.as_of or "undated") if before else ("", "")
-    percent = f"{(usd / before.usd - 1) * 100:+.1f} %" if before and usd else ""
-    return (change.key, change.region, *earlier, "absent" if usd is None else f"{usd:g}", percent, change.sku)
-
-
-def _ending(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, wrote: bool) -> str:
-    new = sum(one.before is None for one in changes)
-    different = len(changes) - new
-    said = f"{different} changed" if different else "none changed"
-    added = f", {new} new" if new else ""
-    file = f"wrote {REFRESHED}" if wrote else "nothing was written (--dry-run)"
-    where = " (local cloud, simulated)" if is_simulated() else ""
-    return f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{where}, {said}{added}; {file}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from planning.solve.profiles import DAY_H, HOUR_MINUTES, Change, Choice, Kind, Profile, Way
+from planning.solve.profiles import DAY_H, Choice, Kind, Profile, Way
 from planning.units import format_duration
 from scripts.cli.tables import FittedTable, table
 
@@ -19,8 +19,6 @@ _LEAST: Final = ("TTFT s", "$/M", "start", "billed h")
 """Columns that a narrow terminal loses, the least important first."""
 _SIMILAR: Final = 0.03
 """Relative difference below which billed hours count as equal."""
-_FASTER: Final = 0.9
-"""Share of the chosen deployment's time per request below which a faster one is mentioned."""
 _CENT: Final = 0.005
 
 
@@ -30,72 +28,63 @@ def profile_table(choice: Choice) -> FittedTable:
     for way in choice.ways:
         one = way.solution
         mark = "*" if one.is_price_assumed else ""
+        end = "idle: $0" if way.kind == "scale-to-zero" else "no end"
+        if way.run_s is not None:
+            end = f"ends: {format_duration(way.run_s)}"
         shown.add_row(
             f"{_WORDS[way.kind]}\n  {one.served.words}",
-            f"{one.subject.resolved.accelerator.name}\n{ends_of(way)}",
+            f"{one.subject.resolved.accelerator.name}\n{end}",
             f"{way.billed_h:.1f}",
             f"{way.usd_per_day:,.2f}{mark}",
             f"{way.usd_per_month:,.0f}{mark}",
-            _minutes_of(way.rates.start_s),
+            _start(way),
             f"{one.answer.ttft_s.typical:,.2f}",
             f"{way.usd_per_million_tokens:.3f}",
         )
     return shown
 
 
-def ends_of(way: Way) -> str:
-    """Return when the server stops being billed, in a few characters."""
-    if way.run_s is not None:
-        return f"ends: {format_duration(way.run_s)}"
-    return "idle: $0" if way.kind == "scale-to-zero" else "no end"
-
-
 def decision(choice: Choice) -> str:
     """Return the sentence that states the choice and its reason."""
-    best, other = choice.chosen, choice.other
-    head = f"{_traffic(choice.profile)[:1].upper()}{_traffic(choice.profile)[1:]}:"
-    if choice.goal == "latency" and best is not choice.cheapest:
+    best, other, cheapest = choice.chosen, choice.other, choice.cheapest
+    traffic = _traffic(choice.profile)
+    head = f"{traffic[:1].upper()}{traffic[1:]}: {_name(best)}"
+    if choice.goal == "latency" and best is not cheapest:
+        shortest, longer = _request_s(best), _request_s(cheapest)
         return (
-            f"{head} {_name(best)} has the shortest request, {_request(best)} at {_day(best)}. "
-            f"The cheapest, {_name(choice.cheapest)}, takes {_request(choice.cheapest)} at {_day(choice.cheapest)}."
+            f"{head} has the shortest request, {shortest:.1f} s at {_day(best)}. "
+            f"The cheapest, {_name(cheapest)}, takes {longer:.1f} s at {_day(cheapest)}."
         )
     if other is None:
-        return f"{head} {_name(best)} is the only choice, at {_day(best)}."
+        return f"{head} is the only choice, at {_day(best)}."
     if choice.goal == "throughput":
         return (
-            f"{head} {_name(best)} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
+            f"{head} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
             f"{_name(other)} costs ${other.usd_per_million_tokens:.3f}, at {_day(other)}."
         )
-    return (
-        f"{head} {_name(best)} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
-    )
+    return f"{head} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
 
 
 def conditions(choice: Choice) -> Iterator[str]:
-    """Yield when another way is the better choice, and what the chosen one costs besides money."""
-    if choice.goal == "cost":
-        for change in choice.by_minutes:
-            at = f"{change.way.profile.busy_minutes:g} min"
-            yield f"{_minutes(change, choice.profile)}, {_is_cheapest(change.way, at)}"
-        for change in choice.by_hours:
-            yield f"{_hours(change)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
-    best, fastest = choice.chosen, choice.fastest
-    if _request_s(fastest) < _request_s(best) * _FASTER:
-        yield (
-            f"If responses must be faster, {_name(fastest)} takes {_request(fastest)} per request instead of "
-            f"{_request(best)}, at {_day(fastest)}."
-        )
+    """Yield what the chosen way costs besides money, and which way avoids it."""
+    best, other, start = choice.chosen, choice.other, _start(choice.chosen)
     if choice.stays is not None:
         count = best.starts_per_day
-        each = (
-            "Its cold start of each day makes" if count <= 1 else f"Each of its {count:.0f} cold starts per day makes"
-        )
-        yield (
-            f"{each} a client wait up to {_minutes_of(best.rates.start_s)}. "
-            f"minInstances 1 avoids {'it' if count <= 1 else 'them'}, at {_day(choice.stays)}."
-        )
-    if best.run_s is not None:
-        yield from _run(choice)
+        each, them = "Its cold start of each day makes", "it"
+        if count > 1:
+            each, them = f"Each of its {count:.0f} cold starts per day makes", "them"
+        yield f"{each} a client wait up to {start}. minInstances 1 avoids {them}, at {_day(choice.stays)}."
+    if best.run_s is None:
+        return
+    again = f"Run `pulumi up` each day, at least {start} before the first request."
+    if best.billed_h >= DAY_H:
+        again = "`tpu.renewBefore` starts the next one in time."
+    yield (
+        f"A flex-start slice may wait for capacity, which is not billed, and its server starts in {start}. "
+        f"Google deletes it {format_duration(best.run_s)} after capacity is granted. {again}"
+    )
+    if other is not None and other.run_s is None:
+        yield f"If a server must start without waiting for capacity, choose {_name(other)}, at {_day(other)}."
 
 
 def profile_json(choice: Choice) -> dict[str, Any]:
@@ -108,11 +97,6 @@ def profile_json(choice: Choice) -> dict[str, Any]:
         "other": None if choice.other is None else _way_json(choice.other),
         "decision": decision(choice),
         "conditions": list(conditions(choice)),
-        "changes": [
-            {"of": of, "from": change.first, "to": change.last, "way": _way_json(change.way)}
-            for of, changes in (("busy_minutes_per_hour", choice.by_minutes), ("hours_per_day", choice.by_hours))
-            for change in changes
-        ],
     }
 
 
@@ -148,12 +132,8 @@ def _name(way: Way) -> str:
     return f"{model} on {way.solution.subject.resolved.accelerator.name} ({_WORDS[way.kind]})"
 
 
-def _h(hours: float) -> str:
-    return f"{round(hours, 1):g} h"
-
-
-def _minutes_of(seconds: float) -> str:
-    return f"{max(round(seconds / 60), 1)} min"
+def _start(way: Way) -> str:
+    return f"{max(round(way.rates.start_s / 60), 1)} min"
 
 
 def _day(way: Way) -> str:
@@ -164,61 +144,17 @@ def _request_s(way: Way) -> float:
     return way.solution.answer.request_s.typical
 
 
-def _request(way: Way) -> str:
-    return f"{_request_s(way):.1f} s"
-
-
 def _reason(best: Way, other: Way) -> str:
     """Return why one way costs less than another: the price per hour, or the billed hours."""
+    best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
     hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
-    billed = f"it is billed for {_h(best.billed_h)} instead of {_h(other.billed_h)}"
+    billed = f"it is billed for {best_h} instead of {other_h}"
     if best.usd_per_day > other.usd_per_day - _CENT:
         return "it costs the same with fewer cold starts or shorter requests"
     if best.usd_per_hour < other.usd_per_hour - _CENT:
         if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
-            return f"{hourly}, and both are billed for about {_h(best.billed_h)}"
+            return f"{hourly}, and both are billed for about {best_h}"
         return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
     idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
     dearer = best.usd_per_hour > other.usd_per_hour + _CENT
     return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"
-
-
-def _is_cheapest(way: Way, at: str) -> str:
-    """Return that a way is the cheapest, with its cost at a value of the profile."""
-    idle = ", because it costs nothing while idle" if way.kind == "scale-to-zero" else ""
-    return f"{_name(way)} is the cheapest{idle} ({_day(way)} at {at})."
-
-
-def _minutes(change: Change, profile: Profile) -> str:
-    below = change.last < profile.busy_minutes
-    return f"{_span(change, 1, HOUR_MINUTES)} min of traffic per hour{', in one burst' if below else ''}"
-
-
-def _hours(change: Change) -> str:
-    return f"{_span(change, 1, DAY_H)} h per day"
-
-
-def _span(change: Change, least: float, most: float) -> str:
-    """Return the start of a sentence about a range of values."""
-    if change.first <= least:
-        return f"Up to {change.last:g}"
-    if change.last >= most:
-        return f"From {change.first:g}"
-    return f"From {change.first:g} to {change.last:g}" if change.first < change.last else f"At {change.first:g}"
-
-
-def _run(choice: Choice) -> Iterator[str]:
-    """Yield the end of a flex-start run and its wait for capacity, with the way that has neither."""
-    best, other = choice.chosen, choice.other
-    ends = format_duration(best.run_s or 0)
-    start = _minutes_of(best.rates.start_s)
-    if best.billed_h >= DAY_H:
-        again = "`tpu.renewBefore` starts the next one in time."
-    else:
-        again = f"Run `pulumi up` each day, at least {start} before the first request."
-    yield (
-        f"A flex-start slice may wait for capacity, which is not billed, and its server starts in {start}. "
-        f"Google deletes it {ends} after capacity is granted. {again}"
-    )
-    if other is not None and other.run_s is None:
-        yield f"If a server must start without waiting for capacity, choose {_name(other)}, at {_day(other)}."

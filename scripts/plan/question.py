@@ -4,7 +4,7 @@ import json
 import shlex
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, cast
@@ -14,7 +14,7 @@ from contracts.spelling import did_you_mean
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, Accelerator, find_accelerator
+from planning.machine.hardware import ACCELERATORS, find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
@@ -28,8 +28,11 @@ from scripts.cli.options import Option
 from scripts.cli.settings import NO_PROJECT
 
 if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from stacks.settings import Settings
 
+HOUR_MINUTES: Final = 60
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
 """The value of `--set` that unsets a field."""
@@ -118,21 +121,6 @@ class Question:
     ] = None
     prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
 
-    @property
-    def given(self) -> str | None:
-        """First option that a stack's settings replace; None if there is none."""
-        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--image", "--text-only")
-        values = (
-            *(self.model, self.accelerator, self.platform, self.quantization, self.vllm),
-            *(self.config, self.device, self.draft_config, self.image, self.text_only or None),
-        )
-        return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
-
-    @property
-    def has_own_device(self) -> bool:
-        """True if a custom device is described by its figures."""
-        return _given(self.device) is not None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -145,10 +133,67 @@ class Comparison:
     )
     max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
 
-    @property
-    def limits(self) -> tuple[float | None, ...]:
-        """The limits in order, with None for those that are not set."""
-        return (self.min_context, self.min_concurrency, self.max_usd_per_hour)
+
+def _traffic(text: str) -> float:
+    """Return the minutes of traffic in each hour. Raises ValueError with the allowed values."""
+    kind, _, minutes = text.partition("=")
+    if text == "steady" or (kind == "burst" and minutes.isdecimal() and 1 <= int(minutes) < HOUR_MINUTES):
+        return float(minutes or HOUR_MINUTES)
+    raise ValueError("steady, or burst=MINUTES with the minutes of traffic in each hour, from 1 to 59, e.g. burst=10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """Search for the cheapest deployments."""
+
+    solve: Annotated[
+        bool,
+        Option(
+            "Search all deployments of this project for --workload. Narrow it with --model (an id "
+            "or a family such as 12B), --accelerator, --min-context, --max-usd-per-hour, --prices."
+        ),
+    ] = False
+    max_ttft_s: Annotated[
+        float | None, Option("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
+    ] = None
+    max_tpot_s: Annotated[
+        float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
+    ] = None
+    region: Annotated[
+        tuple[str, ...],
+        Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
+    ] = ()
+    conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
+    hours_per_day: Annotated[
+        float | None,
+        Option(
+            "With --solve: compare what the server costs per day if clients use it for this many hours.",
+            metavar="H",
+            least=0.25,
+            most=24,
+        ),
+    ] = None
+    traffic: Annotated[
+        float | None,
+        Option(
+            "With --hours-per-day: steady, or burst=MINUTES for one burst of that length in each hour. Default: steady.",
+            metavar="SHAPE",
+            parse=_traffic,
+        ),
+    ] = None
+    latency_first: Annotated[bool, Option("With --solve: choose the shortest request, not the lowest price.")] = False
+    throughput_first: Annotated[
+        bool,
+        Option(
+            "With --solve: choose the lowest price per token. Without users or rate, the server is full, as for a batch job."
+        ),
+    ] = False
+
+
+def given(options: "DataclassInstance") -> list[str]:
+    """Return the names of options that differ from their defaults, without `--`. The value `none` counts as a default."""
+    values = [(field, getattr(options, field.name)) for field in fields(options)]
+    return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,35 +247,38 @@ def _spelled(path: str, value: object) -> str:
 
 def deployment_from(question: Question) -> Deployment:
     """Return the requested deployment. Raises PlanningError with one sentence for any error."""
-    workload = None if question.workload is None else parse_workload(question.workload)
-    if question.stack is not None:
-        deployment = _of_stack(question)
-        return _with_set(deployment if workload is None else replace(deployment, workload=workload), question.set)
-    spec, draft, image = _model_spec(question), _draft_spec(question), _image(question)
-    plain = Deployment(
+    found = _described(question) if question.stack is None else _of_stack(question)
+    if question.workload is not None:
+        found = replace(found, workload=parse_workload(question.workload))
+    if question.set:
+        found = changed(found, parse_set(question.set))
+    problem = check_accepted(found.accept_findings)
+    if problem:
+        raise PlanningError(f"--set acceptFindings: {problem}.")
+    return found
+
+
+def _described(question: Question) -> Deployment:
+    from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
+    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
+
+    spec, image, release = _model_spec(question), _image(question), _given(question.vllm)
+    if release is not None and not is_version(release):
+        raise PlanningError(f'--vllm is "{release}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
+    return Deployment(
         model=question.model or (spec.name if spec else ""),
         accelerator=question.accelerator or "",
         platform=_given(question.platform),
         quantization=_given(question.quantization),
         vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
-        workload=workload,
-        draft_spec=draft,
-        image_version=_release(question.vllm) or (image.version if image else None),
+        draft_spec=read_model(question.draft_config) if question.draft_config else None,
+        image_version=release or (image.version if image else None),
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
-        device=_device(question.device),
+        device=parse_device(question.device) if question.device and _given(question.device) else None,
         prices=prices_of(question),
     )
-    return _with_set(plain, question.set)
-
-
-def _with_set(given: Deployment, pairs: Sequence[str]) -> Deployment:
-    deployment = changed(given, parse_set(pairs)) if pairs else given
-    problem = check_accepted(deployment.accept_findings)
-    if problem:
-        raise PlanningError(f"--set acceptFindings: {problem}.")
-    return deployment
 
 
 def _image(question: Question) -> Image | None:
@@ -242,23 +290,13 @@ def _image(question: Question) -> Image | None:
         raise PlanningError(f'--image is "{name}". Allowed: {", ".join(IMAGES)}.')
     is_for_tpu = IMAGES[name].platform == "tpu"
     if device is not None and device.is_tpu != is_for_tpu:
-        raise PlanningError(
-            f"--image {name} is an image for {'TPUs' if is_for_tpu else 'GPUs'}, but {device.name} is not one."
-        )
+        kind = "TPUs" if is_for_tpu else "GPUs"
+        raise PlanningError(f"--image {name} is an image for {kind}, but {device.name} is not one.")
     return IMAGES[name]
 
 
 def _given(word: str | None) -> str | None:
     return None if word == NONE else word
-
-
-def _release(text: str | None) -> str | None:
-    """Return the vLLM release of the image; None for that of this project's image."""
-    if text is None or text == NONE:
-        return None
-    if not is_version(text):
-        raise PlanningError(f'--vllm is "{text}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
-    return text
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, object]:
@@ -328,33 +366,25 @@ def _of_stack(question: Question) -> Deployment:
     except SettingsError as error:
         raise PlanningError(str(error)) from None
     deployment = to_deployment(settings)
-    prices = prices_of(question) if question.prices else None
     if question.from_bucket or question.from_hub:
-        deployment = replace(deployment, model_spec=_fetched(question, settings))
-    return replace(deployment, prices=prices) if prices else deployment
+        deployment = replace(deployment, model_spec=_staged(question, settings))
+    return replace(deployment, prices=prices_of(question)) if question.prices else deployment
 
 
-def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
+def _staged(question: Question, settings: "Settings") -> ModelSpec:
+    """Return the architecture of a stack's model from the hub or from its bucket."""
     from scripts.plan.model_source import from_bucket, from_hub  # noqa: PLC0415 - only with a remote source
 
-    model = settings.model if settings is not None else question.model or ""
-    if settings is not None and question.from_bucket:
-        if settings.weights != "bucket":
-            raise PlanningError(
-                f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
-            )
-        if settings.project == NO_PROJECT and settings.bucket.existing is None:
-            raise PlanningError(
-                "The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT."
-            )
-        bucket = settings.bucket_name(question.stack or "")
-        found = from_bucket(bucket, settings.weights_prefix, name=model)
-    else:
-        found = from_hub(model)
-    spec = found.spec()
-    if question.save is not None:
-        found.save(question.save)
-    return spec
+    if question.from_hub:
+        return from_hub(settings.model, save=question.save)
+    if settings.weights != "bucket":
+        raise PlanningError(
+            f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
+        )
+    if settings.project == NO_PROJECT and settings.bucket.existing is None:
+        raise PlanningError("The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT.")
+    bucket = settings.bucket_name(question.stack or "")
+    return from_bucket(bucket, settings.weights_prefix, name=settings.model, save=question.save)
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:
@@ -367,33 +397,13 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
 
 
 def _model_spec(question: Question) -> ModelSpec | None:
-    if question.index is not None and question.config is None:
-        raise PlanningError("--index requires --config.")
+    from scripts.plan.model_source import from_config, from_hub  # noqa: PLC0415 - keeps --help fast
+
     if question.from_hub:
-        if question.model is None or question.config is not None:
-            raise PlanningError("--from-hub requires --model ORG/NAME and cannot be combined with --config.")
-        return _fetched(question, None)
+        return from_hub(question.model or "", save=question.save)
     if question.config is None:
         return None
-    from scripts.plan.model_source import from_config  # noqa: PLC0415 - only with --config
-
     return from_config(question.config, index=question.index, name=question.model)
-
-
-def _draft_spec(question: Question) -> ModelSpec | None:
-    if question.draft_config is None:
-        return None
-    from cloud.model_files import read_model  # noqa: PLC0415 - only with --draft-config
-
-    return read_model(question.draft_config)
-
-
-def _device(text: str | None) -> Accelerator | None:
-    if text is None or text == NONE:
-        return None
-    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
-
-    return parse_device(text)
 
 
 def prices_of(question: Question) -> PriceBook | None:

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
-from planning.errors import PlanningError
-from planning.question.workload import Workload, format_workload, parse_workload
+from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented, unpriced_regions
 from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
 from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
-from scripts.plan.question import Comparison, Question, prices_of
-from scripts.plan.solve_options import Solving
+from scripts.plan.question import Comparison, Question, Solving, prices_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +33,6 @@ class Found:
     """The result of a search, with its question."""
 
     question: Question
-    workload: Workload
     limits: ServiceLimits
     answer: SolutionSet
     choice: Choice | None
@@ -53,32 +50,34 @@ class Found:
         """The rows of the table (the best of each model, or all of a single model)."""
         return self.answer.best_per_model() if self.question.model is None else self.answer.solutions
 
-    @property
-    def printed(self) -> tuple[Solution, ...]:
-        """The solutions that the printed table shows, which has ways to pay if there is a choice."""
-        return self.shown if self.choice is None else tuple(way.solution for way in self.choice.ways)
-
 
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
-    """Print the deployments that meet the limits, and optionally write the chosen one as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    """Print the deployments that meet the limits, and write the chosen one as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    path = None
     if write is not None:
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
 
-        new_file(write)  # reject an unusable name before the search
+        path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    written = _write(found, write) if write is not None and found.answer.solutions else None
+    if write is not None and path is not None and found.chosen is not None:
+        from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
+
+        goal, prices = found.answer.goal, question.prices
+        write_stack(StackFile(name=write, solution=found.chosen, limits=found.limits, prices=prices, goal=goal))
+        say("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
+        written = path.name if path and found.chosen else None
         print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
-    elif found.answer.solutions:
+    if found.chosen is None:
+        say("plan", nothing_is_enough(found.answer))
+        return ExitCode.REFUSED
+    if not as_json:
         from scripts.cli.tables import console  # noqa: PLC0415 - only for the table
 
         show(found, console(sys.stdout))
-    if found.answer.solutions:
-        return ExitCode.DONE
-    say("plan", nothing_is_enough(found.answer))
-    return ExitCode.REFUSED
+    return ExitCode.DONE
 
 
 def search(question: Question, comparison: Comparison, solving: Solving) -> Found:
@@ -106,7 +105,7 @@ def search(question: Question, comparison: Comparison, solving: Solving) -> Foun
         profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
         choice = choose(answer.solutions, profile, goal)
     unpriced = unpriced_regions(solving.region, accelerator=question.accelerator, prices=prices)
-    return Found(question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
+    return Found(question=question, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -116,16 +115,6 @@ def nothing_is_enough(answer: SolutionSet) -> str:
             "no deployment meets the limits: none of the requested checkpoints is known to load on these accelerators."
         )
     return f"no deployment meets the limits. Closest: {answer.nearest}."
-
-
-def _write(found: Found, name: str) -> str:
-    from scripts.plan.stack_text import write_stack  # noqa: PLC0415 - only with --write
-
-    if found.chosen is None:
-        raise PlanningError(nothing_is_enough(found.answer))
-    path = write_stack(name, found.chosen, found.limits, prices=found.question.prices, goal=found.answer.goal)
-    say("plan", f"wrote {path.name}. Run `gemma plan {name}` to show its plan.")
-    return path.name
 
 
 def show(found: Found, out: "Console") -> None:
@@ -151,10 +140,11 @@ def _table(found: Found) -> "FittedTable":
     shown = table(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     for one in found.shown:
         result = one.answer
-        named = (*found.answer.marks(one), *one.warnings)
+        named, run_s = (*found.answer.marks(one), *one.warnings), one.deployment.tpu.max_run_duration_s
+        end = f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "idle: $0"
         shown.add_row(
             "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(named)))),
-            f"{one.subject.resolved.accelerator.name}\n{_end(one)}",
+            f"{one.subject.resolved.accelerator.name}\n{end}",
             f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
             f"{found.limits.judged(result.ttft_s):,.2f}",
             f"{found.limits.judged(result.tpot_s) * 1e3:,.1f}",
@@ -166,28 +156,20 @@ def _table(found: Found) -> "FittedTable":
     return shown
 
 
-def _end(one: Solution) -> str:
-    """Return when the server stops being billed: at the end of its run, or when it is idle."""
-    run_s = one.deployment.tpu.max_run_duration_s
-    return f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "idle: $0"
-
-
 def _notes(found: Found) -> Iterator[str]:
     """Yield what the table does not say by itself, one paragraph each."""
-    yield _chosen_by(found)
+    by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
+    context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
+    quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
+    is_open = found.question.model is None
+    yield f"Chosen by {by} among the deployments that meet the limits{context}.{f' {quality}' if is_open else ''}"
     if found.choice is None:
-        end = (
-            "the slow ends of their bands"
-            if found.limits.conservative
-            else "typical values; --conservative compares the slow ends of their bands"
+        end = "typical values; --conservative compares the slow ends of their bands"
+        end = "the slow ends of their bands" if found.limits.conservative else end
+        more = f" {len(found.answer.solutions)} combinations meet the limits; --model shows all of a family."
+        yield (
+            f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more if is_open else ''}"
         )
-        count = len(found.answer.solutions)
-        more = (
-            f" {count} combinations meet the limits; --model shows all of a family."
-            if found.question.model is None
-            else ""
-        )
-        yield f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}"
         yield (
             "ends: Google deletes a flex-start slice at the end of its run, at most 7 d after it starts. "
             "idle: a Cloud Run instance without requests costs nothing, and the next request waits for a start. "
@@ -198,26 +180,16 @@ def _notes(found: Found) -> Iterator[str]:
             "The cost is that of the machine for as long as it is billed, cold starts and idle time included; --costs has the other items of the bill. "
             "$/M is this cost per 1M tokens of the workload, prompts and completions together."
         )
-    warnings = {name for one in found.printed for name in one.warnings}
-    for name in sorted(warnings):
+    printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
+    for name in sorted({name for one in printed for name in one.warnings}):
         yield (
             f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
             "than all of its family without the warning."
         )
     if found.unpriced:
         regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
-        mark = " (marked *)" if any(one.is_price_assumed for one in found.printed) else ""
+        mark = " (marked *)" if any(one.is_price_assumed for one in printed) else ""
         yield f"No price is known for {regions}. The highest known price is used there{mark}."
-
-
-def _chosen_by(found: Found) -> str:
-    """Return the value by which the choice was made, and what it leaves out."""
-    by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
-    context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
-    limits = f"Chosen by {by} among the deployments that meet the limits{context}."
-    if found.question.model is not None:
-        return limits
-    return f"{limits} The quality of a model is not planned; name one with --model, for example --model 26B."
 
 
 def _settings(one: Solution) -> str:
@@ -230,29 +202,25 @@ def _settings(one: Solution) -> str:
 
 
 def _json(found: Found, *, written: str | None) -> dict[str, Any]:
+    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
+
     answer, limits, shown = found.answer, found.limits, found.shown
     return {
-        "workload": format_workload(found.workload),
+        "workload": format_workload(parse_workload(found.question.workload or "")),
         "limits": {
             "max_ttft_s": limits.max_ttft_s,
             "max_tpot_s": limits.max_tpot_s,
             "max_usd_per_hour": limits.max_usd_per_hour,
             "min_context": limits.min_context,
         },
-        "judged_by": limits.judged_by,
+        "judged_by": "high" if limits.conservative else "typical",
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
-        "profile": None if found.choice is None else _profile(found.choice),
+        "profile": found.choice and profile_json(found.choice),
         "regions_without_price": {name: list(regions) for name, regions in found.unpriced.items()},
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }
-
-
-def _profile(choice: Choice) -> dict[str, Any]:
-    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
-
-    return profile_json(choice)
 
 
 def _row(one: Solution) -> dict[str, Any]:

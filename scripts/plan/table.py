@@ -18,6 +18,8 @@ from scripts.cli.tables import paragraph, table
 _BAR: Final = 60
 """Characters of a whole bar, where the terminal has room for it."""
 _INDENT: Final = "  "
+_Part = tuple[str, float, str, str]
+"""A part of a bar: name, size, mark and color."""
 _BAND: Final = ("low", "typical", "high")
 _MAX_WIDTH: Final = 120
 _COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
@@ -56,20 +58,14 @@ def show(plan: Plan, wording: Wording) -> None:
 
 def _memory(console: Console, plan: Plan) -> None:
     m = plan.memory
-    on_tpu = plan.platform == "tpu-vm"
     replicas = f" of each of {plan.replicas} replicas" if plan.replicas > 1 else ""
-    inside = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
-    if not on_tpu:
-        inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
-    longest, bar = _longest_bar(console), Text()
-    for _, size, mark, color in inside:
-        bar.append(mark * _cells(size, m.usable_gib, longest), style=color)
-    bar.truncate(longest)
-    bar.append("·" * max(longest - len(bar.plain), 0), style="dim")
+    parts = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
+    if plan.platform != "tpu-vm":
+        parts[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
     paragraph(console, f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
-    paragraph(console, bar, prefix=_INDENT)
-    legend = [Text.assemble((mark, color), f" {name} {size:.2f}") for name, size, mark, color in inside]
-    _legend(console, [*legend, Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")])
+    legend = [f"{name} {size:.2f}" for name, size, *_ in parts]
+    left = Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")
+    _bar(console, parts, m.usable_gib, legend, left)
     paragraph(
         console,
         f"KV cache{replicas}: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; "
@@ -79,50 +75,45 @@ def _memory(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _legend(console: Console, entries: Sequence[Text]) -> None:
-    """Print the entries, as many on a line as fit."""
-    line = Text()
-    for entry in entries:
-        longer = Text("   ").join([line, entry]) if line else entry
-        if longer.cell_len > console.width - len(_INDENT):
-            paragraph(console, line, prefix=_INDENT)
-            longer = entry
-        line = longer
-    paragraph(console, line, prefix=_INDENT)
-
-
-def _longest_bar(console: Console) -> int:
-    return min(_BAR, console.width - len(_INDENT))
-
-
-def _cells(size: float, whole: float, longest: int) -> int:
-    return max(round(size / whole * longest), 1 if size > 0 else 0)
-
-
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
     probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
     seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
     most = "up to " if plan.platform == "cloud-run" else ""
-    paragraph(
-        console,
-        f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}",
-    )
-    longest, bar = _longest_bar(console), Text()
-    parts = (
+    restart = f"in-place restart {duration(s.restart_s)}"
+    paragraph(console, f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; {restart}")
+    parts = [
         ("image", s.pull_s, "─", "blue"),
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
-    )
-    for _, seconds, mark, color in parts:
-        bar.append(mark * _cells(seconds, s.total_s, longest), style=color)
-    bar.truncate(longest)
-    paragraph(console, bar, prefix=_INDENT)
-    legend = [Text(f"{mark} {name} {duration(seconds)}") for name, seconds, mark, _ in parts]
-    legend[-1].append(f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})")
-    _legend(console, legend)
+    ]
+    legend = [f"{name} {duration(seconds)}" for name, seconds, *_ in parts]
+    legend[-1] += f" ({duration(s.compile_low_s)} to {duration(s.compile_high_s)})"
+    _bar(console, parts, s.total_s, legend)
     console.print()
+
+
+def _bar(
+    console: Console, parts: Sequence[_Part], whole: float, legend: Sequence[str], left: Text | None = None
+) -> None:
+    """Print parts as a bar of the whole, and the legend below, as many entries on a line as fit."""
+    longest, bar = min(_BAR, console.width - len(_INDENT)), Text()
+    for _, size, mark, color in parts:
+        bar.append(mark * max(round(size / whole * longest), 1 if size > 0 else 0), style=color)
+    bar.truncate(longest)
+    if left is not None:
+        bar.append("·" * max(longest - len(bar.plain), 0), style="dim")
+    paragraph(console, bar, prefix=_INDENT)
+    entries = [Text.assemble((mark, color), f" {text}") for (*_, mark, color), text in zip(parts, legend, strict=True)]
+    line = Text()
+    for entry in (*entries, left) if left else entries:
+        longer = Text("   ").join([line, entry]) if line else entry
+        if longer.cell_len > console.width - len(_INDENT):
+            paragraph(console, line, prefix=_INDENT)
+            longer = entry
+        line = longer
+    paragraph(console, line, prefix=_INDENT)
 
 
 def _figures(console: Console, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from loadtest.client.metrics import (
     Scrape,
 )
 from loadtest.client.openai import ServerError, UnreachableError
-from planning.solve.residuals import KV_TOLERANCE
+from planning.speed.residuals import KV_TOLERANCE
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, warned
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from planning.numbers import as_number
 from planning.question.types import Band
-from planning.solve.residuals import Residual, kv_band, residual, usual_causes
+from planning.speed.residuals import Residual, kv_band, residual, usual_causes
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, Verdict, skipped
 

@@ -7,7 +7,7 @@ from typing import Final, cast
 from contracts.features import ServedFeatures
 from contracts.gateway import GATEWAY_START_S
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
-from planning.solve.residuals import SmokeFigures
+from planning.speed.residuals import SmokeFigures
 
 CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",

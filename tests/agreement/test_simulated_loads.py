@@ -11,7 +11,7 @@ import pytest
 
 from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
-from planning.solve.residuals import LEAST_MARGIN, TTFT_MARGIN
+from planning.speed.residuals import LEAST_MARGIN, TTFT_MARGIN
 from planning.speed.serving import workload_plan
 from tests.agreement.simulated_stacks import STACKS, Served, served
 from tests.agreement.virtual_engine import ClosedLoop
@@ -45,7 +45,7 @@ def loads(one: Served) -> Iterator[tuple[int, int, WorkloadPlan]]:
 
 
 def differences(one: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield what is outside the plan's bands, with the margins of a check of one server (`planning.solve.residuals`)."""
+    """Yield what is outside the plan's bands, with the margins of a check of one server (`planning.speed.residuals`)."""
     for prompt_tokens, users, plan in loads(one):
         found = loop(prompt_tokens, users).run(one, monkeypatch)
         rate, ttft_s = found.output_tok_per_s, found.ttft_s

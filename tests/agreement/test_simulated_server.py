@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from planning.solve.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
+from planning.speed.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
 from tests.agreement.simulated_stacks import STACKS, Served, served
 
 LENGTHS = (2048, 4096, 8192, 16384, 32768)

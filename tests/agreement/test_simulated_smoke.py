@@ -17,7 +17,7 @@ from localcloud.tests.running.running_server import server
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options, vllm_arguments
-from planning.solve.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
+from planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.results import Outcome, SmokeReport, judged

@@ -25,8 +25,8 @@ from planning.model.hf_config import model_from_config
 from planning.model.spec import tensors
 from planning.question.drafters import drafter_of, drafters_for, mismatch
 from planning.question.workload import Workload
+from planning.rules.reference import checkpoints_page
 from planning.solve.candidates import checkpoints_of
-from planning.solve.reference import checkpoints_page
 
 GIB = 2**30
 H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")

@@ -212,8 +212,8 @@ def test_the_formulas_are_in_the_json_too(run):
         ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "compileCache=disk"), '"disk". Use one of machine, bucket, off'),
         ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
-        (("--stack", "tpu-v6e4", "--write", "other"), "--write NAME requires --solve"),
-        ((*E2B, "--min-context", "4096"), "require --compare"),
+        (("--stack", "tpu-v6e4", "--write", "other"), "--write requires --solve"),
+        ((*E2B, "--min-context", "4096"), "requires --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "--stack and --model cannot be combined"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),
         ((*E2B, "--index", "no-such-file.json"), "--index requires --config"),
@@ -334,7 +334,7 @@ def test_costs_show_the_bill_with_its_sources_and_the_break_even(run, stack: str
         document["cold_start"]["usd"], abs=0.0051
     )  # cents, of tenths of a cent in the document
     assert f"${document['always_on']['usd_per_month']:,.2f}" in out
-    assert out.count("█") > len(document["windows"])
+    assert all(f"${window['usd_per_month']:,.2f}" in out for window in document["windows"])
     requests = document["break_even"]["requests_per_day"]
     said = "A run shorter than" if requests is None else f"cheaper above {requests:.0f} single requests per day"
     assert said in out
@@ -361,7 +361,7 @@ def test_costs_say_which_prices_are_those_of_the_file(run, tmp_path):
 def test_costs_are_those_of_one_plan(run, other: str):
     code, _, err = run(*E2B, "--costs", other)
     assert code == 2
-    assert "--costs cannot be combined with" in err
+    assert f"--costs and {other} cannot be combined" in err
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.*.yaml")), ids=lambda path: path.name)

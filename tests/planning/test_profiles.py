@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,14 +12,13 @@ from planning import plan
 from planning.cost.running_costs import CLOUD_RUN_LINGER_S
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.workload import parse_workload
-from planning.solve import profiles
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.profiles import Choice, Profile, Rates, Way, choose, ways_of
 from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
 from planning.units import format_duration
 from scripts.plan.__main__ import main
 from scripts.plan.profile import conditions, decision, profile_json
-from scripts.plan.stack_text import stack_text
+from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 
@@ -118,35 +116,9 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
     assert "makes a client wait up to" in " ".join(conditions(bursts))
 
 
-def test_the_minute_at_which_the_choice_changes_is_where_the_other_way_wins():
-    choice = chosen()
-    (change,) = choice.by_minutes
-    assert change.first == 1
-    at, after = (chosen(replace(EIGHT, busy_minutes=change.last + more)) for more in (0, 1))
-    assert at.chosen.kind == change.way.kind == "scale-to-zero"
-    assert after.chosen.kind == "flex-start"
-    assert f"Up to {change.last:g} min of traffic per hour" in " ".join(conditions(choice))
-
-
-def test_the_hours_at_which_the_choice_changes_are_where_the_other_way_wins(monkeypatch):
-    """A slice whose start takes an hour is worth it for long days only."""
-    whole = profiles._rates_of
-
-    def slow(solution):
-        found = whole(solution)
-        return replace(found, start_s=3_600.0) if not found.linger_s else found
-
-    monkeypatch.setattr(profiles, "_rates_of", slow)
-    choice = chosen()
-    (change,) = choice.by_hours
-    assert chosen(Profile(hours_per_day=change.last)).chosen.kind == "scale-to-zero"
-    assert chosen(Profile(hours_per_day=change.last + 0.5)).chosen.kind == "flex-start"
-    assert f"Up to {change.last:g} h per day" in " ".join(conditions(choice))
-
-
 def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
     choice = chosen(goal="latency")
-    fastest = solved(goal="latency").fastest
+    fastest = solved(goal="latency").best("latency")
     assert choice.chosen.solution == fastest == solved(goal="latency").chosen
     assert choice.cheapest.usd_per_day < choice.chosen.usd_per_day
     assert "has the shortest request" in decision(choice)
@@ -156,7 +128,7 @@ def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
 def test_throughput_first_fills_the_server_and_has_the_lowest_price_per_token():
     full = solved(goal="throughput", workload="in=4000,out=500")
     assert full.chosen.usd_per_million_tokens == min(one.usd_per_million_tokens for one in full.solutions)
-    assert full.chosen.usd_per_million_tokens < solved().cheapest.usd_per_million_tokens
+    assert full.chosen.usd_per_million_tokens < solved().best("cost").usd_per_million_tokens
     assert full.chosen.answer.running_requests.typical > 32
     choice = choose(full.solutions, EIGHT, "throughput")
     assert f"${choice.chosen.usd_per_million_tokens:.3f} per 1M tokens" in decision(choice)
@@ -180,7 +152,8 @@ def test_without_a_model_each_family_has_its_cheapest_way():
 def test_each_way_is_written_as_a_stack_that_fits_and_costs_what_was_shown(tmp_path, profile):
     for way in chosen(profile).ways:
         path = tmp_path / "Pulumi.new.yaml"
-        path.write_text(stack_text("new", way.deployed(), ServiceLimits(), revision="a" * 40), encoding="utf-8")
+        file = StackFile(name="new", solution=way.deployed(), limits=ServiceLimits(), revision="a" * 40)
+        path.write_text(stack_text(file), encoding="utf-8")
         planned = plan(to_deployment(from_file(path, project="my-project")))
         assert planned.fits, (way.kind, [finding.id for finding in planned.stopping])
         assert planned.cost.usd_per_hour == pytest.approx(way.usd_per_hour)

@@ -13,8 +13,8 @@ from planning.model.catalog import spec_of
 from planning.question.fields import changed
 from planning.question.types import WatchOptions
 from planning.rules.findings import ACCEPTABLE_IDS, RULES, check_accepted
+from planning.rules.reference import rules_page
 from planning.rules.registry import rule
-from planning.solve.reference import rules_page
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
 
@@ -338,7 +338,7 @@ def test_every_rule_is_replayed_both_ways():
 def test_the_page_of_the_rules_is_up_to_date():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
     assert page == rules_page(), (
-        "docs/reference/rules.md is out of date: write planning.solve.reference.rules_page() there"
+        "docs/reference/rules.md is out of date: write planning.rules.reference.rules_page() there"
     )
 
 

@@ -25,7 +25,7 @@ from planning.solve import search
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
 from planning.solve.search import WEIGHED_WARNINGS, ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
-from scripts.plan.stack_text import stack_text
+from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.program import run as program
@@ -59,7 +59,9 @@ def solved(
 
 def written(folder: Path, solution: Solution, limits: ServiceLimits) -> Path:
     path = folder / "Pulumi.new.yaml"
-    path.write_text(stack_text("new", solution, limits, revision="a" * 40), encoding="utf-8")
+    path.write_text(
+        stack_text(StackFile(name="new", solution=solution, limits=limits, revision="a" * 40)), encoding="utf-8"
+    )
     return path
 
 
@@ -156,7 +158,7 @@ def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
 def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits):
     workload = parse_workload(text)
     for family in FAMILIES:
-        found = solved(text, family, None, limits).cheapest
+        found = solved(text, family, None, limits).best("cost")
         prices = [
             subject.cost.usd_per_hour
             for checkpoint, accelerator in itertools.product(checkpoints_of(family), ACCELERATORS)
@@ -219,26 +221,26 @@ def fully_doubled(monkeypatch):
 def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monkeypatch):
     solve_again = fully_doubled(monkeypatch)
     found = solve_again()
-    assert found.cheapest.warnings == ("FIT07",)
+    assert found.best("cost").warnings == ("FIT07",)
     clean = min(one.usd_per_hour for one in found.solutions if not one.warnings)
-    assert found.cheapest.usd_per_hour < 0.9 * clean
+    assert found.best("cost").usd_per_hour < 0.9 * clean
     monkeypatch.setattr(search, "WARNING_DISCOUNT", 0.5)
     dear = solve_again()
-    assert dear.cheapest.warnings == ()
-    assert dear.cheapest.usd_per_hour == clean
+    assert dear.best("cost").warnings == ()
+    assert dear.best("cost").usd_per_hour == clean
 
 
 def test_a_warning_of_a_risk_excludes(monkeypatch):
     solve_again = fully_doubled(monkeypatch)
-    usual = solve_again().cheapest
+    usual = solve_again().best("cost")
     monkeypatch.setattr(search, "WEIGHED_WARNINGS", frozenset[str]())
     strict = solve_again()
     assert {one.warnings for one in strict.solutions} == {()}
-    assert strict.cheapest.usd_per_hour > usual.usd_per_hour
+    assert strict.best("cost").usd_per_hour > usual.usd_per_hour
 
 
 def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():
-    assert solved(CHAT, "google/gemma-4-12B").cheapest.warnings == ("MOD02",)
+    assert solved(CHAT, "google/gemma-4-12B").best("cost").warnings == ("MOD02",)
 
 
 def test_regions_without_a_price_are_named_and_their_prices_marked(command):
@@ -289,7 +291,8 @@ def test_what_is_chosen_first_is_written(command, tmp_path):
     text = (tmp_path / "Pulumi.fast.yaml").read_text(encoding="utf-8")
     assert "the deployment with the shortest request that scripts.plan --solve found" in text
     fastest, cheapest = (
-        one.subject.resolved.accelerator.name for one in (solved(LONG, "E2B").fastest, solved(LONG, "E2B").cheapest)
+        one.subject.resolved.accelerator.name
+        for one in (solved(LONG, "E2B").best("latency"), solved(LONG, "E2B").best("cost"))
     )
     assert fastest != cheapest
     assert f"acceleratorType: {fastest}\n" in text
@@ -482,7 +485,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--solve",), "--solve requires a workload. Add --workload in=4000"),
+        (("--solve",), "--solve requires --workload in=4000"),
         (("--solve", "--workload", "in=10,out=10"), "Add users=N or rate=N to --workload"),
         (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and --stack cannot be combined"),
         (("--solve", "--workload", CHAT, "--compare"), "--solve and --compare cannot be combined"),
@@ -495,7 +498,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
         (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
         (("--stack", "l4-qat", "--region", "us-east4"), "--region requires --solve"),
-        (("--stack", "l4-qat", "--write", "other"), "--write NAME requires --solve"),
+        (("--stack", "l4-qat", "--write", "other"), "--write requires --solve"),
     ],
 )
 def test_a_mistake_is_one_sentence(command, arguments, said):

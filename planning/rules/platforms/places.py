@@ -9,7 +9,7 @@ from planning.cost.costs import renewals
 from planning.cost.running_costs import daily_limit_usd, usual_start_s, watching_usd_per_month
 from planning.cost.subject import Subject
 from planning.data import overheads
-from planning.data.prices import Price, is_in_catalog, region_of
+from planning.data.prices import PRICES, Price, region_of
 from planning.machine.hardware import (
     CLOUD_RUN_MAX_CONCURRENCY,
     CLOUD_RUN_MAX_GPU_PROBE_S,
@@ -734,7 +734,7 @@ def _unknown(prices: Sequence[Price]) -> str:
 
 def _update(prices: Sequence[Price]) -> str:
     """Return how to get current prices. A refresh replaces no price of the user's own, which precedes it."""
-    if all(is_in_catalog(price.key) and not price.is_own for price in prices):
+    if all(PRICES[price.key].sku and not price.is_own for price in prices):
         return "Run `gemma plan prices`."
     if any(price.is_own for price in prices):
         return "Update your price file and its as_of (docs/costs.md)."

@@ -12,7 +12,7 @@ from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.question.types import Band
 from planning.question.vllm_args import given_options
-from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
+from planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.cli.access import ServerAccess
 from scripts.cli.deployed_plan import deployed_plan
 from scripts.smoke.context import Check

@@ -4,10 +4,10 @@ A band of `planning.speed.bands` covers 90% of points. Checks of one server use 
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
-from planning.cost.subject import Subject
-from planning.question.types import Band, WorkloadPlan
+from planning.question.resolved import Resolved
+from planning.question.types import Band, MemoryPlan, ThroughputPlan, WorkloadPlan
 from planning.question.workload import Workload
 from planning.speed.bands import BANDS
 from planning.speed.serving import workload_plan
@@ -32,6 +32,17 @@ KV_TOLERANCE: Final = 0.10
 """The planner is accurate to 5% of KV tokens. Driver and image versions may add the same difference."""
 
 
+class Planned(Protocol):
+    """A plan's memory and speed."""
+
+    @property
+    def resolved(self) -> Resolved: ...  # noqa: D102 - a field
+    @property
+    def memory(self) -> MemoryPlan: ...  # noqa: D102 - a field
+    @property
+    def throughput(self) -> ThroughputPlan: ...  # noqa: D102 - a field
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeFigures:
     """The planner's expectations for the smoke checks' requests."""
@@ -44,10 +55,10 @@ class SmokeFigures:
     """All streams of the burst together, over a possibly slow connection."""
 
 
-def _smoke_load(subject: Subject, users: int) -> WorkloadPlan:
+def _smoke_load(subject: Planned, users: int) -> WorkloadPlan:
     """Return the planner's expectations for the smoke checks' own requests, which are shorter than those of the stack's workload."""
     load = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
-    return workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, load)
+    return workload_plan(subject.resolved, subject.memory, 0.0, load)
 
 
 def _least_burst(burst: WorkloadPlan, requests: int, margin: float) -> float:
@@ -57,19 +68,19 @@ def _least_burst(burst: WorkloadPlan, requests: int, margin: float) -> float:
     return tokens / (tokens / least + TTFT_FLOOR_S)
 
 
-def smoke_figures(subject: Subject, burst_requests: int) -> SmokeFigures:
+def smoke_figures(subject: Planned, burst_requests: int) -> SmokeFigures:
     """Return the values of the smoke checks' requests with their bands."""
     decode, ttft, burst = _smoke_bands(subject, burst_requests, LEAST_MARGIN)
     return SmokeFigures(decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst)
 
 
-def smoke_thresholds(subject: Subject, burst_requests: int) -> tuple[float, float, float]:
+def smoke_thresholds(subject: Planned, burst_requests: int) -> tuple[float, float, float]:
     """Return the thresholds for a server: maximum time to first token, minimum rates of one stream and of the burst."""
     decode, ttft, burst = _smoke_bands(subject, burst_requests, THRESHOLD_MARGIN)
     return ttft.high, decode.low, burst.low
 
 
-def _smoke_bands(subject: Subject, burst_requests: int, margin: float) -> tuple[Band, Band, Band]:
+def _smoke_bands(subject: Planned, burst_requests: int, margin: float) -> tuple[Band, Band, Band]:
     """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the minimum fraction of an estimate."""
     alone, burst = _smoke_load(subject, 1), _smoke_load(subject, burst_requests)
     together = burst.output_tok_per_s
