@@ -20,13 +20,12 @@ from cloud.found import FoundResource
 from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK, first_command
 from contracts.labels import Ownership
 from planning.cost.subject import examine
-from planning.data.prices import LIST_PRICES
+from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
 from planning.question.types import Band
 from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
-from scripts.capacity.gates import Gate, JudgedPlace, Own, QuotaUse
-from scripts.capacity.history import Sighting
+from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
 from scripts.cli.measured.identity import settings_identity
 from scripts.cli.measured.schema import BenchPoint, BootedFigures, DeploymentRecord, PlannedFigures, SmokeMeasurement
 from scripts.cli.measured.store import change_measured
@@ -109,42 +108,29 @@ def measured(folder):
 def place(zone, name, *, model="flex-start", used=0.0, **changes):
     """One location, with all that a row of capacity can have."""
     accelerator = ACCELERATORS[name]
-    yes = Gate(answer="yes")
+    yes, unit = Gate("passed"), "chips" if accelerator.is_tpu else "GPUs"
     found = JudgedPlace(
         accelerator=accelerator,
         place=zone,
         hardware=yes,
         models={model: yes},
         model=model,
-        quota=yes,
-        use=QuotaUse(limit=64, used=used, needed=4, unit="chips" if accelerator.is_tpu else "GPUs"),
+        quota=QuotaGate("passed", limit=64, used=used, needed=4, unit=unit),
         own=(),
-        stock=None,
-        usd_per_hour=5.4,
-        price_is_assumed=False,
-        position=None,
+        parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
     )
     return replace(found, **changes)
 
 
 def capacity():
-    no = Gate(answer="no", detail="reports of Google's answer: FLEX_START provisioning model is not supported")
+    no = Gate("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
     own = Own(name="q", stack="tpu-v6e4-turbo", state="WAITING_FOR_RESOURCES", created=NOW - timedelta(minutes=31))
-    seen = Sighting(
-        request="r",
-        created=(NOW - timedelta(days=2, minutes=31)).isoformat(),
-        zone="us-east5-b",
-        accelerator="v6e-4",
-        provisioning="flex-start",
-        outcome="waiting",
-        at=(NOW - timedelta(days=2)).isoformat(),
-    )
     places = [
-        place("southamerica-west1-a", "v6e-4", used=12.0, price_is_assumed=True, position=0, own=(own,)),
-        place("us-east5-b", "v6e-4", stock=seen),
+        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,)),
+        place("us-east5-b", "v6e-4"),
         place("us-south1-a", "v6e-4", models={"flex-start": no}),
         place("us-south1-a", "v6e-1", models={"flex-start": no}),
-        place("asia-southeast1", "L4", model="instance", usd_per_hour=1.57),
+        place("asia-southeast1", "L4", model="instance"),
     ]
     capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)
 
