@@ -35,6 +35,7 @@ class Reply:
     """Result of one call: items, or why there are none."""
 
     what: str = ""
+    """Description of the call."""
     items: Sequence[Item] = ()
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
@@ -45,6 +46,11 @@ class Reply:
     def is_read(self) -> bool:
         """True if Google responded."""
         return not self.problem
+
+    @property
+    def unread(self) -> str:
+        """What could not be read, and why; empty if it was."""
+        return f"{self.what}: {self.problem}" if self.problem else ""
 
 
 NOT_READ: Final = Reply(what="the catalog", problem="not queried")

@@ -11,7 +11,7 @@ a request. Requests no capacity. Exit code 0: every location was read. 1: some w
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
@@ -19,9 +19,6 @@ from contracts.spelling import UnknownWordError
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
-
-if TYPE_CHECKING:
-    from stacks.settings import Settings
 
 
 def _provisioning(text: str) -> str:
@@ -80,7 +77,11 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from stacks.loading import project_from_environment
 
     settings = stack_settings(options.stack, project=options.project) if options.stack else None
-    _require_tpu_api(options.stack, settings)
+    if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":
+        raise CommandRefusedError(
+            f"tpu.api of stack {options.stack} is compute-engine, but this command reads only the Cloud TPU API. "
+            f"For its quota, run `gemma doctor {options.stack}`. For its resources, run `gemma status {options.stack}`."
+        )
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
@@ -102,15 +103,6 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     else:
         show(places, problems, now)
     return ExitCode.FAILED if problems else ExitCode.DONE
-
-
-def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
-    """Reject a stack on Compute Engine, because this command reads only quotas and requests of the Cloud TPU API."""
-    if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":
-        raise CommandRefusedError(
-            f"tpu.api of stack {stack} is compute-engine, but this command reads only the Cloud TPU API. "
-            f"For its quota, run `gemma doctor {stack}`. For its resources, run `gemma status {stack}`."
-        )
 
 
 COMMAND: Final = Command(

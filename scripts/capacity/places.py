@@ -56,7 +56,7 @@ class QuotaGate(Gate):
     unit: str = "chips"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Own:
     """A queued resource or a service of this product in the location."""
 
@@ -146,27 +146,22 @@ def judge(
 def judge_quota(  # noqa: PLR0917 - the facts
     quota: Quota | None, place: str, answers: Answers, needed: float, used: float = 0, usage: Reply | None = None
 ) -> QuotaGate:
-    """Return whether a quota suffices beside its use, which `usage` was read for. None as the quota: a reservation."""
+    """Return whether a quota suffices beside its use, which is in `usage`. None as the quota: a reservation."""
     if quota is None:
         return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
-    limits, is_known = answers.get("limits", quota.metric), usage is None or usage.is_read
-    source = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}"
-    limit = quotas.limit_in(limits.items, quota, place) if limits.is_read else None
-    counted = used if is_known else None
-    gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=quota.unit)
-    if limit is None and limits.is_read:
-        return gate("unknown", f"Service Usage returned no limit for {quota.metric} in {place}")
+    limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""
+    source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
+    limit, counted = quotas.limit_in(limits.items, quota, place), None if unread else used
+    gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
     if limit is None:
-        return gate("unknown", f"{limits.what}: {limits.problem}", limits.fix, is_read=False)
-    if limit - (counted or 0) < needed:
-        enough = (
-            f"{used:g} of {limit:g} {quota.unit} are in use"
-            if limit >= needed
-            else f"the quota is {limit:g} {quota.unit}"
-        )
-        return gate("failed", f"{enough}, but {needed:g} are needed")
-    if usage is not None and not usage.is_read:
-        return gate("unknown", f"{usage.what}: {usage.problem}", usage.fix, is_read=False)
+        detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
+        return gate("unknown", detail, limits.fix, is_read=limits.is_read)
+    if limit < needed:
+        return gate("failed", f"the quota is {limit:g} {unit}, but {needed:g} are needed")
+    if usage is not None and unread:
+        return gate("unknown", unread, usage.fix, is_read=False)
+    if limit - used < needed:
+        return gate("failed", f"{used:g} of {limit:g} {unit} are in use, but {needed:g} are needed")
     return gate("passed")
 
 
@@ -201,7 +196,7 @@ class _Comparison:
                 listed,
             ),
             own=[
-                Own(name=one.name, stack=one.stack, state=one.state, created=one.created, detail=one.detail)
+                Own(one.name, one.stack, one.state, one.created, one.detail)
                 for one in here
                 if one.stack is not None and name in one.accelerators
             ],
@@ -212,7 +207,7 @@ class _Comparison:
                 provisioning=self.asked.provisioning,
                 place=zone,
             ),
-            position=self._position(zone),
+            position=_index(self.asked.places, zone),
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
@@ -245,11 +240,8 @@ class _Comparison:
                 zonal_redundancy=self.asked.zonal_redundancy,
                 place=region,
             ),
-            position=self._position(region),
+            position=_index(self.asked.places, region),
         )
-
-    def _position(self, place: str) -> int | None:
-        return self.asked.places.index(place) if place in self.asked.places else None
 
     def _counts(self, request: QueuedResource) -> bool:
         """Return whether a request uses the quota in question and belongs to another stack."""
@@ -265,7 +257,7 @@ class _Comparison:
             return Gate("failed", f"the zone does not offer {name}", source=source)
         for reply in (types, versions):
             if not reply.is_read:
-                return Gate("unknown", f"{reply.what}: {reply.problem}", reply.fix, source=source, is_read=False)
+                return Gate("unknown", reply.unread, reply.fix, source=source, is_read=False)
         if wanted not in _names(versions, "version"):
             return Gate("failed", f"the zone does not offer runtime version {wanted}", source=source)
         return Gate("passed", source=source)
@@ -285,6 +277,10 @@ class _Comparison:
         if reply.items:
             return Gate("passed", source=source)
         return Gate("failed", "the project has no reservation there", source=source)
+
+
+def _index(places: Sequence[str], place: str) -> int | None:
+    return places.index(place) if place in places else None
 
 
 def _gate(known: Acceptance) -> Gate:
@@ -310,10 +306,6 @@ def _gpu_of(item: Item) -> str:
 
 def _own(item: Item, stack: str) -> Own:
     condition = as_mapping(item.get("terminalCondition"))
-    return Own(
-        name=str(item.get("name")),
-        stack=stack,
-        state=str(condition.get("state") or "").removeprefix("CONDITION_") or "UNKNOWN",
-        created=datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z")),
-        detail=str(condition.get("message") or ""),
-    )
+    state = str(condition.get("state") or "").removeprefix("CONDITION_") or "UNKNOWN"
+    created = datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z"))
+    return Own(str(item.get("name")), stack, state, created, str(condition.get("message") or ""))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from cloud.offers import Answers
+from cloud.offers import Answers, Reply
 from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
@@ -80,14 +80,13 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
 
 def problems_of(answers: Answers) -> Sequence[str]:
     """Return the failed reads, grouped by the command that fixes them or by reason."""
-    grouped: dict[str, list[str]] = {}
+    grouped: dict[str, list[Reply]] = {}
     for reply in answers.problems:
-        end = f". To fix it, run: {reply.fix}" if reply.fix else ""
-        grouped.setdefault(reply.fix or reply.problem, []).append(f"{reply.what}\n{reply.problem}{end}")
+        grouped.setdefault(reply.fix or reply.problem, []).append(reply)
     lines: list[str] = []
-    for found in grouped.values():
-        subject, _, why = found[0].partition("\n")
-        lines.append(f"{subject}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {why}")
+    for first, *others in grouped.values():
+        fix = f". To fix it, run: {first.fix}" if first.fix else ""
+        lines.append(f"{first.what}{f' and {len(others)} more' if others else ''}: {first.problem}{fix}")
     return lines
 
 
@@ -123,20 +122,16 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
             "needed": quota.needed,
             "unit": quota.unit,
         },
-        "requests": [
-            {
-                "name": own.name,
-                "stack": own.stack,
-                "state": own.state,
-                "age_s": round(_age_s(own, now)),
-                "detail": own.detail,
-            }
-            for own in place.own
-        ],
+        "requests": [_own_json(own, now) for own in place.own],
         "usd_per_hour": round(place.usd_per_hour, 4),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
     }
+
+
+def _own_json(own: Own, now: datetime) -> dict[str, object]:
+    age_s = round(_age_s(own, now))
+    return {"name": own.name, "stack": own.stack, "state": own.state, "age_s": age_s, "detail": own.detail}
 
 
 def _gate_json(gate: Gate) -> dict[str, str]:

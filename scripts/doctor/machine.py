@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from cloud.google_api import GoogleListError
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import backend, runner
+from engine.children import ended
 from scripts.cli.settings import registry_host
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
-from scripts.doctor.programs import answer_of
 
 _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 _INSTALL_GCLOUD: Final = "https://cloud.google.com/sdk/docs/install"
 _NOT_FOUND: Final = 404
+_ANSWER_LIMIT_S: Final = 20.0
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
@@ -150,3 +152,11 @@ def _uses_passphrase(stack: str, url: str) -> bool:
         return True
     other = re.search(r"^(secretsprovider|encryptedkey):", text, re.MULTILINE)
     return other is None and not url.startswith("https://")
+
+
+def answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a command and return its result; None if it could not start or did not finish in time."""
+    try:
+        return ended([program, *words], limit_s=_ANSWER_LIMIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return None

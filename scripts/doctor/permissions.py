@@ -89,16 +89,7 @@ def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     """Return the permissions that the caller needs for this stack; without settings, for any stack."""
-    if settings is None:
-        return COMMON
-    tpu, run = settings.tpu, settings.cloud_run
-    return (
-        *COMMON,
-        *_of_settings(settings),
-        *(_of_machine(tpu) if tpu else ()),
-        *(_of_service(run) if run else ()),
-        _LOGS,
-    )
+    return COMMON if settings is None else (*COMMON, *_of_settings(settings), _LOGS)
 
 
 def _of_settings(settings: Settings) -> Iterator[RolePermissions]:
@@ -112,6 +103,10 @@ def _of_settings(settings: Settings) -> Iterator[RolePermissions]:
         yield from (_ALERTS, _LOG_ALERTS)
     if settings.uses_bucket:
         yield _STAGED if settings.bucket.existing else _BUCKETS
+    if settings.tpu is not None:
+        yield from _of_machine(settings.tpu)
+    if settings.cloud_run is not None:
+        yield from _of_service(settings.cloud_run)
 
 
 def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:

@@ -1,6 +1,7 @@
 """Checks of the project: APIs, permissions, organization policies."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -40,12 +41,8 @@ def _apis(checkup: Checkup) -> Iterator[Diagnosis]:
     apis = tuple(dict.fromkeys((*FIRST_APIS, *needed)))
     enabled = read_enabled_apis(checkup.google, checkup.project, apis)
     for api in apis:
-        is_on = api in enabled
-        yield (
-            ok("enabled", check=f"API {api}")
-            if is_on
-            else missing("not enabled", checkup.enable(api), check=f"API {api}")
-        )
+        found = ok("enabled") if api in enabled else missing("not enabled", checkup.enable(api))
+        yield replace(found, check=f"API {api}")
 
 
 def _permissions(checkup: Checkup, needed: RolePermissions) -> Iterator[Diagnosis]:

@@ -7,7 +7,7 @@ from cloud.google_api import lookup
 from contracts.answers import Absent, Present
 from engine import backend, runner
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, ok, unknown
-from scripts.doctor.programs import answer_of
+from scripts.doctor.machine import answer_of
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
