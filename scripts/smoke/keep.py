@@ -1,7 +1,5 @@
 """Record a run's measurements in the stack's results file."""
 
-from dataclasses import dataclass
-
 from contracts.outputs import StackOutputs
 from scripts.cli.command import say
 from scripts.cli.measured.planned import DeployedPlan
@@ -10,33 +8,18 @@ from scripts.cli.measured.store import NotKeptError
 from scripts.smoke.results import SmokeReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmokeRecorder:
-    """Recorder for one deployed stack, with its outputs and plan."""
-
-    stack: str
-    outputs: StackOutputs
-    plan: DeployedPlan
-
-    def keep(self, report: SmokeReport) -> None:
-        """Add the run to the stack's results file if anything was measured. Report the path, or why it failed, on stderr."""
-        if self.outputs.target == "gateway":
-            say("smoke", "the results are not recorded, because a gateway's requests go to several servers.")
-            return
-        values = {check.name: check.outcome.values for check in report.checks}
-        measured = smoke_measurement(values, self.plan, now())
-        if measured is None:
-            say("smoke", "nothing was measured; the results file is unchanged.")
-            return
-        try:
-            path = add(
-                self.stack,
-                Measured(outputs=self.outputs, plan=self.plan, simulated=report.simulated, smoke=(measured,)),
-            )
-        except NotKeptError as error:
-            say("smoke", str(error))
-        else:
-            say(
-                "smoke",
-                f"results recorded in {path}. Run `gemma plan {self.stack} --measured` to compare them with the plan.",
-            )
+def keep(stack: str, outputs: StackOutputs, plan: DeployedPlan, report: SmokeReport) -> None:
+    """Add the run to the stack's results file if anything was measured. Report the path, or why it failed, on stderr."""
+    if outputs.target == "gateway":
+        say("smoke", "the results are not recorded, because a gateway's requests go to several servers.")
+        return
+    measured = smoke_measurement({check.name: check.outcome.values for check in report.checks}, plan, now())
+    if measured is None:
+        say("smoke", "nothing was measured; the results file is unchanged.")
+        return
+    try:
+        path = add(stack, Measured(outputs=outputs, plan=plan, simulated=report.simulated, smoke=(measured,)))
+    except NotKeptError as error:
+        say("smoke", str(error))
+    else:
+        say("smoke", f"results recorded in {path}. Run `gemma plan {stack} --measured` to compare them with the plan.")

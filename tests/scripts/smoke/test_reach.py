@@ -44,7 +44,7 @@ def front():
 @pytest.fixture
 def smoked(monkeypatch, capsys):
     """Run the command against a server, and return its exit code, its verdict and what it said."""
-    monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)  # its import keeps the real plan
+    monkeypatch.setattr("scripts.smoke.keep.keep", lambda *_: None)  # its import keeps the real plan
     monkeypatch.setattr(
         "scripts.cli.measured.planned.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
     )
