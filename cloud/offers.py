@@ -6,9 +6,9 @@ or times out does not affect the others; its location reports the unknown value.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from cloud import quotas
 from cloud.caller import CALLS, GoogleCaller
@@ -23,16 +23,19 @@ from planning.question.types import ProvisioningModel
 
 LIMIT_S: Final = 20.0
 """Timeout of all calls together."""
-_TPU: Final = "v2alpha1/projects/{p}/locations/{l}/"
-_CATALOGS: Final = ("acceleratorTypes", "runtimeVersions")
 TPU_VIEWER: Final = "roles/tpu.viewer"
 RUN_VIEWER: Final = "roles/run.viewer"
+_Key = tuple[str, str]
+_Read = Callable[[], tuple[Sequence[Item], Sequence[object]]]
+"""Returns items, and the locations that the response omits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """Result of one call: items, or why there are none."""
 
+    what: str = ""
+    """Description of the call."""
     items: Sequence[Item] = ()
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
@@ -43,6 +46,14 @@ class Reply:
     def is_read(self) -> bool:
         """True if Google responded."""
         return not self.problem
+
+    @property
+    def unread(self) -> str:
+        """What could not be read, and why; empty if it was."""
+        return f"{self.what}: {self.problem}" if self.problem else ""
+
+
+NOT_READ: Final = Reply(what="the catalog", problem="not queried")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +66,20 @@ class CapacityQuestion:
     """Provisioning model of slices."""
     zonal_redundancy: bool = False
     """GPU quota that a service uses."""
-    zones: Sequence[str] = ()
-    """Zones of a stack, which are queried even if the API does not list them."""
-    regions: Sequence[str] = ()
-    """Region of a stack, which is queried even if no page lists it."""
+    places: Sequence[str] = ()
+    """Zones or region of a stack, which are queried even if no list or page has them."""
+    everywhere: bool = True
+    """False: only `places`."""
+    quotas: Sequence[Quota] = ()
+    """More quotas to read."""
 
-    @property
-    def slices(self) -> Sequence[Accelerator]:
-        """The TPUs among the accelerators."""
-        return [one for one in self.accelerators if one.is_tpu]
-
-    @property
-    def gpus(self) -> Sequence[Accelerator]:
-        """The Cloud Run GPUs among the accelerators."""
-        return [one for one in self.accelerators if not one.is_tpu]
+    def of_kind(self, *, is_tpu: bool) -> Sequence[Accelerator]:
+        """Return the TPUs, or the Cloud Run GPUs, among the accelerators."""
+        return [one for one in self.accelerators if one.is_tpu == is_tpu]
 
     def regions_of(self, gpu: Accelerator) -> Sequence[str]:
-        """Return the Cloud Run regions of a GPU, and the stack's."""
-        return tuple(dict.fromkeys((*gpu_regions(gpu), *self.regions)))
+        """Return the regions to query for a Cloud Run GPU."""
+        return tuple(dict.fromkeys((*(gpu_regions(gpu) if self.everywhere else ()), *self.places)))
 
     def quota_of(self, accelerator: Accelerator) -> Quota | None:
         """Return the quota of a slice or an instance."""
@@ -83,22 +90,18 @@ class CapacityQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Google's responses by call. Calls without an entry were not made."""
+    """Google's responses by what was read and its place: `zones`, `services`, `limits` by metric, or a catalog of a zone."""
 
-    zones: Reply
-    """Locations of the Cloud TPU API."""
-    catalogs: Mapping[tuple[str, str], Reply] = field(default_factory=dict[tuple[str, str], Reply])
-    """Items by zone and `acceleratorTypes`, `runtimeVersions`, `queuedResources` or `reservations`."""
-    services: Mapping[str, Reply] = field(default_factory=dict[str, Reply])
-    """Cloud Run services by region."""
-    limits: Mapping[str, Reply] = field(default_factory=dict[str, Reply])
-    """Limits from Service Usage by metric of a quota."""
+    replies: Mapping[_Key, Reply]
+
+    def get(self, what: str, place: str = "") -> Reply:
+        """Return a reply, or one that was not read if the call was not made."""
+        return self.replies.get((what, place), NOT_READ)
 
     @property
     def problems(self) -> Sequence[Reply]:
         """Failed calls, in order."""
-        replies = (self.zones, *self.catalogs.values(), *self.services.values(), *self.limits.values())
-        return [reply for reply in replies if not reply.is_read]
+        return [reply for reply in self.replies.values() if not reply.is_read]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +111,9 @@ class _Call:
     what: str
     api: str
     role: str
-    read: Callable[[], tuple[Sequence[Item], Sequence[object]]]
-    """Returns items, and the locations that the response omits."""
+    read: _Read
     about: str = ""
     """API that the answer is about, if another one answers."""
-
-
-_Calls: TypeAlias = Mapping[tuple[str, ...], _Call]
 
 
 def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
@@ -125,28 +124,27 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
 
 def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
     """Return all responses; for each that did not arrive in time, a reply that states so."""
-    replies = _replies(caller, dict(_first_calls(caller, question)), remaining_s)
-    zones = replies.get(("zones",), Reply())
-    more = _replies(caller, dict(_zone_calls(caller, question, zones)) if question.slices else {}, remaining_s)
+    first = _replies(caller, dict(_first_calls(caller, question)), remaining_s)
+    zones = zones_of(question, first.get(("zones", ""), Reply()))
     return Answers(
-        zones=zones,
-        catalogs={(key[1], key[2]): reply for key, reply in more.items()},
-        services={key[1]: reply for key, reply in replies.items() if key[0] == "services"},
-        limits={key[1]: reply for key, reply in replies.items() if key[0] == "limits"},
+        replies={**first, **_replies(caller, dict(_zone_calls(caller, question, zones, first)), remaining_s)}
     )
 
 
 def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
     """Return the zones to query: the API's list or else the known ones, and the stack's."""
+    slices = question.of_kind(is_tpu=True)
+    if not question.everywhere or not slices:
+        return tuple(question.places) if slices else ()
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
-    known = () if zones.is_read else (zone for one in question.slices for zone in known_places(one))
-    return tuple(dict.fromkeys((*sorted(listed), *known, *question.zones)))
+    known = () if zones.is_read else (zone for one in slices for zone in known_places(one))
+    return tuple(dict.fromkeys((*sorted(listed), *known, *question.places)))
 
 
-def _replies(caller: GoogleCaller, calls: _Calls, remaining_s: Callable[[], float]) -> dict[tuple[str, ...], Reply]:
+def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
     replies = each_in_time(tasks, workers=CALLS, remaining_s=remaining_s)
-    late = (Reply(problem=f"{call.what}: no response in time") for call in calls.values())
+    late = (Reply(what=call.what, problem="no response in time") for call in calls.values())
     return {key: reply or other for key, reply, other in zip(calls, replies, late, strict=True)}
 
 
@@ -155,44 +153,43 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
         items, missing = call.read()
     except GoogleListError as error:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
-        return Reply(problem=f"{call.what}: {detail.rstrip('.')}", fix=command)
+        return Reply(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
-        return Reply(problem=f"{call.what}: {error}")
-    unread = f"{call.what}: {', '.join(map(str, missing))} could not be reached" if missing else ""
-    return Reply(items=items, problem=unread)
+        return Reply(what=call.what, problem=str(error))
+    unread = f"{', '.join(map(str, missing))} could not be reached" if missing else ""
+    return Reply(what=call.what, items=items, problem=unread)
 
 
-def _first_calls(caller: GoogleCaller, question: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], _Call]]:
+def _first_calls(caller: GoogleCaller, question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
     """Yield the calls that need no list of zones."""
-    if question.slices:
-        read = partial(_listed, caller.google, "tpu", LOCATIONS["tpu"].format(p=question.project), "locations")
-        yield ("zones",), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, read=read)
-    for quota in {question.quota_of(one) for one in question.accelerators}:
-        if quota is not None:
-            read = partial(_limits, caller, quota)
-            what = f"the quota {quota.metric}"
-            call = _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read, about=quota.service)
-            yield ("limits", quota.metric), call
-    services = by_name(SERVICE)
-    for region in dict.fromkeys(region for gpu in question.gpus for region in question.regions_of(gpu)):
-        read = partial(
-            _listed, caller.google, "run", services.path.format(p=question.project, l=region), services.items
-        )
+    google, project = caller.google, question.project
+    if question.everywhere and question.of_kind(is_tpu=True):
+        read = partial(_listed, google, "tpu", LOCATIONS["tpu"].format(p=project), "locations")
+        yield ("zones", ""), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, read=read)
+    for quota in {*question.quotas, *map(question.quota_of, question.accelerators)} - {None}:
+        assert quota is not None  # noqa: S101 - for the type
+        read = partial(_limits, caller, quota)
+        what = f"the quota {quota.metric}"
+        call = _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read, about=quota.service)
+        yield ("limits", quota.metric), call
+    kind, gpus = by_name(SERVICE), question.of_kind(is_tpu=False)
+    for region in dict.fromkeys(region for gpu in gpus for region in question.regions_of(gpu)):
+        read = partial(_listed, google, "run", kind.path.format(p=project, l=region), kind.items)
         yield ("services", region), _Call(what=f"the services in {region}", api="run", role=RUN_VIEWER, read=read)
 
 
 def _zone_calls(
-    caller: GoogleCaller, question: CapacityQuestion, zones: Reply
-) -> Iterator[tuple[tuple[str, ...], _Call]]:
+    caller: GoogleCaller, question: CapacityQuestion, zones: Sequence[str], first: Mapping[_Key, Reply]
+) -> Iterator[tuple[_Key, _Call]]:
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
-    if "services enable" in zones.fix:
+    if "services enable" in first.get(("zones", ""), Reply()).fix:
         return
     reserved = ("reservations",) if question.provisioning == "reservation" else ()
-    for zone in zones_of(question, zones):
-        for key in (*_CATALOGS, "queuedResources", *reserved):
-            path = f"{_TPU.format(p=question.project, l=zone)}{key}?pageSize=500"
+    for zone in zones:
+        for key in ("acceleratorTypes", "runtimeVersions", "queuedResources", *reserved):
+            path = f"v2alpha1/projects/{question.project}/locations/{zone}/{key}?pageSize=500"
             read = partial(_listed, caller.google, "tpu", path, key)
-            yield ("zone", zone, key), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, read=read)
+            yield (key, zone), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, read=read)
 
 
 def _listed(google: GoogleApi, api: str, path: str, key: str) -> tuple[Sequence[Item], Sequence[object]]:

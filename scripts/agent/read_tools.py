@@ -176,7 +176,7 @@ async def doctor(call: CommandCall) -> CommandAnswer:
     hint=ASKS,
 )
 async def capacity(call: CommandCall) -> CommandAnswer:
-    """Compare zones and regions: hardware, offers, quota, and when capacity was last granted.
+    """Compare zones and regions: hardware, offers, quota and this project's requests.
 
     Pass a stack or accelerators. Default: all accelerators of this project. No capacity is requested.
     """

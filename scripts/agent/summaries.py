@@ -82,7 +82,7 @@ def _place(place: Document) -> Document:
         for key in ("hardware", "provisioning", "quota")
         if (gate := as_mapping(place.get(key)))
     }
-    rest = _only(place, "accelerator", "location", "open", "requests", "stock", "usd_per_hour", "in_stack")
+    rest = _only(place, "accelerator", "location", "open", "requests", "usd_per_hour", "in_stack")
     return {
         **{key: value for key, value in rest.items() if value not in (None, [], False)},
         "open": place.get("open"),

@@ -2,146 +2,112 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from rich.console import Console
 
-from cloud.offers import Answers
+from cloud.offers import Answers, Reply
 from cloud.simulated import is_simulated
 from planning.units import age
-from scripts.capacity.gates import ORDER, Gate, JudgedPlace, Own, QuotaUse
-from scripts.capacity.history import Sighting
+from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
+from scripts.cli.check_result import State
 from scripts.cli.tables import console, paragraph, table
 
+ORDER: Final = (
+    "Locations are sorted by availability: all three gates open, then unknown, then closed. "
+    "Within each group: by price, then in the order of the stack's settings."
+)
 _INDENT: Final = "  "
+_WORDS: Final[Mapping[State, str]] = {"passed": "yes", "failed": "no", "unknown": "unknown"}
 
 
 def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) -> None:
     """Print the tables and their notes on stdout."""
     out = console(sys.stdout)
-    groups: dict[str, list[JudgedPlace]] = {}
-    for place in places:
-        groups.setdefault(place.accelerator.name, []).append(place)
-    for name, group in groups.items():
-        _show_group(out, name, group, now)
-    for reason in _reasons([place for place in places if _is_shown(place)]):
-        paragraph(out, reason, prefix=_INDENT)
+    for name in dict.fromkeys(place.accelerator.name for place in places):
+        _show_group(out, name, [place for place in places if place.accelerator.name == name], now)
+    reasons: dict[str, list[str]] = {}
+    for place in filter(_is_shown, places):
+        for gate in place.gates:
+            if gate.detail and gate.is_read:
+                reasons.setdefault(gate.detail, []).append(place.place)
+    for reason, names in reasons.items():
+        paragraph(out, f"{', '.join(dict.fromkeys(names))}: {reason}.", prefix=_INDENT)
     if problems:
         paragraph(out, "Unknown, because the read failed:")
     for problem in problems:
         paragraph(out, problem, prefix=_INDENT)
-    notes = [
-        ORDER,
-        "Available capacity is only known after a request. It is shown from this project's requests, with its age.",
-    ]
+    paragraph(out, ORDER)
+    paragraph(out, "Available capacity is only known after a request.")
     if any(place.price_is_assumed for place in places):
-        notes.append("* The price in this region is unknown. The most expensive known price is shown.")
-    if any(place.is_in_stack for place in places):
-        notes.append("> This location is in the stack's settings.")
-    for note in notes:
-        paragraph(out, note)
+        paragraph(out, "* The price in this region is unknown. The most expensive known price is shown.")
+    if any(place.position is not None for place in places):
+        paragraph(out, "> This location is in the stack's settings.")
 
 
 def _is_shown(place: JudgedPlace) -> bool:
-    return place.is_in_stack or not place.is_without
+    return place.position is not None or place.hardware.state != "failed"
 
 
 def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
     shown = [place for place in group if _is_shown(place)]
-    where = " (local cloud, simulated)" if is_simulated() else ""
     first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
-    headings = (kind, "hardware", model, first.use.unit, "capacity, from own requests", "$/h")
+    unit = first.quota.unit
     rows = table(
-        f"{name}{where}",
-        headings,
-        whole=(kind, "hardware", model, first.use.unit),
+        f"{name}{' (local cloud, simulated)' if is_simulated() else ''}",
+        (kind, "hardware", model, unit, "own requests", "$/h"),
+        whole=(kind, "hardware", model, unit),
         numbers=("$/h",),
         least=("hardware",),
     )
     for place in shown:
         rows.add_row(
-            f"{'> ' if place.is_in_stack else ''}{place.place}",
+            f"{'' if place.position is None else '> '}{place.place}",
             _answer(place.hardware),
             _answer(place.models[place.model]),
-            _use(place.use) + ("" if place.quota.answer != "no" else " !"),
-            _stock(place, now) or "-",
+            _use(place.quota),
+            "; ".join(f"{own.stack}: {own.state} {age(_age_s(own, now))}" for own in place.own) or "-",
             f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
         )
     out.print(rows)
-    others = len(group) - len(shown)
-    if others:
-        paragraph(out, f"{others} more {kind}s do not offer {name}.")
+    if len(shown) < len(group):
+        paragraph(out, f"{len(group) - len(shown)} more {kind}s do not offer {name}.")
     out.print()
-
-
-def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
-    """Yield the reasons for closed and unknown gates, each once with its locations. Failed reads are reported separately."""
-    reasons: dict[str, list[str]] = {}
-    for place in shown:
-        for gate in place.gates:
-            if gate.detail and gate.is_read:
-                reasons.setdefault(gate.detail, []).append(place.place)
-    for reason, places in reasons.items():
-        yield f"{', '.join(dict.fromkeys(places))}: {reason}."
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
     """Return the failed reads, grouped by the command that fixes them or by reason."""
-    grouped: dict[str, list[tuple[str, str]]] = {}
+    grouped: dict[str, list[Reply]] = {}
     for reply in answers.problems:
-        subject, _, why = reply.problem.partition(": ")
-        grouped.setdefault(reply.fix or why, []).append((subject, why))
+        grouped.setdefault(reply.fix or reply.problem, []).append(reply)
     lines: list[str] = []
-    for key, found in grouped.items():
-        subject, why = found[0]
-        several = f"{subject} and {len(found) - 1} more" if len(found) > 1 else subject
-        lines.append(f"{several}: {why}" + (f". To fix it, run: {key}" if key != why else ""))
+    for first, *others in grouped.values():
+        fix = f". To fix it, run: {first.fix}" if first.fix else ""
+        lines.append(f"{first.what}{f' and {len(others)} more' if others else ''}: {first.problem}{fix}")
     return lines
 
 
 def _answer(gate: Gate) -> str:
-    return gate.answer if gate.is_read else "not read"
+    return _WORDS[gate.state] if gate.is_read else "not read"
 
 
-def _use(use: QuotaUse) -> str:
-    if use.limit is None:
+def _use(quota: QuotaGate) -> str:
+    if quota.limit is None:
         return "unknown"
-    limit = "no limit" if math.isinf(use.limit) else f"{use.limit:g}"
-    return limit if use.used is None else f"{use.used:g} of {limit}"
+    limit = "no limit" if math.isinf(quota.limit) else f"{quota.limit:g}"
+    return (limit if quota.used is None else f"{quota.used:g} of {limit}") + (" !" if quota.state == "failed" else "")
 
 
-def _stock(place: JudgedPlace, now: datetime) -> str:
-    """Return the current requests and the last result."""
-    seen = place.stock
-    past = [_seen(seen, now)] if seen and seen.request not in {own.name for own in place.own} else []
-    return "; ".join([*(_own(own, now) for own in place.own), *past])
-
-
-def _own(own: Own, now: datetime) -> str:
-    return f"{own.stack}: {own.state} {age(_since(own.created, now))}"
-
-
-def _seen(seen: Sighting, now: datetime) -> str:
-    at = datetime.fromisoformat(seen.at)
-    ago = age(_since(at, now))
-    if seen.outcome == "granted":
-        return f"granted, requested {ago} ago"
-    if seen.outcome == "failed":
-        return f"failed {ago} ago"
-    waited = age(_since(datetime.fromisoformat(seen.created), at))
-    return f"waited {waited}, {ago} ago"
-
-
-def _since(moment: datetime, now: datetime) -> float:
-    return max((now - moment).total_seconds(), 0.0)
+def _age_s(own: Own, now: datetime) -> float:
+    return max((now - own.created).total_seconds(), 0.0)
 
 
 def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     """Return one place as JSON."""
-    use = place.use
+    quota = place.quota
     return {
         "accelerator": place.accelerator.name,
         "location": place.place,
@@ -150,35 +116,23 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
         "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
         "quota": {
-            **_gate_json(place.quota),
-            "limit": None if use.limit is None or math.isinf(use.limit) else use.limit,
-            "used": use.used,
-            "needed": use.needed,
-            "unit": use.unit,
+            **_gate_json(quota),
+            "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
+            "used": quota.used,
+            "needed": quota.needed,
+            "unit": quota.unit,
         },
-        "requests": [
-            {
-                "name": own.name,
-                "stack": own.stack,
-                "state": own.state,
-                "age_s": round(_since(own.created, now)),
-                "detail": own.detail,
-            }
-            for own in place.own
-        ],
-        "stock": None
-        if place.stock is None
-        else {
-            "outcome": place.stock.outcome,
-            "at": place.stock.at,
-            "age_s": round(_since(datetime.fromisoformat(place.stock.at), now)),
-            "detail": place.stock.detail,
-        },
+        "requests": [_own_json(own, now) for own in place.own],
         "usd_per_hour": round(place.usd_per_hour, 4),
         "price_is_assumed": place.price_is_assumed,
-        "in_stack": place.is_in_stack,
+        "in_stack": place.position is not None,
     }
 
 
+def _own_json(own: Own, now: datetime) -> dict[str, object]:
+    age_s = round(_age_s(own, now))
+    return {"name": own.name, "stack": own.stack, "state": own.state, "age_s": age_s, "detail": own.detail}
+
+
 def _gate_json(gate: Gate) -> dict[str, str]:
-    return {"answer": gate.answer, "detail": gate.detail, "source": gate.source}
+    return {"answer": _WORDS[gate.state], "detail": gate.detail, "source": gate.source}

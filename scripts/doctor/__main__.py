@@ -7,8 +7,7 @@ them from Google's network.
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
@@ -42,42 +41,37 @@ class DoctorOptions:
 
 def _doctor(options: DoctorOptions) -> ExitCode:
     from scripts.cli.settings import gateway_settings, stack_settings
+    from scripts.doctor.rendering import report, width_of
     from scripts.doctor.run import examine
     from stacks.loading import project_from_environment
 
-    gateway = gateway_settings(options.stack, project=options.project) if options.stack is not None else None
-    has_server = options.stack is not None and gateway is None
-    settings = stack_settings(options.stack or "", project=options.project) if has_server else None
+    stack, project = options.stack, options.project
+    gateway = gateway_settings(stack, project=project) if stack is not None else None
+    settings = stack_settings(stack, project=project) if stack is not None and gateway is None else None
     found = settings or gateway
-    project = options.project or (found.project if found else project_from_environment())
+    project = project or (found.project if found else project_from_environment())
     if project is None:
         raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = settings.model_copy(update={"project": project})
-    lines = examine(project, options.stack, settings, gateway)
-    ready = all(line.state == "ok" or (line.state == "unknown" and not line.required) for line in lines)
+    lines = examine(project, stack, settings, gateway)
+    ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
-        print(json.dumps(_report(project, options.stack, lines, ready=ready)))
+        checks = [_line_json(line) for line in lines]
+        found_json = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
+        print(json.dumps(found_json))
     else:
-        _show(project, options.stack, lines)
+        where = " (local cloud, simulated)" if is_simulated() else ""
+        title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
+        print(report(title, lines, width=width_of(sys.stdout)))
     return ExitCode.DONE if ready else ExitCode.FAILED
 
 
-def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
-    checks = [
-        {key: value for key, value in asdict(line).items() if key not in {"api", "required", "state"}}
-        | {"status": line.state}
-        for line in lines
-    ]
-    return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
+def _line_json(line: "Diagnosis") -> dict[str, object]:
+    from scripts.doctor.diagnosis import WORDS
 
-
-def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:
-    from scripts.doctor.rendering import report, width_of
-
-    where = " (local cloud, simulated)" if is_simulated() else ""
-    title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
-    print(report(title, lines, width=width_of(sys.stdout)))
+    values = dict(line.values)
+    return {"check": line.check, "detail": line.detail, "fix": line.fix, "values": values, "status": WORDS[line.state]}
 
 
 COMMAND: Final = Command(name="doctor", help=__doc__, options=DoctorOptions, run=_doctor)

@@ -1,48 +1,35 @@
-"""Checks of the doctor and their results."""
+"""Checks of the doctor and their results. A check yields what it found; `Check.lines` names it and explains Google's refusals."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 from cloud.caller import GoogleCaller
 from cloud.google_api import GoogleListError
 from contracts.errors import ScriptError
+from scripts.cli.check_result import CheckResult, State
 from stacks.settings import GatewayStack, Settings
 
-State = Literal["ok", "missing", "unknown"]
+WORDS: Final[Mapping[State, str]] = {"failed": "missing", "unknown": "unknown", "passed": "ok"}
+"""Words of the report and its JSON, in the order of the report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """Result of a check: its name, its state and the command that fixes it."""
+@dataclass(frozen=True, slots=True)
+class Diagnosis(CheckResult):
+    """Result of a check. `values` has `limit`, `needed` and `used` of a quota in the unit of `check`; without `limit`, it is unlimited."""
 
-    check: str
-    state: State
-    detail: str
-    fix: str = ""
-    """A command or a change of a settings file; empty if no fix is needed."""
-    values: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Values that were read: `limit` and `needed` of a quota, in the unit of `check`. Without `limit`, the quota is unlimited."""
+    check: str = ""
+    """Name; the check's own if empty."""
     api: str = ""
     """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
     """True if `unknown` makes the command fail. False for hub and registry, which the server reaches from Google's network."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkup(GoogleCaller):
-    """The project to check and the stack that it must be ready for."""
-
-    stack: str | None = None
-    settings: Settings | None = None
-    """Settings of the stack. None: check only what every stack needs."""
-    gateway: GatewayStack | None = None
-    """Settings of a gateway, which has no `settings`."""
-
-    def refused(self, check: str, api: str, role: str, error: GoogleListError, *, about: str = "") -> Diagnosis:
-        """Return the result of a check whose call Google rejected; `about` as in `refusal`."""
-        detail, fix = self.refusal(api, role, error, about=about)
-        return Diagnosis(check=check, state="unknown", detail=detail, fix=fix)
+ok: Final = partial(Diagnosis, "passed")
+missing: Final = partial(Diagnosis, "failed")
+unknown: Final = partial(Diagnosis, "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +37,32 @@ class Check:
     """A check that yields one or more results and runs concurrently with all others."""
 
     name: str
-    run: Callable[[], Sequence[Diagnosis]]
+    run: Callable[[], Iterable[Diagnosis]]
     required: bool = True
+    refusal: Callable[[GoogleListError], tuple[str, str]] = lambda error: (str(error), "")
+    """Returns why Google rejected a call of this check, and the command that fixes it."""
 
     def lines(self) -> Sequence[Diagnosis]:
         """Run the check. An error becomes an `unknown` result."""
         try:
-            return self.run()
-        except (ScriptError, GoogleListError) as error:
-            return (Diagnosis(check=self.name, state="unknown", detail=str(error), required=self.required),)
+            found = list(self.run())
+        except GoogleListError as error:
+            found = [unknown(*self.refusal(error), required=self.required)]
+        except ScriptError as error:
+            found = [unknown(str(error), required=self.required)]
+        return [replace(line, check=line.check or self.name) for line in found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup(GoogleCaller):
+    """The project to check and the stack that it must be ready for."""
+
+    stack: str = ""
+    """Empty: check only what every stack needs."""
+    settings: Settings | None = None
+    gateway: GatewayStack | None = None
+    """Settings of a gateway, which has no `settings`."""
+
+    def calling(self, name: str, api: str, role: str, run: Callable[[], Iterable[Diagnosis]], about: str = "") -> Check:
+        """Return a check that calls an API, which a role permits; `about` as in `refusal`."""
+        return Check(name=name, run=run, refusal=partial(self.refusal, api, role, about=about))

@@ -1,7 +1,7 @@
-"""Checks of the model and image: staged weights, access to the checkpoint on the hub, and the container image."""
+"""Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -27,7 +27,7 @@ from contracts.staged_weights import (
 from engine import runner
 from planning.data.checkpoints import find_checkpoint, near_ids
 from planning.rules.security.pinned import COMMIT
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
@@ -44,7 +44,7 @@ _MANIFEST_TYPES: Final = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _GIB: Final = 1024**3
-_SECRETS_VIEWER: Final = "roles/secretmanager.viewer"
+_SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
@@ -52,102 +52,52 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     settings = checkup.settings
     if settings is None:
         return
-    if settings.weights == "bucket":
-        yield Check(name="weights", run=partial(_weights, checkup, settings))
+    for part in (None, *parts_of(settings)) if settings.weights == "bucket" else ():
+        run = partial(_weights, checkup, settings, part)
+        yield checkup.calling("weights", "storage", "roles/storage.objectViewer", run)
     for kind in KINDS:
         version = settings.secret_version(kind.key)
         if version is not None:
-            yield Check(name=kind.reference_key, run=partial(_reference, checkup, kind, version))
+            yield checkup.calling(kind.reference_key, *_SECRETS, partial(_reference, checkup, kind, version))
     if settings.weights != "prefetched-image":
         yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
     if settings.docker_hub is not None:
-        yield Check(name="docker hub", run=partial(_docker_hub, checkup, settings.docker_hub))
+        yield checkup.calling("docker hub", *_SECRETS, partial(_docker_hub, checkup, settings.docker_hub))
     yield Check(name="image", run=partial(_image, settings), required=False)
 
 
-def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
-    return (*_model_weights(checkup, settings), *(_part(checkup, settings, part) for part in parts_of(settings)))
-
-
-def _part(checkup: Checkup, settings: Settings, part: Part) -> Diagnosis:
-    """Check the staged copy of a drafter or an adapter."""
-    missing = partial(
-        Diagnosis,
-        check="weights",
-        state="missing",
-        fix=f"gemma stage_model {checkup.stack}",
-    )
-    named = f"{part.kind} {part.source}"
-    if part.folder is None:
-        return missing(detail=f"{named} is not staged")
-    bucket = settings.bucket_name(checkup.stack or "")
-    folder, name = folder_uri(bucket, part.folder), object_name(part.folder, MANIFEST)
+def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:
+    """Check the staged copy of the model, or of a drafter or an adapter."""
+    bucket, prefix = settings.bucket_name(checkup.stack), part.folder if part else settings.weights_prefix
+    fix = f"gemma stage_model {checkup.stack}"
+    if prefix is None:
+        yield missing(f"{part.kind} {part.source} is not staged" if part else "not staged", fix)
+        return
+    name = object_name(prefix, MANIFEST)
     try:
-        stored = _stored(checkup, bucket, part.folder)
+        pages = checkup.google.pages("storage", listing_path(bucket, prefix))
+        stored = stored_files(as_mapping(item) for page in pages for item in as_sequence(page.get("items")))
         manifest = _manifest(checkup, bucket, name) if name in stored else None
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
-            return checkup.refused("weights", "storage", "roles/storage.objectViewer", error)
-        return missing(detail=f"bucket {bucket} does not exist")
-    wrong = difference(manifest, stored, part.folder)
-    if wrong is None and manifest_hash(as_mapping(manifest)) != part.digest:
-        wrong = "it has another hash than bucket.parts"
-    if wrong is not None:
-        return missing(detail=f"{named} in {folder}: {wrong}")
-    return Diagnosis(check="weights", state="ok", detail=f"{named} in {folder}")
-
-
-def _model_weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
-    bucket = settings.bucket_name(checkup.stack or "")
-    prefix = settings.weights_prefix
-    folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)
-    missing = partial(
-        Diagnosis,
-        check="weights",
-        state="missing",
-        fix=f"gemma stage_model {checkup.stack}",
-    )
-    try:
-        stored = _stored(checkup, bucket, prefix)
-        if name in stored:
-            manifest = _manifest(checkup, bucket, name)
-            return (_staged(manifest, stored, prefix, folder, missing, settings),)
-    except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
-        return (missing(detail=f"bucket {bucket} does not exist"),)
-    if settings.bucket.existing is None or settings.bucket.manifest is not None:
-        return (missing(detail=f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"),)
-    if object_name(prefix, CONFIG) not in stored:
-        return (missing(detail=f"neither {MANIFEST} nor {CONFIG} in {folder}: weights are not staged"),)
+            raise
+        yield missing(f"bucket {bucket} does not exist", fix)
+        return
+    folder = folder_uri(bucket, prefix)
+    if part is not None:
+        named, fault = f"{part.kind} {part.source} in {folder}", _part_fault(part, prefix, manifest, stored)
+        yield missing(f"{named}: {fault}", fix) if fault else ok(named)
+        return
+    is_listed = name in stored
+    fault = (_model_fault if is_listed else _unlisted_fault)(settings, folder, manifest, stored)
+    if fault:
+        yield missing(fault, fix)
+        return
+    files = [object_name(prefix, file) for file in file_names(as_mapping(manifest))] if is_listed else list(stored)
+    size = f"{len(files)} {'files' if is_listed else 'objects'}, {sum(stored[file].size_bytes for file in files) / _GIB:.2f} GiB in {folder}"
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
-    size = sum(file.size_bytes for file in stored.values())
-    objects = f"{len(stored)} objects, {size / _GIB:.2f} GiB in {folder}"
-    detail = f"{objects}, without a {MANIFEST}: copied by another tool, or staging is incomplete"
-    return (Diagnosis(check="weights", state="ok", detail=detail),)
-
-
-def _staged(  # noqa: PLR0917 - the facts about a folder
-    manifest: object,
-    stored: Mapping[str, StoredFile],
-    prefix: str,
-    folder: str,
-    missing: Callable[..., Diagnosis],
-    settings: Settings,
-) -> Diagnosis:
-    """Compare the objects with the manifest, and the manifest with the hash in the settings."""
-    wrong = difference(manifest, stored, prefix)
-    if wrong is not None:
-        return missing(detail=wrong)
-    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
-    if bound not in {None, staged}:
-        return missing(detail=f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}")
-    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
-    if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
-        return missing(detail=f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}")
-    names = file_names(as_mapping(manifest))
-    total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
-    return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")
+    end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
+    yield ok(size + end)
 
 
 def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
@@ -158,46 +108,86 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
         return None
 
 
-def _stored(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, StoredFile]:
-    pages = checkup.google.pages("storage", listing_path(bucket, prefix))
-    return stored_files(as_mapping(item) for page in pages for item in as_sequence(page.get("items")))
+def _part_fault(part: Part, prefix: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
+    """Return what is wrong with the copy of a drafter or an adapter; empty if nothing is."""
+    other = manifest_hash(as_mapping(manifest)) != part.digest
+    return difference(manifest, stored, prefix) or ("it has another hash than bucket.parts" if other else "")
 
 
-def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
+def _model_fault(settings: Settings, folder: str, manifest: object, stored: Mapping[str, StoredFile]) -> str:
+    """Compare the objects with the manifest, and the manifest with the hash and the commit in the settings."""
+    wrong = difference(manifest, stored, settings.weights_prefix)
+    if wrong is not None:
+        return wrong
+    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
+    if bound not in {None, staged}:
+        return f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}"
+    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
+    if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
+        return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
+    return ""
+
+
+def _unlisted_fault(settings: Settings, folder: str, _: object, stored: Mapping[str, StoredFile]) -> str:
+    if settings.bucket.existing is None or settings.bucket.manifest is not None:
+        return f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"
+    if object_name(settings.weights_prefix, CONFIG) not in stored:
+        return f"neither {MANIFEST} nor {CONFIG} in {folder}: weights are not staged"
+    return ""
+
+
+def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
-    check, model = "hub", settings.model
+    model, page = settings.model, f"https://huggingface.co/{settings.model}"
     try:
         token, origin = _token(checkup, settings)
     except ScriptError as error:
-        return (Diagnosis(check=check, state="unknown", detail=str(error)),)
-    login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack or "")
+        yield unknown(str(error))
+        return
+    login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack)
     try:
         HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
     except GatedRepoError:
-        if not token:
-            detail = f"{model} is gated, but no token is set"
-            return (Diagnosis(check=check, state="missing", detail=detail, fix=login),)
-        detail = f"the token of {origin} cannot read {model} because its owner has not accepted the terms"
-        return (Diagnosis(check=check, state="missing", detail=detail, fix=f"https://huggingface.co/{model}"),)
+        if token:
+            yield missing(
+                f"the token of {origin} cannot read {model} because its owner has not accepted the terms", page
+            )
+        else:
+            yield missing(f"{model} is gated, but no token is set", login)
     except HfHubHTTPError as error:
-        return (_hub_error(error, token, origin, model, login, checkup.stack or ""),)
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status == _UNAUTHORIZED and token:
+            yield missing(f"the token of {origin} is invalid", login)
+        elif status in {_UNAUTHORIZED, _NOT_FOUND}:
+            yield _no_model(checkup.stack, model, page)
+        else:
+            yield unknown(f"the hub returned HTTP {status}", required=False)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        detail = f"cannot reach the hub from this machine ({type(error).__name__})"
-        return (Diagnosis(check=check, state="unknown", detail=detail, required=False),)
-    by = f"the token of {origin}" if token else "no token needed"
-    return (Diagnosis(check=check, state="ok", detail=f"{model} is readable ({by})"), _commit(checkup, settings, token))
+        yield unknown(f"cannot reach the hub from this machine ({type(error).__name__})", required=False)
+    else:
+        yield ok(f"{model} is readable ({f'the token of {origin}' if token else 'no token needed'})")
+        yield _commit(checkup.stack, settings, token)
 
 
-def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosis:
+def _no_model(stack: str, model: str, page: str) -> Diagnosis:
+    near = near_ids(model)
+    known = f"; closest existing ids: {', '.join(near)}" if near else ""
+    # A misspelled id has one obvious fix. Another checkpoint of the catalog is the user's choice.
+    is_misspelt = bool(near) and find_checkpoint(model) is None
+    fix = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else page
+    return missing(f"{model} does not exist on the hub or is private{known}", fix)
+
+
+def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     """Check that the hub has the commit of the settings, and report the commit of its main branch and how to set it."""
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
-    check, model, wanted, main = "commit", settings.model, settings.model_revision, ""
+    model, wanted, main, line = settings.model, settings.model_revision, "", partial(Diagnosis, check="commit")
     api, has_wanted = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), True
     try:
         main = api.model_info(model, token=token or False, timeout=_LIMIT_S).sha or ""
@@ -206,35 +196,19 @@ def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosi
     except RevisionNotFoundError:
         has_wanted = False
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
-        detail = f"the hub did not return the commits of {model} ({type(error).__name__})"
-        return Diagnosis(check=check, state="unknown", detail=detail, required=False)
+        return line(
+            "unknown", f"the hub did not return the commits of {model} ({type(error).__name__})", required=False
+        )
     if not main:
-        detail = f"the hub returned no commit of {model}"
-        return Diagnosis(check=check, state="unknown", detail=detail, required=False)
-    setting = f"pulumi config set --stack {checkup.stack} gemma-serving:modelRevision {main}"
+        return line("unknown", f"the hub returned no commit of {model}", required=False)
+    setting = f"pulumi config set --stack {stack} gemma-serving:modelRevision {main}"
     if not has_wanted:
-        return Diagnosis(check=check, state="missing", detail=f"{model} has no commit {wanted}", fix=setting)
+        return line("failed", f"{model} has no commit {wanted}", setting)
     if wanted is None:
         loads = "scripts.stage_model copies" if settings.weights == "bucket" else "the server loads"
         detail = f"modelRevision is not set: {loads} the main branch of {model}, now {main}; to pin it, run: {setting}"
-        return Diagnosis(check=check, state="ok", detail=detail)
-    newer = "" if wanted == main else f"; its main branch is at {main}"
-    return Diagnosis(check=check, state="ok", detail=f"{model} has {wanted}{newer}")
-
-
-def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - the facts
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status == _UNAUTHORIZED and token:
-        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is invalid", fix=login)
-    if status in {_UNAUTHORIZED, _NOT_FOUND}:
-        near = near_ids(model)
-        known = f"; closest existing ids: {', '.join(near)}" if near else ""
-        detail = f"{model} does not exist on the hub or is private{known}"
-        # A misspelled id has one obvious fix. Another checkpoint of the catalog is the user's choice.
-        is_misspelt = bool(near) and find_checkpoint(model) is None
-        fix = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else ""
-        return Diagnosis(check="hub", state="missing", detail=detail, fix=fix or f"https://huggingface.co/{model}")
-    return Diagnosis(check="hub", state="unknown", detail=f"the hub returned HTTP {status}", required=False)
+        return line("passed", detail)
+    return line("passed", f"{model} has {wanted}{'' if wanted == main else f'; its main branch is at {main}'}")
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
@@ -251,7 +225,7 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     version = settings.secret_version(HF_TOKEN.key)
     if version is not None:
         return read_secret(version, project=checkup.project, api=checkup.google), version
-    answer = runner.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
+    answer = runner.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack)
     if answer.returncode != 0:
         raise ScriptError(
             f"cannot read the stack's secret {HF_TOKEN.key}: {runner.first_error(answer.stderr, answer.returncode)}"
@@ -259,63 +233,58 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 
-def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Diagnosis]:
-    """Check that a secret version in the settings exists and is enabled."""
-    fix = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
-    state = _state_of(checkup, kind.reference_key, version)
-    if isinstance(state, Diagnosis):
-        return (state,)
-    if state == "ENABLED":
-        return (Diagnosis(check=kind.reference_key, state="ok", detail=version),)
-    detail = f"{version} is {state}" if state else f"{version} does not exist"
-    return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, fix=fix),)
-
-
-def _state_of(checkup: Checkup, check: str, version: str) -> str | Diagnosis:
-    """Return the state of a secret version, empty if it does not exist, or the failed check's result."""
+def _state_of(checkup: Checkup, version: str) -> str:
+    """Return the state of a secret version; empty if it does not exist."""
     try:
         return str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
     except GoogleListError as error:
-        return "" if error.status == _NOT_FOUND else checkup.refused(check, "secretmanager", _SECRETS_VIEWER, error)
+        if error.status != _NOT_FOUND:
+            raise
+        return ""
 
 
-def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagnosis]:
-    """Check the secret version of the account's token. The token is never read."""
-    check, version = "docker hub", account.token_secret
-    secret, _, _ = version.partition("/versions/")
-    _, project, _, name = secret.split("/")
-    state = _state_of(checkup, check, version)
-    if isinstance(state, Diagnosis):
-        return (state,)
+def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Iterator[Diagnosis]:
+    """Check that a secret version in the settings exists and is enabled."""
+    state = _state_of(checkup, version)
     if state == "ENABLED":
-        return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username} with {version}"),)
-    detail = f"{version} of dockerHub.tokenSecret is {state.lower() or 'missing'}"
-    fix = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
-    if state:
-        fix = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
-    return (Diagnosis(check=check, state="missing", detail=detail, fix=fix),)
+        yield ok(version)
+        return
+    fix = f"{set_command(kind.key, checkup.stack)} --secret {version.split('/')[3]}"
+    yield missing(f"{version} is {state}" if state else f"{version} does not exist", fix)
 
 
-def _image(settings: Settings) -> Sequence[Diagnosis]:
+def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Iterator[Diagnosis]:
+    """Check the secret version of the account's token. The token is never read."""
+    version = account.token_secret
+    state = _state_of(checkup, version)
+    if state == "ENABLED":
+        yield ok(f"pulls as {account.username} with {version}")
+        return
+    _, project, _, name, *_ = version.split("/")
+    how = "versions add {}" if state else "create {}"
+    policy = "" if state else " --replication-policy=automatic"
+    fix = f"gcloud secrets {how.format(name)} --project={project}{policy} --data-file=TOKEN_FILE"
+    yield missing(f"{version} of dockerHub.tokenSecret is {state.lower() or 'missing'}", fix)
+
+
+def _image(settings: Settings) -> Iterator[Diagnosis]:
     image = settings.image
     known = image.known is not None and image.known.digest == image.digest
-    name = f"{image.repository}@{image.digest[:19]}..."
-    table = "" if known else "; not in the table of tested images"
+    name, table = f"{image.repository}@{image.digest[:19]}...", "" if known else "; not in the table of tested images"
     try:
         answer = ask_registry(image.repository, image.digest)
     except (requests.RequestException, ValueError, KeyError) as error:
         detail = f"cannot reach the registry from this machine ({type(error).__name__}): {name}{table}"
-        return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
+        yield unknown(detail, required=False)
+        return
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
-        pulls = f"; {left} Docker Hub pulls left for this address" if left else ""
-        return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
-    if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
-        detail = f"{name} does not exist on Docker Hub{table}"
+        yield ok(f"{name}{table}{f'; {left} Docker Hub pulls left for this address' if left else ''}")
+    elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
         fix = "set gemma-serving:image to an entry of planning/data/images.json"
-        return (Diagnosis(check="image", state="missing", detail=detail, fix=fix),)
-    detail = f"Docker Hub returned HTTP {answer.status_code} for {name}{table}"
-    return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
+        yield missing(f"{name} does not exist on Docker Hub{table}", fix)
+    else:
+        yield unknown(f"Docker Hub returned HTTP {answer.status_code} for {name}{table}", required=False)
 
 
 def ask_registry(repository: str, digest: str) -> requests.Response:

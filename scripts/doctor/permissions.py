@@ -6,10 +6,11 @@ permissions apply.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cloud.kinds import KINDS, LOCATIONS
 from stacks.secrets import KINDS as SECRETS
-from stacks.settings import CloudRunSettings, GatewayStack, Settings
+from stacks.settings import CloudRunSettings, GatewayStack, Settings, TpuSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,89 +21,65 @@ class RolePermissions:
     permissions: Sequence[str]
 
 
-def _of(role: str, resource: str, *verbs: str) -> RolePermissions:
-    return RolePermissions(role, tuple(f"{resource}.{verb}" for verb in verbs))
+def _role(role: str, *lines: str) -> RolePermissions:
+    """Return a role with its permissions: each line is a resource and its verbs."""
+    words = [line.split() for line in lines]
+    return RolePermissions(f"roles/{role}", tuple(f"{resource}.{verb}" for resource, *verbs in words for verb in verbs))
 
 
-_OWN = ("create", "get", "update", "delete")
-_ACCESS = ("getIamPolicy", "setIamPolicy")
+_OWN: Final = "create get update delete"
+_ACCESS: Final = "getIamPolicy setIamPolicy"
 
 COMMON: Sequence[RolePermissions] = (
-    RolePermissions(
-        "roles/serviceusage.serviceUsageConsumer",
-        ("serviceusage.services.get", "serviceusage.services.use", "serviceusage.quotas.get"),
-    ),
-    _of("roles/resourcemanager.projectIamAdmin", "resourcemanager.projects", "get", *_ACCESS),
-    _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", "create", "get", "update", "delete"),
-    _of("roles/iam.serviceAccountUser", "iam.serviceAccounts", "actAs"),
-    _of("roles/artifactregistry.admin", "artifactregistry.repositories", *_OWN, *_ACCESS),
+    _role("serviceusage.serviceUsageConsumer", "serviceusage.services get use", "serviceusage.quotas get"),
+    _role("resourcemanager.projectIamAdmin", f"resourcemanager.projects get {_ACCESS}"),
+    _role("iam.serviceAccountAdmin", f"iam.serviceAccounts {_OWN}"),
+    _role("iam.serviceAccountUser", "iam.serviceAccounts actAs"),
+    _role("artifactregistry.admin", f"artifactregistry.repositories {_OWN} {_ACCESS}"),
     RolePermissions(
         "roles/viewer",
-        (
-            *(f"{api}.locations.list" for api in LOCATIONS),
-            *dict.fromkeys(kind.permission for kind in KINDS),
-        ),
+        (*(f"{api}.locations.list" for api in LOCATIONS), *dict.fromkeys(kind.permission for kind in KINDS)),
     ),
-    RolePermissions(
-        "roles/iam.securityReviewer", ("storage.buckets.getIamPolicy", "secretmanager.secrets.getIamPolicy")
-    ),
+    _role("iam.securityReviewer", "storage.buckets getIamPolicy", "secretmanager.secrets getIamPolicy"),
 )
 """Permissions that every stack needs. A teardown reads the lists and policies to find leaked resources of any type."""
 
-_SECRETS = RolePermissions(
-    "roles/secretmanager.admin",
-    (
-        *(f"secretmanager.secrets.{verb}" for verb in (*_OWN, *_ACCESS)),
-        *(f"secretmanager.versions.{verb}" for verb in ("add", "get", "access", "destroy")),
-    ),
+_SECRETS = _role(
+    "secretmanager.admin", f"secretmanager.secrets {_OWN} {_ACCESS}", "secretmanager.versions add get access destroy"
 )
-_REFERENCES = _of("roles/secretmanager.admin", "secretmanager.secrets", *_ACCESS)
-_BUCKETS = RolePermissions(
-    "roles/storage.admin",
-    (
-        *(f"storage.buckets.{verb}" for verb in (*_OWN, *_ACCESS)),
-        *(f"storage.objects.{verb}" for verb in ("create", "get", "list", "delete")),
-    ),
+_REFERENCES = _role("secretmanager.admin", f"secretmanager.secrets {_ACCESS}")
+_BUCKETS = _role("storage.admin", f"storage.buckets {_OWN} {_ACCESS}", "storage.objects create get list delete")
+_STAGED = _role("storage.objectViewer", "storage.objects get list")
+_USE = _role("monitoring.viewer", "monitoring.timeSeries list")
+_ALERTS = _role(
+    "monitoring.editor",
+    *(f"monitoring.{kind} {_OWN}" for kind in ("alertPolicies", "notificationChannels", "dashboards")),
 )
-_STAGED = _of("roles/storage.objectViewer", "storage.objects", "get", "list")
-_USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
-_ALERTS = RolePermissions(
-    "roles/monitoring.editor",
-    tuple(
-        f"monitoring.{kind}.{verb}" for kind in ("alertPolicies", "notificationChannels", "dashboards") for verb in _OWN
-    ),
-)
-_LOG_ALERTS = _of("roles/logging.configWriter", "logging.notificationRules", *_OWN)
+_LOG_ALERTS = _role("logging.configWriter", f"logging.notificationRules {_OWN}")
 """Alert policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08)."""
-_SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
-_ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
-_LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
+_SERVICES = _role("run.admin", f"run.services {_OWN} {_ACCESS}")
+_ROLL_OUTS = _role("run.admin", "run.revisions list delete", "run.operations get")
+_LOGS = _role("logging.viewer", "logging.logEntries list")
 """Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
-_NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
-_INSTANCES = RolePermissions(
-    "roles/compute.instanceAdmin.v1",
-    (
-        *(f"compute.instances.{verb}" for verb in ("create", "get", "list", "delete", "getGuestAttributes")),
-        *(f"compute.instances.{verb}" for verb in ("setMetadata", "setLabels", "setTags", "setServiceAccount")),
-        *("compute.disks.create", "compute.subnetworks.use", "compute.zoneOperations.get"),
-    ),
+_NODES = _role("tpu.admin", "tpu.nodes create get list update delete")
+_INSTANCES = _role(
+    "compute.instanceAdmin.v1",
+    "compute.instances create get list delete getGuestAttributes setMetadata setLabels setTags setServiceAccount",
+    "compute.disks create",
+    "compute.subnetworks use",
+    "compute.zoneOperations get",
 )
-_TUNNEL = _of("roles/iap.tunnelResourceAccessor", "iap.tunnelInstances", "accessViaIAP")
-_ACCOUNT_ACCESS = _of("roles/iam.serviceAccountAdmin", "iam.serviceAccounts", *_ACCESS)
-_NETWORKS = RolePermissions(
-    "roles/compute.networkAdmin",
-    (
-        *(f"compute.networks.{verb}" for verb in ("create", "get", "delete", "updatePolicy")),
-        *(f"compute.subnetworks.{verb}" for verb in ("create", "get", "delete", "use")),
-        *(f"compute.routers.{verb}" for verb in _OWN),
-    ),
+_TUNNEL = _role("iap.tunnelResourceAccessor", "iap.tunnelInstances accessViaIAP")
+_ACCOUNT_ACCESS = _role("iam.serviceAccountAdmin", f"iam.serviceAccounts {_ACCESS}")
+_NETWORKS = _role(
+    "compute.networkAdmin",
+    "compute.networks create get delete updatePolicy",
+    "compute.subnetworks create get delete use",
+    f"compute.routers {_OWN}",
 )
-_IN_GATEWAY = RolePermissions(
-    "roles/compute.networkAdmin",
-    ("compute.networks.get", "compute.networks.updatePolicy", "compute.subnetworks.use"),
-)
+_IN_GATEWAY = _role("compute.networkAdmin", "compute.networks get updatePolicy", "compute.subnetworks use")
 """Machines and firewall rules in the network of a gateway."""
-_FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "get", "delete")
+_FIREWALLS = _role("compute.securityAdmin", "compute.firewalls create get delete")
 
 
 def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
@@ -112,40 +89,35 @@ def permissions_of_gateway(settings: GatewayStack) -> Sequence[RolePermissions]:
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     """Return the permissions that the caller needs for this stack; without settings, for any stack."""
-    if settings is None:
-        return COMMON
-    needed = list(COMMON)
+    return COMMON if settings is None else (*COMMON, *_of_settings(settings), _LOGS)
+
+
+def _of_settings(settings: Settings) -> Iterator[RolePermissions]:
     if settings.secrets or settings.docker_hub is not None or settings.archives_programs:
-        needed.append(_SECRETS)
+        yield _SECRETS
     elif any(settings.has_secret(kind.key) for kind in SECRETS):
-        needed.append(_REFERENCES)
-    needed += _of_watching(settings)
-    if settings.uses_bucket:
-        needed.append(_STAGED if settings.bucket.existing else _BUCKETS)
-    if settings.tpu is not None and settings.tpu.tunnel_members:
-        needed.append(_ACCOUNT_ACCESS)
-    if settings.tpu is not None:
-        needed += [_NODES if settings.tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL]
-        needed += (
-            [] if settings.tpu.existing_network else [_IN_GATEWAY if settings.tpu.gateway else _NETWORKS, _FIREWALLS]
-        )
-    elif settings.cloud_run is not None:
-        needed += _of_service(settings.cloud_run)
-    if settings.tpu is not None or settings.cloud_run is not None:
-        needed.append(_LOGS)
-    return needed
-
-
-def _of_watching(settings: Settings) -> Iterator[RolePermissions]:
-    """Yield the permissions for the limit of the cost, and for alerts."""
+        yield _REFERENCES
     if settings.max_usd is not None and settings.cloud_run is not None:
         yield _USE
     if settings.alerts.enabled:
         yield from (_ALERTS, _LOG_ALERTS)
+    if settings.uses_bucket:
+        yield _STAGED if settings.bucket.existing else _BUCKETS
+    if settings.tpu is not None:
+        yield from _of_machine(settings.tpu)
+    if settings.cloud_run is not None:
+        yield from _of_service(settings.cloud_run)
+
+
+def _of_machine(tpu: TpuSettings) -> Iterator[RolePermissions]:
+    if tpu.tunnel_members:
+        yield _ACCOUNT_ACCESS
+    yield from (_NODES if tpu.api == "cloud-tpu" else _INSTANCES, _TUNNEL)
+    if not tpu.existing_network:
+        yield from (_IN_GATEWAY if tpu.gateway else _NETWORKS, _FIREWALLS)
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
-    """Yield the permissions for the service, its traffic and the deletion of stale revisions."""
     yield _SERVICES
     if run.direct_vpc:
         yield from (_NETWORKS, _FIREWALLS)

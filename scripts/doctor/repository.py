@@ -1,23 +1,22 @@
 """Check of the variables that the workflows read, in a project with the accounts of the workflows (docs/ci-accounts.md)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final
 
 from cloud.google_api import lookup
 from contracts.answers import Absent, Present
 from engine import backend, runner
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.doctor.programs import answer_of
-
-_NAME: Final = "workflow variables"
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, ok, unknown
+from scripts.doctor.machine import answer_of
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
     """Yield the check of a project whose states are in a bucket, as the workflows need it. It sends one request."""
     url = backend.chosen_url(runner.project_folder())
     if url.startswith("gs://"):
-        yield Check(name=_NAME, run=partial(_unset, checkup, variables(checkup.project, url)), required=False)
+        yield Check(
+            name="workflow variables", run=partial(_unset, checkup, variables(checkup.project, url)), required=False
+        )
 
 
 def variables(project: str, backend_url: str) -> Mapping[str, str]:
@@ -32,28 +31,27 @@ def variables(project: str, backend_url: str) -> Mapping[str, str]:
     }
 
 
-def _unset(checkup: Checkup, wanted: Mapping[str, str]) -> Sequence[Diagnosis]:
-    """Return the variables that the repository does not set; empty if the project has no account that deploys from GitHub.
+def _unset(checkup: Checkup, wanted: Mapping[str, str]) -> Iterator[Diagnosis]:
+    """Yield the variables that the repository does not set; nothing if the project has no account that deploys from GitHub.
 
     They are unknown and not missing, because an organization may set them, and no command on this machine reads them.
     """
     account = f"v1/projects/{checkup.project}/serviceAccounts/{wanted['GCP_DEPLOY_SERVICE_ACCOUNT']}"
-    match lookup(checkup.google, "iam", account):
-        case Absent():
-            return ()
-        case Present():
-            listed = answer_of("gh", "variable", "list")
-        case unknown:
-            return (_unknown(unknown.why),)
+    found = lookup(checkup.google, "iam", account)
+    if isinstance(found, Absent):
+        return
+    if not isinstance(found, Present):
+        yield unknown(found.why, required=False)
+        return
+    listed = answer_of("gh", "variable", "list")
     if listed is None or listed.returncode != 0:
-        return (_unknown("`gh variable list` failed; docs/ci-setup.md has the commands that set them"),)
+        detail = "`gh variable list` failed; docs/ci-setup.md has the commands that set them"
+        yield unknown(detail, required=False)
+        return
     known = {line.partition("\t")[0] for line in listed.stdout.splitlines()}
     lacking = {name: value for name, value in wanted.items() if name not in known}
-    if not lacking:
-        return (Diagnosis(check=_NAME, state="ok", detail=f"{len(wanted)} are set"),)
-    fix = "\n".join(f'gh variable set {name} --body "{value}"' for name, value in lacking.items())
-    return (_unknown(f"the repository does not set {', '.join(lacking)}", fix),)
-
-
-def _unknown(detail: str, fix: str = "") -> Diagnosis:
-    return Diagnosis(check=_NAME, state="unknown", detail=detail, fix=fix, required=False)
+    if lacking:
+        fix = "\n".join(f'gh variable set {name} --body "{value}"' for name, value in lacking.items())
+        yield unknown(f"the repository does not set {', '.join(lacking)}", fix, required=False)
+    else:
+        yield ok(f"{len(wanted)} are set")

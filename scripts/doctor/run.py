@@ -1,7 +1,11 @@
 """Run all checks concurrently."""
 
+import itertools
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import google.auth.exceptions
@@ -13,16 +17,15 @@ from cloud import google_api
 from cloud.caller import CALLS, caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
+from scripts.cli.transfer import overwrite_line
 from scripts.doctor import capacity, machine, model, project, repository, secrets_key, tunnel_role
-from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 from stacks.settings import GatewayStack, Settings
 
 LIMIT_S: Final = 30.0
 """Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
-QUOTA_PROJECT: Final = "quota project"
-USE_PROJECT: Final = "serviceusage.services.use"
-CONSUMER: Final = "roles/serviceusage.serviceUsageConsumer"
-NOT_USABLE: Final = "USER_PROJECT_DENIED"
+_LOGIN: Final = "gcloud auth application-default login"
+_NOT_USABLE: Final = "USER_PROJECT_DENIED"
 """Google's error reason for a quota project that the caller does not have permission to use."""
 
 
@@ -33,30 +36,29 @@ def examine(
     try:
         credentials = google_api.credentials()
     except CommandRefusedError as error:
-        fix = "gcloud auth application-default login"
-        line = Diagnosis(check="credentials", state="missing", detail=str(error), fix=fix)
-        return (line,)
-    lines = _credentials(credentials)
-    if any(line.state != "ok" and line.check == "credentials" for line in lines):
-        return lines
+        return [missing(str(error), _LOGIN, check="credentials")]
+    login = replace(_credentials(credentials), check="credentials")
+    if login.state != "passed":
+        return [login]
     caller = caller_of(project_id, credentials)
     checkup = Checkup(
         project=project_id,
         google=caller.google,
         member=caller.member,
-        stack=stack,
+        stack=stack or "",
         settings=settings,
         gateway=gateway,
     )
-    found = concurrently([*_checks(checkup), Check(name=QUOTA_PROJECT, run=lambda: _quota_project(checkup))])
-    refused = [line for line in found if line.check == QUOTA_PROJECT and line.state == "missing"]
+    usable = Check(name="quota project", run=partial(_quota_project, checkup))
+    found = concurrently([*_checks(checkup), usable])
+    refused = [line for line in found if line.check == usable.name and line.state == "failed"]
     if not refused:
-        return [*lines, *_of_enabled_apis(checkup, found)]
+        return [login, *_of_enabled_apis(checkup, found)]
     if isinstance(credentials, user.Credentials):
-        return [*lines, *refused]
+        return [login, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
     own = replace(checkup, google=google_api.connect(given=credentials, connections=CALLS))
-    return [*lines, *refused, *_of_enabled_apis(own, concurrently(_checks(own)))]
+    return [login, *refused, *_of_enabled_apis(own, concurrently(_checks(own)))]
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
@@ -66,53 +68,59 @@ def _checks(checkup: Checkup) -> Sequence[Check]:
 
 def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
     """Run each check in its own thread and return the results in order. The command does not wait for threads that time out."""
-    found = each_within([check.lines for check in checks], workers=len(checks), limit_s=limit_s)
-    return [
-        line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _unfinished(check, error)
-    ]
+    done = itertools.count(1)
+
+    def lines(check: Check) -> Sequence[Diagnosis]:
+        found = check.lines()
+        _progress(f"doctor: {next(done)} of {len(checks)} checks finished")
+        return found
+
+    _progress(f"doctor: running {len(checks)} checks")
+    found = each_within([partial(lines, check) for check in checks], workers=len(checks), limit_s=limit_s)
+    _progress("")
+    return [line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _late(check, error)]
+
+
+def _progress(text: str) -> None:
+    """Show one line of progress on a terminal; an empty text clears it."""
+    if sys.stderr.isatty():
+        overwrite_line(text[: shutil.get_terminal_size().columns - 1])
 
 
 def _of_enabled_apis(checkup: Checkup, lines: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
     """Return the results, each quota of an API that is off as unknown: its limit is only known after the API is on."""
     off = {
-        line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state == "missing"
+        line.check.removeprefix("API ") for line in lines if line.check.startswith("API ") and line.state != "passed"
     }
     return [
-        Diagnosis(
-            check=line.check,
-            state="unknown",
-            detail=f"API {line.api} is off in project {checkup.project}",
-            fix=checkup.enable(line.api),
-        )
+        unknown(f"API {line.api} is off in project {checkup.project}", checkup.enable(line.api), check=line.check)
         if line.api in off
         else line
         for line in lines
     ]
 
 
-def _unfinished(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
+def _late(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
     """Return the result of a check that failed or timed out; empty if it succeeded without a result."""
     if error is None:
         return ()
     reason = str(error) if isinstance(error, TimeoutError) else f"the check failed: {type(error).__name__}: {error}"
-    return (Diagnosis(check=check.name, state="unknown", detail=reason, required=check.required),)
+    return (unknown(reason, check=check.name, required=check.required),)
 
 
-def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
+def _credentials(credentials: Credentials) -> Diagnosis:
     """Return whether the credentials are valid."""
-    login = "gcloud auth application-default login"
+    is_user, has_login = isinstance(credentials, user.Credentials), bool(getattr(credentials, "refresh_token", None))
     try:
-        if getattr(credentials, "refresh_token", None) or not isinstance(credentials, user.Credentials):
+        if has_login or not is_user:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
-        detail = f"Google rejected them: {str(error.args[0]).splitlines()[0]}"
-        return (Diagnosis(check="credentials", state="missing", detail=detail, fix=login),)
+        return missing(f"Google rejected them: {str(error.args[0]).splitlines()[0]}", _LOGIN)
     except google.auth.exceptions.TransportError as error:
-        detail = f"cannot reach Google: {type(error).__name__}"
-        return (Diagnosis(check="credentials", state="unknown", detail=detail),)
-    is_user = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
-    kind = "access token" if isinstance(credentials, user.Credentials) else member_of(credentials)
-    return (Diagnosis(check="credentials", state="ok", detail="user login" if is_user else kind),)
+        return unknown(f"cannot reach Google: {type(error).__name__}")
+    if not is_user:
+        return ok(member_of(credentials))
+    return ok("user login" if has_login else "access token")
 
 
 def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
@@ -120,14 +128,12 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
 
     Testing permissions requires no permission, so a denial can only be about the quota project.
     """
+    body = {"permissions": ["serviceusage.services.use"]}
     try:
-        checkup.google.post(
-            "cloudresourcemanager", f"v1/projects/{checkup.project}:testIamPermissions", {"permissions": [USE_PROJECT]}
-        )
+        checkup.google.post("cloudresourcemanager", f"v1/projects/{checkup.project}:testIamPermissions", body)
     except google_api.GoogleListError as error:
-        if error.reason == NOT_USABLE:
-            fix = checkup.grant(CONSUMER)
-            return (Diagnosis(check=QUOTA_PROJECT, state="missing", detail=str(error), fix=fix),)
+        if error.reason == _NOT_USABLE:
+            return [missing(str(error), checkup.grant("roles/serviceusage.serviceUsageConsumer"))]
     except ScriptError:
         pass  # the other checks report it, each for its API
-    return ()
+    return []

@@ -24,9 +24,6 @@ from contracts.outputs import SmokeThresholds
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
-DEFAULT_READY_BUDGET_S: Final = 120.0
-DEFAULT_BURST_REQUESTS: Final = 4
-
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeServerOptions:
@@ -41,15 +38,11 @@ class SmokeServerOptions:
 class ThresholdOptions:
     """Thresholds with --url."""
 
-    ready_budget_s: Annotated[float, Option("Timeout for server readiness, in seconds.", least=0.1)] = (
-        DEFAULT_READY_BUDGET_S
-    )
+    ready_budget_s: Annotated[float, Option("Timeout for server readiness, in seconds.", least=0.1)] = 120.0
     max_ttft_s: Annotated[float | None, Option("Maximum time to first token, in seconds.", above=0)] = None
     min_decode_tok_per_s: Annotated[float | None, Option("Minimum rate of one stream, in tokens/s.", above=0)] = None
     min_burst_tok_per_s: Annotated[float | None, Option("Minimum rate of the burst, in tokens/s.", above=0)] = None
-    burst_requests: Annotated[int, Option("Number of concurrent streams in the burst.", least=1, most=256)] = (
-        DEFAULT_BURST_REQUESTS
-    )
+    burst_requests: Annotated[int, Option("Number of concurrent streams in the burst.", least=1, most=256)] = 4
     max_model_len: Annotated[int | None, Option("max-model-len the server must report, in tokens.", least=1)] = None
     expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True)] = False
     expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True)] = False
@@ -87,14 +80,13 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         planned = deployed_plan(server.stack, outputs).smoke if outputs.target != "gateway" else None
         way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     elif server.url is not None and server.model:
-        way = open_url_access(server.url)
-        features = _features(options.thresholds.features)
+        way, features = open_url_access(server.url), _features(options.thresholds.features)
         target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds), features=features)
     else:
         raise CommandRefusedError("--url requires --model ID, the name of the served model.")
     with way as access:
         report = run_smoke(access, target, _progress)
-    _clear_progress()
+    _progress("")
     publish(report, as_json=options.as_json, junit=options.junit)
     return report.exit_code
 
@@ -119,16 +111,12 @@ def _features(given: str | None) -> ServedFeatures | None:
 
 def _progress(text: str) -> None:
     """Show one line of progress. On a terminal, it replaces the previous line, so it must not be longer than one."""
+    from scripts.cli.transfer import overwrite_line
+
     if sys.stderr.isatty():
-        _clear_progress()
-        print(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
-    else:
+        overwrite_line(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1] if text else "")
+    elif text:
         say("smoke", text)
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 COMMAND: Final = Command(

@@ -1,11 +1,12 @@
 """Chat requests of the checks, and what their responses contain."""
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final
 
 from loadtest.client.events import first_message
-from loadtest.client.openai import ServerAnswer
-from scripts.smoke.context import CheckContext
+from loadtest.client.openai import ServerAnswer, ServerError
+from scripts.smoke.context import CheckContext, NotApplicableError
 
 FEATURE_LIMIT_S: Final = 180.0
 """Time for a reasoning response of 1,024 tokens at 6 tokens/s."""
@@ -13,13 +14,18 @@ THINKING_TOKENS: Final = 1024
 """Output tokens of a request with thinking."""
 CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
 """Gemma 4's delimiters. In a response's text, they show that a parser is missing."""
+_UNSUPPORTED: Final = frozenset({400, 422, 501})
+"""Status of a server that does not support structured output."""
 Message = Mapping[str, object]
 
 
-def room(context: CheckContext, wanted: int) -> int:
-    """Return the output tokens to request: `wanted`, or fewer if max-model-len is short."""
-    length = context.max_model_len or context.target.thresholds.max_model_len
-    return wanted if length is None else max(16, min(wanted, length // 2))
+class StatusError(ServerError):
+    """A response with another status than 200."""
+
+    def __init__(self, answer: ServerAnswer) -> None:
+        """Take the server's message."""
+        super().__init__(answer.message)
+        self.status = answer.status
 
 
 def user(content: object) -> Message:
@@ -35,12 +41,15 @@ def request(
     thinks: bool = False,
     extra: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
-    """Return a greedy request. With `thinks`, thinking is on; otherwise it is off if the server's default is on."""
+    """Return a greedy request. With `thinks`, thinking is on; otherwise it is off if the server's default is on.
+
+    It requests `max_tokens`, or fewer if max-model-len is short.
+    """
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}} if thinks else context.without_thinking
     return {
         "model": context.target.model,
         "messages": list(messages),
-        "max_tokens": room(context, max_tokens),
+        "max_tokens": max_tokens if context.length is None else max(16, min(max_tokens, context.length // 2)),
         "temperature": 0,
         **kwargs,
         **(extra or {}),
@@ -51,6 +60,18 @@ async def send(context: CheckContext, body: Mapping[str, object], *, limit_s: fl
     """Send a chat request, count its tokens, and return the response, whatever its status."""
     answer = await context.client.post("/v1/chat/completions", body, limit_s=limit_s)
     context.count(answer.usage)
+    return answer
+
+
+async def answered(
+    context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S
+) -> ServerAnswer:
+    """Send a chat request and return the response. Raises StatusError, and NotApplicableError if a schema is not supported."""
+    answer = await send(context, body, limit_s=limit_s)
+    if answer.status in _UNSUPPORTED and "response_format" in body:
+        raise NotApplicableError(f"the server does not support it: {answer.message}")
+    if answer.status != HTTPStatus.OK:
+        raise StatusError(answer)
     return answer
 
 

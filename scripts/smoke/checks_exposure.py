@@ -6,8 +6,9 @@ from http import HTTPStatus
 from typing import Final
 
 from loadtest.client.openai import ServerAnswer, UnreachableError
+from scripts.cli.check_result import State
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, Verdict, skipped
+from scripts.smoke.results import Outcome, skipped
 
 CALL_LIMIT_S: Final = 30.0
 _PROMPT: Final[Mapping[str, object]] = {"prompt": "Hi", "max_tokens": 1}
@@ -43,41 +44,27 @@ async def anonymous(context: CheckContext) -> Outcome:
     access, target = context.access, context.target
     if not access.private and target.stack is None:
         return skipped("no credentials to omit")
-    seen = _Seen()
-    wanted: list[str] = []
+    seen, wanted = _Seen(), ["URLs not fetched"]
+    if not target.opens_origins:
+        wanted.insert(0, "no web origins")
     if access.private and (access.auth != "tunnel" or access.api_key is not None):
-        wanted.append("401 or 403 without credentials")
+        wanted.insert(0, "401 or 403 without credentials")
         for path, body in GUARDED.items():
             await _try_path(context, path, body, seen)
+    context.wanted = ", ".join(wanted)
     if not target.opens_origins:
-        wanted.append("no web origins")
         await _try_page(context, seen)
-    wanted.append("URLs not fetched")
     await _try_media(context, seen)
-    return Outcome(
-        verdict=_verdict(context, seen),
-        measured=", ".join(seen.measured),
-        wanted=", ".join(wanted),
-        detail=_detail(context, seen),
-    )
-
-
-def _verdict(context: CheckContext, seen: _Seen) -> Verdict:
-    if seen.open:
-        # Without a stack, no settings show that the server should be closed. An identity check in front of it does.
-        is_meant_closed = context.target.stack is not None or context.access.id_tokens is not None
-        return "failed" if is_meant_closed else "warned"
-    return "unknown" if seen.unknown else "passed"
-
-
-def _detail(context: CheckContext, seen: _Seen) -> str:
     parts = [f"open: {'; '.join(seen.open)}"] if seen.open else []
     parts += [f"unknown: {'; '.join(seen.unknown)}"] if seen.unknown else []
-    if seen.open and context.target.stack is not None:
-        parts.append(
-            "Check who can call the service (cloudRun.invokers, cloudRun.public). Run `pulumi up` if the server is older than its settings"
-        )
-    return f"{'. '.join(parts)}." if parts else ""
+    if seen.open and target.stack is not None:
+        callers = "Check who can call the service (cloudRun.invokers, cloudRun.public)"
+        parts.append(f"{callers}. Run `pulumi up` if the server is older than its settings")
+    state: State = "unknown" if seen.unknown else "passed"
+    if seen.open:
+        # Without a stack, no settings show that the server should be closed. An identity check in front of it does.
+        state = "failed" if target.stack is not None or access.id_tokens is not None else "warned"
+    return Outcome(state, f"{'. '.join(parts)}." if parts else "", measured=", ".join(seen.measured))
 
 
 async def _try_path(context: CheckContext, path: str, body: Mapping[str, object] | None, seen: _Seen) -> None:
@@ -90,9 +77,11 @@ async def _try_path(context: CheckContext, path: str, body: Mapping[str, object]
         seen.unknown.append(f"{path} did not respond")
         return
     seen.measured.append(f"{path} {answer.status}")
+    # An identity check in front of the server redirects browsers to its login page.
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
     if _is_inconclusive(answer):
         seen.unknown.append(f"{path} returned {answer.status}")
-    elif answer.status not in _REFUSED and not _is_redirect(answer):
+    elif answer.status not in _REFUSED and not is_redirect:
         seen.open.append(f"anyone can call {path}")
 
 
@@ -135,8 +124,3 @@ async def _try_media(context: CheckContext, seen: _Seen) -> None:
 
 def _is_inconclusive(answer: ServerAnswer) -> bool:
     return answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status == HTTPStatus.TOO_MANY_REQUESTS
-
-
-def _is_redirect(answer: ServerAnswer) -> bool:
-    """Return whether an identity check in front of the server redirects browsers to its login page."""
-    return HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST

@@ -1,4 +1,4 @@
-"""Checks of reasoning, tool calls, structured output and the length limit."""
+"""Checks of reasoning, tool calls and structured output, alone and together, of the system message, and of the length limit."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from scripts.smoke.chat_request import (
     FEATURE_LIMIT_S,
     THINKING_TOKENS,
     Message,
+    answered,
     content_of,
     marks_in,
     reasoning_of,
     request,
-    send,
     short,
     user,
 )
@@ -26,6 +26,7 @@ from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warn
 
 TOOL_QUESTION: Final = "What is the weather in Tokyo today?"
 TOOL_HINT: Final = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
+TEMPLATE_HINT: Final = "Check `vllm.thinking.template`: the checkpoint's own template can lack tools or thinking."
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
     "function": {
@@ -38,159 +39,199 @@ WEATHER_TOOL: Final[dict[str, object]] = {
         },
     },
 }
-UNSUPPORTED: Final = frozenset({400, 422, 501})
-"""Status of a server that does not support structured output."""
+TEMPERATURE: Final = "23.7"
+"""A temperature that no model guesses."""
 CITY_QUESTION: Final = "Tell me about Paris, France."
-CITY_SCHEMA: Final[dict[str, object]] = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "country": {"type": "string"}, "population": {"type": "integer"}},
-    "required": ["city", "country", "population"],
-    "additionalProperties": False,
+CITY: Final[Mapping[str, tuple[str, type]]] = {
+    "city": ("string", str),
+    "country": ("string", str),
+    "population": ("integer", int),
 }
-
-
-async def _send(
-    context: CheckContext,
-    prompt: str,
-    *,
-    max_tokens: int,
-    thinks: bool = False,
-    extra: Mapping[str, object] | None = None,
-) -> Message:
-    body = request(context, [user(prompt)], max_tokens=max_tokens, thinks=thinks, extra=extra)
-    answer = await context.client.chat(body, limit_s=FEATURE_LIMIT_S)
-    context.count(answer.usage)
-    return first_message(answer.body)
+CODE: Final = "heron"
+CODE_RULE: Final = f"Set the field code to the word {CODE}, in lower case."
+SNAIL: Final = "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?"
+REJECTIONS: Final = frozenset({400, 413, 422})
+"""Status of a server that rejects a prompt as too long."""
+WORDS: Final = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
 
 
 async def reasoning(context: CheckContext) -> Outcome:
     """Check that reasoning has its own field when thinking is enabled."""
+    context.wanted = "a `reasoning` field, no channel markers in the response"
     if not context.target.thresholds.expect_reasoning:
         return skipped("no reasoning parser in the settings")
-    message = await _send(
-        context,
-        "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?",
-        max_tokens=THINKING_TOKENS,
-        thinks=True,
-    )
-    thought, marks = reasoning_of(message), marks_in(str(message.get("content") or ""))
-    wanted = "a `reasoning` field, no channel markers in the response"
+    answer = await answered(context, request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True))
+    thought, marks = reasoning_of(first_message(answer.body)), marks_in(content_of(answer))
     if thought and not marks:
-        return passed(f"{len(thought)} characters of reasoning", wanted=wanted)
-    return failed(
-        "no reasoning" if not thought else f"markers {marks} in the response",
-        wanted=wanted,
-        detail="Check `vllm.reasoningParser: gemma4` and the chat template.",
-    )
+        return passed(f"{len(thought)} characters of reasoning")
+    measured = f"markers {marks} in the response" if thought else "no reasoning"
+    return failed(measured, "Check `vllm.reasoningParser: gemma4` and the chat template.")
 
 
 async def tool_call(context: CheckContext) -> Outcome:
     """Check that a question that needs the tool returns a call with valid arguments."""
     if not context.target.thresholds.expect_tool_calls:
         return skipped("no tool-call parser in the settings")
-    message = await _send(
-        context,
-        TOOL_QUESTION,
-        max_tokens=512,
-        extra={"tools": [WEATHER_TOOL], "tool_choice": "auto"},
-    )
-    return judged_call(context, message)
+    return await _called(context, max_tokens=512, thinks=False, hint=TOOL_HINT)
 
 
-def judged_call(context: CheckContext, message: Message, *, hint: str = TOOL_HINT) -> Outcome:
-    """Return the result for a message that should call get_weather for Tokyo."""
-    calls = as_list(message.get("tool_calls"))
-    wanted = 'get_weather({"location": "…Tokyo…"})'
+async def tools_with_thinking(context: CheckContext) -> Outcome:
+    """Check that a thinking model calls the tool, with its reasoning in a separate field."""
+    if not (context.features().tools and context.features().thinking):
+        return skipped("needs a tool-call parser and a reasoning parser in the settings")
+    hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
+    return await _called(context, max_tokens=THINKING_TOKENS, thinks=True, hint=hint)
+
+
+async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint: str) -> Outcome:
+    """Return the result of a question that should call get_weather for Tokyo."""
+    context.wanted = 'get_weather({"location": "…Tokyo…"})'
+    extra = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
+    body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, extra=extra)
+    answer = await answered(context, body)
+    calls, marks = as_list(first_message(answer.body).get("tool_calls")), marks_in(content_of(answer))
+    if thinks and marks:
+        return failed(f"markers {marks} in the response", hint)
     if not calls:
-        return failed("no tool call", wanted=wanted, detail=hint)
+        return failed("no tool call", hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
     name, raw = str(function.get("name")), str(function.get("arguments"))
     measured = f"{name}({raw})"[:60]
     try:
         location = str(json.loads(raw)["location"])
     except (ValueError, KeyError, TypeError):
-        return failed(measured, wanted=wanted, detail=f"the arguments are not an object with a location. {hint}")
+        return failed(measured, f"the arguments are not an object with a location. {hint}")
     if name != "get_weather":
-        return failed(measured, wanted=wanted, detail=f"the call names another function. {hint}")
+        return failed(measured, f"the call names another function. {hint}")
     if "tokyo" not in location.lower() and context.simulated is None:
-        return warned(
-            measured, wanted=wanted, detail="the call is well-formed, but its argument is not the city in the question."
-        )
-    return passed(measured, wanted=wanted)
+        return warned(measured, "the call is well-formed, but its argument is not the city in the question.")
+    return passed(measured)
+
+
+async def tool_result(context: CheckContext) -> Outcome:
+    """Check that the response to a tool's result contains the number of the result."""
+    context.wanted = f"the tool's {TEMPERATURE} in the response"
+    if not context.features().tools:
+        return skipped("no tool-call parser in the settings")
+    function = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
+    call = {"id": "call-smoke-1", "type": "function", "function": function}
+    result = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
+    messages: list[Message] = [
+        user(TOOL_QUESTION),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "name": "get_weather", "content": result},
+    ]
+    answer = await answered(context, request(context, messages, max_tokens=256, extra={"tools": [WEATHER_TOOL]}))
+    content = content_of(answer)
+    if TEMPERATURE in content.replace(",", "."):
+        return passed(short(content))
+    again = first_message(answer.body).get("tool_calls")
+    why = "the model called a tool again" if again else "the response lacks the tool's number"
+    return failed(short(content) or "no text", f"{why}, so the model did not see the result. {TEMPLATE_HINT}")
 
 
 async def structured_output(context: CheckContext) -> Outcome:
     """Check that a response to a request with a JSON schema is valid."""
-    body = request(
-        context, [user(CITY_QUESTION)], max_tokens=256, extra={"response_format": response_format("city", CITY_SCHEMA)}
-    )
-    answer = await send(context, body)
-    wanted = "JSON that matches the schema"
-    if answer.status in UNSUPPORTED:
-        return skipped(
-            f"the server does not support it: {answer.message}", measured=f"status {answer.status}", wanted=wanted
-        )
-    if answer.status != HTTPStatus.OK:
-        return failed(f"status {answer.status}", wanted=wanted, detail=answer.message)
-    return judged(short(content_of(answer)), city_fault(answer, body), wanted=wanted)
+    context.wanted = "JSON that matches the schema"
+    answer, fault = await _city(context, max_tokens=256, thinks=False)
+    return judged(short(content_of(answer)), fault)
 
 
-def response_format(name: str, schema: Mapping[str, object]) -> dict[str, object]:
-    """Return the field of a request for JSON that matches a schema."""
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}
+async def schema_with_thinking(context: CheckContext) -> Outcome:
+    """Check that a thinking model's response matches the schema, with its reasoning in a separate field."""
+    context.wanted = "reasoning in its field, JSON that matches the schema"
+    if not context.features().thinking:
+        return skipped("no reasoning parser in the settings")
+    answer, fault = await _city(context, max_tokens=THINKING_TOKENS, thinks=True)
+    thought = reasoning_of(first_message(answer.body))
+    fault = fault or ("" if thought else "the response has no reasoning.")
+    return judged(f"{len(thought)} characters of reasoning, {short(content_of(answer), 40)}", fault)
 
 
-def city_fault(answer: ServerAnswer, body: Mapping[str, object]) -> str:
-    """Return how a response violates CITY_SCHEMA; empty if it is valid."""
+async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tuple[ServerAnswer, str]:
+    """Return a response to a request for a city as JSON, and how it violates the schema; empty if it is valid."""
+    extra = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
+    body = request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, extra=extra)
+    answer = await answered(context, body)
+    city = _object_in(answer)
+    if city is None:
+        cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
+        return answer, cut if was_cut(answer.body) else "the response is not JSON."
+    if set(city) != set(CITY):
+        return answer, f"the keys are {sorted(city)}."
+    wrong = [name for name, (_, kind) in CITY.items() if type(city[name]) is not kind]
+    kinds = {"population": "population must be a whole number."}
+    return answer, kinds.get(wrong[0], "city and country must be text.") if wrong else ""
+
+
+def _format(properties: Mapping[str, object]) -> dict[str, object]:
+    """Return the field of a request for a JSON object with these properties."""
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "smoke", "schema": schema, "strict": True}}
+    }
+
+
+def _object_in(answer: ServerAnswer) -> Mapping[str, object] | None:
+    """Return the JSON object of a response; None if it is none."""
     try:
         found: object = json.loads(content_of(answer))
     except ValueError:
-        cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
-        return cut if was_cut(answer.body) else "the response is not JSON."
-    return _city_fault(found)
+        return None
+    return cast("dict[str, object]", found) if isinstance(found, dict) else None
 
 
-def _city_fault(found: object) -> str:
-    """Return how a value violates CITY_SCHEMA; empty if it is valid."""
-    if not isinstance(found, dict):
-        return "the response is not a JSON object."
-    city = cast("dict[str, object]", found)
-    if set(city) != {"city", "country", "population"}:
-        return f"the keys are {sorted(city)}."
-    population = city["population"]
-    if not isinstance(city["city"], str) or not isinstance(city["country"], str):
-        return "city and country must be text."
-    if not isinstance(population, int) or isinstance(population, bool):
-        return "population must be a whole number."
-    return ""
+async def schema_instructions(context: CheckContext) -> Outcome:
+    """Check that an instruction for a field works in the system message, and report whether a description of the schema works.
+
+    vLLM compiles the schema into a grammar. The model sees neither the schema nor its descriptions, so an ignored description is normal.
+    """
+    context.features()
+    context.wanted = f"{CODE!r} from the system message"
+    question = user("Give me the code of this smoke check.")
+    system: Message = {"role": "system", "content": CODE_RULE}
+    extra = _format({"code": {"type": "string", "description": CODE_RULE}})
+    described = await answered(context, request(context, [question], max_tokens=64, extra=extra))
+    extra = _format({"code": {"type": "string"}})
+    told = await answered(context, request(context, [system, question], max_tokens=64, extra=extra))
+    in_description, in_system = _code_in(described), _code_in(told)
+    values = {"description_followed": in_description == CODE, "system_message_followed": in_system == CODE}
+    measured = f"system message: {short(in_system, 20)!r}, description alone: {short(in_description, 20)!r}"
+    if _prompt_tokens(told) <= _prompt_tokens(described):
+        fault = "the system message does not reach the model: it adds no prompt tokens. Check the chat template."
+        return failed(measured, fault, values)
+    if in_system != CODE:
+        fault = "the system message reached the model, but the field does not follow it. It can be the model's skill."
+        return warned(measured, fault, values)
+    note = "descriptions of fields do not reach the model. Repeat them in the system message."
+    return passed(measured, values, "" if in_description == CODE else note)
 
 
-def overlong_prompt(tokens: int) -> str:
-    """Return a prompt with more than `tokens` tokens for any tokenizer that does not merge words."""
-    words = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
-    return " ".join(words[index % len(words)] for index in range(tokens + 1))
+def _prompt_tokens(answer: ServerAnswer) -> int:
+    return answer.usage.prompt_tokens if answer.usage is not None else 0
+
+
+def _code_in(answer: ServerAnswer) -> str:
+    found = _object_in(answer)
+    return content_of(answer) if found is None else str(found.get("code"))
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
     """Check that the server reports the configured length and rejects a longer prompt with 400."""
-    wanted_len = context.target.thresholds.max_model_len
-    stated = context.max_model_len
-    length = stated or wanted_len
+    configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
-    wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer prompts rejected with 400"
-    values = {"stated": stated, "wanted": wanted_len}
-    if wanted_len is not None and stated is not None and stated != wanted_len:
-        return failed(
-            f"{stated} tokens",
-            wanted=wanted,
-            detail=f"the server's length differs by {stated - wanted_len:+d} tokens: `vllm.maxModelLen` did not take effect.",
-            values=values,
-        )
-    body = chat_body(context.target.model, overlong_prompt(length), max_tokens=1)
+    context.wanted = f"{configured or length} tokens, longer prompts rejected with 400"
+    values = {"stated": stated, "wanted": configured}
+    if configured is not None and stated is not None and stated != configured:
+        differs = f"the server's length differs by {stated - configured:+d} tokens"
+        return failed(f"{stated} tokens", f"{differs}: `vllm.maxModelLen` did not take effect.", values)
+    # Each word is a token or more, for any tokenizer that does not merge words.
+    prompt = " ".join(WORDS[index % len(WORDS)] for index in range(length + 1))
+    body = chat_body(context.target.model, prompt, max_tokens=1)
     answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
-    status, message = answer.status, "" if answer.status == HTTPStatus.OK else answer.message
-    measured = f"{stated if stated is not None else 'not reported'}; a longer prompt: {status}"
-    if status in {400, 413, 422}:
-        return passed(measured, wanted=wanted, values=values)
-    return failed(measured, wanted=wanted, detail=f"a prompt over the limit was not rejected: {message}", values=values)
+    measured = f"{stated if stated is not None else 'not reported'}; a longer prompt: {answer.status}"
+    if answer.status in REJECTIONS:
+        return passed(measured, values)
+    message = "" if answer.status == HTTPStatus.OK else answer.message
+    return failed(measured, f"a prompt over the limit was not rejected: {message}", values)

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from contracts.features import ServedFeatures
 from loadtest.client.media import MediaKind, media_part
-from loadtest.client.openai import ServerAnswer
 from scripts.smoke import media
-from scripts.smoke.chat_request import content_of, request, send, short, user
+from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, short, user
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, judged, skipped, warned
 
 ANSWER_TOKENS: Final = 64
 LEAST_SHARE: Final = 0.85
@@ -32,17 +30,17 @@ UNSET: Final = 999
 """Items of a kind that vLLM allows if the settings name no limit. A rejected item of such a kind is only a warning."""
 MOST_ITEMS: Final = 8
 """Limits above it are not tested, because the request would be large."""
-BEEP_WORDS: Final = ("4", "four")
+BEEP_WORDS: Final = "4|four"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Question:
-    """A question about files. `words` are the expected words in their order; each may have several forms."""
+    """A question about files. `words` are the expected words in their order; each may have several forms, separated by `|`."""
 
     kind: MediaKind
-    files: tuple[bytes, ...]
+    files: Sequence[bytes]
     text: str
-    words: tuple[tuple[str, ...], ...]
+    words: Sequence[str]
     tokens: tuple[int, int | None]
     """Minimum and maximum of the tokens that the files add to the prompt."""
     setting: str
@@ -51,60 +49,53 @@ class _Question:
     """Items of this kind that the settings allow."""
 
 
-async def image(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def image(context: CheckContext) -> Outcome:
     """Check that the response names the color of an image, and that the image has the configured tokens."""
-    if features.images < 1:
-        return skipped(_without("image"))
-    return await _judge(context, _images(("blue",), features, "What color is this image? Answer with one word."))
+    return await _images(context, ("blue",), "What color is this image? Answer with one word.")
 
 
-async def two_images(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def two_images(context: CheckContext) -> Outcome:
     """Check that the response names the colors of two images in their order."""
-    if features.images < 2:  # noqa: PLR2004 - two images
-        return skipped("one image per request in the settings" if features.images else _without("image"))
-    text = (
-        "What color is the first image, and what color is the second image? Answer with the two colors in this order."
+    text = "What color is the first image, and what color is the second image?"
+    return await _images(context, ("red", "yellow"), f"{text} Answer with the two colors in this order.")
+
+
+async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Outcome:
+    count, limit, tokens = len(colors), context.features().images, context.features().image_tokens
+    if 0 < limit < count:
+        return skipped("one image per request in the settings")
+    files, span = (
+        [media.picture(color) for color in colors],
+        (int(count * tokens * LEAST_SHARE), count * (tokens + MARKS)),
     )
-    return await _judge(context, _images(("red", "yellow"), features, text))
+    return await _judge(context, _Question("image", files, text, colors, span, "imageTokens", limit))
 
 
-async def sound(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def sound(context: CheckContext) -> Outcome:
     """Check that a sound reaches the model. Gemma 4 is trained on speech, so a wrong number of beeps is a warning."""
-    if features.audios < 1:
-        return skipped(_without("audio"))
-    question = _Question(
-        kind="audio",
-        files=(media.sound(BEEPS),),
-        text="How many beeps are in this recording? Answer with one number.",
-        words=(BEEP_WORDS,),
-        tokens=(round(media.sound_s(BEEPS) * AUDIO_TOKENS_PER_S * LEAST_SHARE), None),
-        setting="audios",
-        limit=features.audios,
-    )
-    return await _judge(context, question)
+    text = "How many beeps are in this recording? Answer with one number."
+    least = round(media.sound_s(BEEPS) * AUDIO_TOKENS_PER_S * LEAST_SHARE)
+    files, limit = [media.sound(BEEPS)], context.features().audios
+    return await _judge(context, _Question("audio", files, text, [BEEP_WORDS], (least, None), "audios", limit))
 
 
-async def video(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def video(context: CheckContext) -> Outcome:
     """Check that the response names the colors of a video in their order."""
-    if features.videos < 1:
-        return skipped(_without("video"))
-    question = _Question(
-        kind="video",
-        files=(media.video(),),
-        text="This video shows one color after another. Name the colors in the order in which they appear.",
-        words=tuple((color,) for color in media.VIDEO_COLORS),
-        tokens=(FRAME_TOKENS, None),
-        setting="videos",
-        limit=features.videos,
-    )
+    text = "This video shows one color after another. Name the colors in the order in which they appear."
+    files, limit = [media.video()], context.features().videos
+    question = _Question("video", files, text, media.VIDEO_COLORS, (FRAME_TOKENS, None), "videos", limit)
     return await _judge(context, question)
 
 
-async def limits(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def limits(context: CheckContext) -> Outcome:
     """Check that a request with more images or videos than the settings allow is rejected with 400."""
+    context.wanted = "400 for more items than allowed"
     measured: list[str] = []
     faults: list[str] = []
-    of_kinds: tuple[tuple[MediaKind, int], ...] = (("image", features.images), ("video", features.videos))
+    of_kinds: tuple[tuple[MediaKind, int], ...] = (
+        ("image", context.features().images),
+        ("video", context.features().videos),
+    )
     for kind, limit in of_kinds:
         if limit > MOST_ITEMS:
             continue
@@ -113,101 +104,52 @@ async def limits(context: CheckContext, features: ServedFeatures) -> Outcome:
         answer = await send(context, request(context, [user(content)], max_tokens=ANSWER_TOKENS))
         measured.append(f"{limit + 1} {kind}s: {answer.status}")
         if answer.status != HTTPStatus.BAD_REQUEST:
-            faults.append(
-                f"{limit + 1} {kind}s returned {answer.status}, but the settings allow {limit} (`vllm.multimodal.{kind}s`)"
-            )
+            allowed = f"the settings allow {limit} (`vllm.multimodal.{kind}s`)"
+            faults.append(f"{limit + 1} {kind}s returned {answer.status}, but {allowed}")
     if not measured:
         return skipped("the settings set no limit on images and videos")
-    return judged(", ".join(measured), "; ".join(faults), wanted="400 for more items than allowed")
-
-
-def _without(kind: MediaKind) -> str:
-    return f"no {kind} input in the settings or the model"
-
-
-def _images(colors: Sequence[str], features: ServedFeatures, text: str) -> _Question:
-    count, tokens = len(colors), features.image_tokens
-    return _Question(
-        kind="image",
-        files=tuple(media.picture(color) for color in colors),
-        text=text,
-        words=tuple((color,) for color in colors),
-        tokens=(int(count * tokens * LEAST_SHARE), count * (tokens + MARKS)),
-        setting="imageTokens",
-        limit=features.images,
-    )
+    return judged(", ".join(measured), "; ".join(faults))
 
 
 async def _judge(context: CheckContext, question: _Question) -> Outcome:
     """Ask with the files, and once without them to compare the prompt tokens."""
+    kind, (least, most) = question.kind, question.tokens
+    if question.limit < 1:
+        return skipped(f"no {kind} input in the settings or the model")
+    said = ", ".join(word.partition("|")[0] for word in question.words)
+    span = f"{least} or more" if most is None else f"{least} to {most}"
+    context.wanted = f"{span} tokens, {said}"
     text = {"type": "text", "text": question.text}
-    content = [*(media_part(file, question.kind) for file in question.files), text]
-    wanted = _wanted(question)
-    answer = await send(context, request(context, [user(content)], max_tokens=ANSWER_TOKENS))
-    if answer.status != HTTPStatus.OK:
-        return _rejected(question, answer)
+    content = [*(media_part(file, kind) for file in question.files), text]
+    try:
+        answer = await answered(context, request(context, [user(content)], max_tokens=ANSWER_TOKENS))
+    except StatusError as error:
+        detail = f"the server rejected the {kind}: {error}"
+        if question.limit != UNSET:
+            return failed(f"status {error.status}", detail)
+        hint = f"Set `vllm.multimodal.{kind}s` to 0, or to the items that you need."
+        return warned(f"status {error.status}", f"{detail} {hint}")
     plain = await send(context, request(context, [user([text])], max_tokens=1))
     if answer.usage is None or plain.usage is None:
-        return failed(
-            "no usage",
-            wanted=wanted,
-            detail=f"without usage, nothing proves that the {question.kind} reached the model.",
-        )
+        return failed("no usage", f"without usage, nothing proves that the {kind} reached the model.")
     tokens = answer.usage.prompt_tokens - plain.usage.prompt_tokens
-    said = content_of(answer)
-    is_right = _has_in_order(said, question.words)
-    measured = f"{tokens} tokens, {short(said, 40)!r}"
-    values = {"media_tokens": tokens, "right": is_right}
-    fault = _token_fault(question, tokens)
-    if fault:
-        return failed(measured, wanted=wanted, detail=fault, values=values)
-    if not is_right:
-        detail = f"the {question.kind} reached the model, but the response does not say {_said(question)}. It can be the model's skill."
-        return warned(measured, wanted=wanted, detail=detail, values=values)
-    return passed(measured, wanted=wanted, values=values)
-
-
-def _rejected(question: _Question, answer: ServerAnswer) -> Outcome:
-    measured, wanted = f"status {answer.status}", _wanted(question)
-    detail = f"the server rejected the {question.kind}: {answer.message}"
-    if question.limit != UNSET:
-        return failed(measured, wanted=wanted, detail=detail)
-    return warned(
-        measured,
-        wanted=wanted,
-        detail=f"{detail} Set `vllm.multimodal.{question.kind}s` to 0, or to the items that you need.",
+    is_right = _has_in_order(content_of(answer), question.words)
+    measured, values = (
+        f"{tokens} tokens, {short(content_of(answer), 40)!r}",
+        {"media_tokens": tokens, "right": is_right},
     )
-
-
-def _token_fault(question: _Question, tokens: int) -> str:
-    least, most = question.tokens
+    fault = ""
     if tokens < MARKS:
-        return f"the server accepted the {question.kind} but did not pass it to the model: it added {tokens} prompt tokens."
-    if tokens < least or (most is not None and tokens > most):
-        return (
-            f"the {question.kind} has {tokens} tokens, but the settings lead to {least}"
-            f"{' or more' if most is None else f' to {most}'}. Check `vllm.multimodal.{question.setting}`."
-        )
-    return ""
+        fault = f"the server accepted the {kind} but did not pass it to the model: it added {tokens} prompt tokens."
+    elif tokens < least or (most is not None and tokens > most):
+        fault = f"the {kind} has {tokens} tokens, but the settings lead to {span}. Check `vllm.multimodal.{question.setting}`."
+    if is_right or fault:
+        return judged(measured, fault, values)
+    doubt = f"the {kind} reached the model, but the response does not say {said}. It can be the model's skill."
+    return warned(measured, doubt, values)
 
 
-def _wanted(question: _Question) -> str:
-    least, most = question.tokens
-    return (
-        f"{least} tokens or more, {_said(question)}" if most is None else f"{least} to {most} tokens, {_said(question)}"
-    )
-
-
-def _said(question: _Question) -> str:
-    return ", ".join(forms[0] for forms in question.words)
-
-
-def _has_in_order(text: str, words: Sequence[Sequence[str]]) -> bool:
+def _has_in_order(text: str, words: Sequence[str]) -> bool:
     """Return whether each word is in the text after the one before it."""
-    at = 0
-    for forms in words:
-        found = re.compile(rf"\b(?:{'|'.join(forms)})\b", re.IGNORECASE).search(text, at)
-        if found is None:
-            return False
-        at = found.end()
-    return True
+    pattern = ".*".join(rf"\b(?:{word})\b" for word in words)
+    return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

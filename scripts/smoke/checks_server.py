@@ -4,13 +4,13 @@ import math
 from http import HTTPStatus
 from typing import Final
 
-from contracts.features import ServedFeatures, Speculation
+from contracts.features import Speculation
 from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
 from loadtest.client.metrics import Scrape
-from scripts.smoke.chat_request import content_of, request, send, short, user
+from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, short, user
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, Values, failed, judged, passed, skipped, warned
+from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 from scripts.smoke.target import SmokeTarget
 
 SCRAPE_LIMIT_S: Final = 30.0
@@ -47,92 +47,85 @@ def context_limit_s(target: SmokeTarget) -> float:
     return UNKNOWN_LENGTH_S if length is None else min(CALL_LIMIT_S + length / SLOWEST_PREFILL, MOST_CONTEXT_S)
 
 
-async def context_length(context: CheckContext, _: ServedFeatures) -> Outcome:
+async def context_length(context: CheckContext) -> Outcome:
     """Check that a prompt that fills max-model-len is accepted whole, and that a fact at its start is found."""
-    length = context.max_model_len or context.target.thresholds.max_model_len
+    context.features()
+    length = context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
-    wanted = f"{LEAST_FILLED:.0%} of {length} tokens or more, {FACT!r} from the start"
-    per_filler, base = await _tokens_per_filler(context)
+    context.wanted = f"{LEAST_FILLED:.0%} of {length} tokens or more, {FACT!r} from the start"
+    base, probed = await _prompt_tokens(context, 0), await _prompt_tokens(context, PROBE_FILLERS)
+    per_filler = (probed - base) / PROBE_FILLERS
     if per_filler <= 0:
-        return failed("no usage", wanted=wanted, detail="without usage, the prompt's length is unknown.")
-    fillers = math.floor((length - CONTEXT_TOKENS - CONTEXT_SLACK - base) / per_filler)
-    body = request(context, [user(_long_prompt(max(fillers, 0)))], max_tokens=CONTEXT_TOKENS)
+        return failed("no usage", "without usage, the prompt's length is unknown.")
+    fillers = max(math.floor((length - CONTEXT_TOKENS - CONTEXT_SLACK - base) / per_filler), 0)
+    about = f"a prompt of about {base + fillers * per_filler:.0f} tokens"
+    body = request(context, [user(_long_prompt(fillers))], max_tokens=CONTEXT_TOKENS)
     answer = await send(context, body, limit_s=context_limit_s(context.target))
     if answer.status != HTTPStatus.OK or answer.usage is None:
-        detail = f"a prompt of about {base + fillers * per_filler:.0f} tokens was rejected: {answer.message}"
-        return failed(f"status {answer.status}", wanted=wanted, detail=detail)
+        return failed(f"status {answer.status}", f"{about} was rejected: {answer.message}")
     prompt, said = answer.usage.prompt_tokens, content_of(answer)
-    filled = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length
-    values: Values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": FACT in said.lower()}
+    filled, is_found = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length, FACT in said.lower()
+    values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": is_found}
     measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {short(said, 30)!r}"
     if filled < LEAST_FILLED:
-        detail = (
-            f"the server counts {prompt} prompt tokens of about {base + fillers * per_filler:.0f}: it cut the prompt."
-        )
-        return failed(measured, wanted=wanted, detail=detail, values=values)
-    if not values["found"]:
+        return failed(measured, f"the server counts {prompt} prompt tokens in {about}: it cut the prompt.", values)
+    if not is_found:
         detail = "the whole prompt was accepted, but the fact was not found. Small models lose facts in a long context."
-        return warned(measured, wanted=wanted, detail=detail, values=values)
-    return passed(measured, wanted=wanted, values=values)
+        return warned(measured, detail, values)
+    return passed(measured, values)
 
 
 def _long_prompt(fillers: int) -> str:
     return f"{FACT_SENTENCE}\n\n{FILLER * fillers}\n\n{FACT_QUESTION}"
 
 
-async def _tokens_per_filler(context: CheckContext) -> tuple[float, int]:
-    """Return the tokens of one filler, and of the prompt without any; 0 if the server reports no usage."""
-    counts: list[int] = []
-    for fillers in (0, PROBE_FILLERS):
-        answer = await send(
-            context, request(context, [user(_long_prompt(fillers))], max_tokens=1), limit_s=CALL_LIMIT_S
-        )
-        if answer.usage is None:
-            return 0.0, 0
-        counts.append(answer.usage.prompt_tokens)
-    return (counts[1] - counts[0]) / PROBE_FILLERS, counts[0]
+async def _prompt_tokens(context: CheckContext, fillers: int) -> int:
+    """Return the tokens of the prompt with some fillers; 0 if the server reports no usage."""
+    body = request(context, [user(_long_prompt(fillers))], max_tokens=1)
+    answer = await send(context, body, limit_s=CALL_LIMIT_S)
+    return answer.usage.prompt_tokens if answer.usage is not None else 0
 
 
-async def adapters(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def adapters(context: CheckContext) -> Outcome:
     """Check that each LoRA adapter is listed and answers under its name, and that an unknown name returns 404."""
-    if not features.adapters:
+    names = context.features().adapters
+    if not names:
         return skipped("no LoRA adapters in the settings")
+    context.wanted = f"{len(names)} adapters by name, 404 for others"
     listed = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     known = {model.id for model in served_models(listed.body)}
-    faults = [f"/v1/models does not list {name}" for name in features.adapters if name not in known]
-    for name in features.adapters:
-        answer = await send(context, _to_adapter(context, name), limit_s=CALL_LIMIT_S)
+    faults = [f"/v1/models does not list {name}" for name in names if name not in known]
+    for name in names:
+        try:
+            answer = await answered(context, _to_adapter(context, name), limit_s=CALL_LIMIT_S)
+        except StatusError as error:
+            faults.append(f"{name} returned {error.status}: {error}")
+            continue
         served = str(as_mapping(answer.body).get("model"))
-        if answer.status != HTTPStatus.OK:
-            faults.append(f"{name} returned {answer.status}: {answer.message}")
-        elif served != name:
+        if served != name:
             faults.append(f"a request for {name} was answered by {served}")
     missing = await send(context, _to_adapter(context, MISSING_ADAPTER), limit_s=CALL_LIMIT_S)
     if missing.status != HTTPStatus.NOT_FOUND:
         faults.append(f"an unknown adapter returned {missing.status}, so a wrong name is not noticed")
-    return judged(
-        f"{', '.join(features.adapters)}; unknown name: {missing.status}",
-        "; ".join(faults),
-        wanted=f"{len(features.adapters)} adapters by name, 404 for others",
-        values={"adapters": len(features.adapters)},
-    )
+    measured = f"{', '.join(names)}; unknown name: {missing.status}"
+    return judged(measured, "; ".join(faults), {"adapters": len(names)})
 
 
 def _to_adapter(context: CheckContext, name: str) -> dict[str, object]:
     return request(context, [user("Say hello.")], max_tokens=16, extra={"model": name})
 
 
-async def speculation(context: CheckContext, features: ServedFeatures) -> Outcome:
+async def speculation(context: CheckContext) -> Outcome:
     """Check that speculative decoding proposes tokens, and report the share that the model accepts."""
-    if features.speculation == "none":
+    method = context.features().speculation
+    if method == "none":
         return skipped("no speculative decoding in the settings")
+    context.wanted = f"proposals ({method}), {USEFUL_ACCEPTANCE:.0%} accepted or more"
     before = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
-    answer = await send(context, request(context, [user(REPEATED)], max_tokens=256), limit_s=CALL_LIMIT_S)
+    await answered(context, request(context, [user(REPEATED)], max_tokens=256), limit_s=CALL_LIMIT_S)
     after = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
-    if answer.status != HTTPStatus.OK:
-        return failed(f"status {answer.status}", wanted=_wanted_drafts(features.speculation), detail=answer.message)
-    return judged_drafts(features.speculation, _grown(before, after, DRAFTED), _grown(before, after, ACCEPTED))
+    return judged_drafts(method, _grown(before, after, DRAFTED), _grown(before, after, ACCEPTED))
 
 
 def judged_drafts(method: Speculation, drafted: float | None, accepted: float | None) -> Outcome:
@@ -140,33 +133,23 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
 
     vLLM has the counters only with speculative decoding. A draft model proposes tokens in each step, n-grams only if a text repeats itself.
     """
-    wanted = _wanted_drafts(method)
     if drafted is None or accepted is None or (drafted == 0 and method == "draft-model"):
         measured = "no counters" if drafted is None or accepted is None else "0 tokens proposed"
-        return failed(measured, wanted=wanted, detail="`vllm.speculative` is not in effect.")
+        return failed(measured, "`vllm.speculative` is not in effect.")
     share = accepted / drafted if drafted > 0 else 0.0
-    values: Values = {"proposed": drafted, "accepted": accepted, "acceptance": round(share, 4)}
+    values = {"proposed": drafted, "accepted": accepted, "acceptance": round(share, 4)}
     measured = f"{accepted:.0f} of {drafted:.0f} proposed tokens accepted ({share:.0%})"
-    doubt = _doubt(drafted, share)
-    return (
-        warned(measured, wanted=wanted, detail=doubt, values=values)
-        if doubt
-        else passed(measured, wanted=wanted, values=values)
-    )
-
-
-def _wanted_drafts(method: Speculation) -> str:
-    return f"proposals ({method}), {USEFUL_ACCEPTANCE:.0%} accepted or more"
-
-
-def _doubt(drafted: float, share: float) -> str:
     if drafted < 0:
-        return "the counters are lower than before. Several instances serve the requests, or the server restarted."
-    if drafted < FEWEST_DRAFTED:
-        return "too few tokens were proposed to judge the share."
-    if share < USEFUL_ACCEPTANCE:
-        return "so few accepted tokens make responses slower. Measure with and without `vllm.speculative` (`scripts.bench`)."
-    return ""
+        doubt = "the counters are lower than before. Several instances serve the requests, or the server restarted."
+    elif drafted < FEWEST_DRAFTED:
+        doubt = "too few tokens were proposed to judge the share."
+    elif share < USEFUL_ACCEPTANCE:
+        doubt = (
+            "so few accepted tokens make responses slower. Measure with and without `vllm.speculative` (`gemma bench`)."
+        )
+    else:
+        return passed(measured, values)
+    return warned(measured, doubt, values)
 
 
 def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:

@@ -12,35 +12,23 @@ from scripts.smoke.target import SmokeTarget
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
+NO_THRESHOLD: Final = "no threshold, not checked"
 STREAM_LIMIT_S: Final = 240.0
 """Time for one stream of 128 tokens at 0.5 tokens/s."""
 
 
-def stream_limit_s(target: SmokeTarget) -> float:
-    """Return the time limit of one stream: five times the thresholds' total, between 60 s and STREAM_LIMIT_S."""
-    thresholds = target.thresholds
-    if thresholds.min_decode_tok_per_s is None:
-        return STREAM_LIMIT_S
-    wanted_s = (thresholds.max_ttft_s or 1.0) + OUTPUT_TOKENS / thresholds.min_decode_tok_per_s
-    return min(STREAM_LIMIT_S, max(60.0, 5 * wanted_s))
-
-
-def single_limit_s(target: SmokeTarget) -> float:
+def single_limit_s(_: SmokeTarget) -> float:
     """Return the time limit of all runs of the single stream."""
-    return (RUNS + 1) * stream_limit_s(target)
-
-
-def _output_tokens(context: CheckContext) -> int:
-    length = context.max_model_len or context.target.thresholds.max_model_len
-    return OUTPUT_TOKENS if length is None else max(8, min(OUTPUT_TOKENS, length // 4))
+    return (RUNS + 1) * STREAM_LIMIT_S
 
 
 async def _one(context: CheckContext) -> Streamed:
     """Run one full-length stream with a prompt that is not in any cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
-    length = {"ignore_eos": True} if context.ignore_eos else {}
-    body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
-    streamed = await context.client.stream(body, limit_s=stream_limit_s(context.target))
+    tokens = OUTPUT_TOKENS if context.length is None else max(8, min(OUTPUT_TOKENS, context.length // 4))
+    extra = {"ignore_eos": True} if context.ignore_eos else {}
+    body = chat_body(context.target.model, prompt, max_tokens=tokens, stream=True, extra=extra)
+    streamed = await context.client.stream(body, limit_s=STREAM_LIMIT_S)
     context.count(streamed.usage)
     return streamed
 
@@ -60,67 +48,47 @@ async def _warm_up(context: CheckContext) -> None:
 
 async def single_stream(context: CheckContext) -> Outcome:
     """Run several streams in sequence and check the median."""
+    most_s, least = context.target.thresholds.max_ttft_s, context.target.thresholds.min_decode_tok_per_s
+    wanted = {f"TTFT <= {most_s or 0:g} s": most_s, f">= {least or 0:g} tok/s": least}
+    context.wanted = ", ".join(text for text, limit in wanted.items() if limit is not None)
     await _warm_up(context)
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
-        return failed("no timed tokens", detail="the streams have too few events or no usage.")
+        return failed("no timed tokens", "the streams have too few events or no usage.")
     ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
-    thresholds = context.target.thresholds
     faults: list[str] = []
-    if thresholds.max_ttft_s is not None and ttft_s > thresholds.max_ttft_s:
-        faults.append(
-            f"TTFT {ttft_s - thresholds.max_ttft_s:.3f} s ({percent_over(ttft_s, thresholds.max_ttft_s)}) over"
-        )
-    if thresholds.min_decode_tok_per_s is not None and speed < thresholds.min_decode_tok_per_s:
-        faults.append(
-            f"{thresholds.min_decode_tok_per_s - speed:.1f} tok/s ({percent_over(speed, thresholds.min_decode_tok_per_s)}) short"
-        )
-    return judged(
-        f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s",
-        "; ".join(faults),
-        wanted=_wanted(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
-        detail=_no_threshold(thresholds.max_ttft_s, thresholds.min_decode_tok_per_s),
-        values={"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS},
-    )
+    if most_s is not None and ttft_s > most_s:
+        faults.append(f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
+    faults += _short(speed, least)
+    values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
+    note = "" if context.wanted else NO_THRESHOLD
+    return judged(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
 
 
-def _wanted(ttft_s: float | None, speed: float | None) -> str:
-    parts = [f"TTFT <= {ttft_s:g} s"] if ttft_s is not None else []
-    return ", ".join([*parts, f">= {speed:g} tok/s"] if speed is not None else parts)
-
-
-def _no_threshold(*limits: float | None) -> str:
-    return "" if any(limit is not None for limit in limits) else "no threshold, not checked"
+def _short(speed: float, least: float | None) -> list[str]:
+    if least is None or speed >= least:
+        return []
+    return [f"{least - speed:.1f} tok/s ({percent_over(speed, least)}) short"]
 
 
 async def burst(context: CheckContext) -> Outcome:
     """Check that all concurrent streams complete, and that their total rate is high enough."""
-    count = context.target.thresholds.burst_requests
-    wanted_speed = context.target.thresholds.min_burst_tok_per_s
+    count, least = context.target.thresholds.burst_requests, context.target.thresholds.min_burst_tok_per_s
+    context.wanted = f"{count} of {count} completed" + (f", >= {least:g} tok/s in total" if least is not None else "")
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
     done = [result for result in results if isinstance(result, Streamed)]
-    errors = [str(result) for result in results if isinstance(result, ServerError)]
-    others = [result for result in results if isinstance(result, BaseException) and not isinstance(result, ServerError)]
+    errors = [result for result in results if isinstance(result, BaseException)]
+    others = [error for error in errors if not isinstance(error, ServerError)]
     if others:
         raise others[0]
-    wanted = f"{count} of {count} completed" + (
-        f", >= {wanted_speed:g} tok/s in total" if wanted_speed is not None else ""
-    )
     if errors:
-        return failed(f"{len(done)} of {count} completed", wanted=wanted, detail=errors[0])
+        return failed(f"{len(done)} of {count} completed", str(errors[0]))
     tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0
     ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
-    fault = ""
-    if wanted_speed is not None and speed < wanted_speed:
-        fault = f"{wanted_speed - speed:.1f} tok/s ({percent_over(speed, wanted_speed)}) short"
-    return judged(
-        f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s",
-        fault,
-        wanted=wanted,
-        detail=_no_threshold(wanted_speed),
-        values={"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count},
-    )
+    values = {"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count}
+    measured = f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s"
+    return judged(measured, "; ".join(_short(speed, least)), values, NO_THRESHOLD if least is None else "")

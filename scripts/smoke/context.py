@@ -3,15 +3,21 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from contracts.features import ServedFeatures
 from loadtest.client.events import Usage
 from loadtest.client.metrics import Scrape
 from loadtest.client.openai import OpenAIClient
 from scripts.cli.access import ServerAccess
-from scripts.smoke.results import Outcome, Values
+from scripts.cli.check_result import Values
+from scripts.smoke.results import Outcome
 from scripts.smoke.target import SmokeTarget
 
 ReportProgress = Callable[[str], None]
 """Show one line of progress."""
+
+
+class NotApplicableError(Exception):
+    """A check that does not apply to the server. The message is the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +28,8 @@ class CheckContext:
     access: ServerAccess
     target: SmokeTarget
     report_progress: ReportProgress
+    wanted: str = ""
+    """What the current check expects. Each check sets it once, and the runner puts it beside each of its results."""
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
@@ -31,9 +39,20 @@ class CheckContext:
     """True if the server supports `ignore_eos`, which keeps responses at full length."""
     generated_tokens: int = 0
     """Output tokens reported by the server's responses so far."""
-
     values: dict[str, Values] = field(default_factory=dict[str, Values])
     """Values of the finished checks, by name."""
+
+    def features(self) -> ServedFeatures:
+        """Return the features of the server. Raises NotApplicableError if they are unknown."""
+        if self.target.features is None:
+            fix = f"run `gemma up {self.target.stack}`" if self.target.stack else "pass --features"
+            raise NotApplicableError(f"the server's features are unknown: {fix}")
+        return self.target.features
+
+    @property
+    def length(self) -> int | None:
+        """max-model-len that the server reports, else that of the settings."""
+        return self.max_model_len or self.target.thresholds.max_model_len
 
     @property
     def without_thinking(self) -> Mapping[str, object]:
@@ -47,13 +66,13 @@ class CheckContext:
         self.generated_tokens += usage.completion_tokens if usage else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """A check: its name, time limit and function."""
+    """A check: its name, function and time limit."""
 
     name: str
-    limit_s: Callable[[SmokeTarget], float]
     run: Callable[[CheckContext], Awaitable[Outcome]]
+    limit_s: Callable[[SmokeTarget], float] = lambda _: 200.0
     needed: bool = False
     """True if later checks require it to pass."""
 

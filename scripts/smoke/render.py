@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -10,11 +10,11 @@ from xml.etree import ElementTree as ET
 from rich.console import Console
 from rich.text import Text
 
-from contracts.errors import CommandRefusedError
+from scripts.cli.check_result import State
 from scripts.cli.tables import console, paragraph, table
-from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
+from scripts.smoke.results import SCHEMA_VERSION, SmokeReport
 
-_COLORS: Final = {
+_COLORS: Final[Mapping[State, str]] = {
     "passed": "green",
     "failed": "bold red",
     "unknown": "bold yellow",
@@ -22,6 +22,13 @@ _COLORS: Final = {
     "skipped": "dim",
     "not run": "dim",
 }
+_CASES: Final[Mapping[State, str]] = {
+    "failed": "failure",
+    "unknown": "error",
+    "skipped": "skipped",
+    "not run": "skipped",
+}
+"""JUnit's elements."""
 _HEADS: Final = {
     "passed": "smoke passed",
     "failed": "smoke FAILED",
@@ -33,22 +40,19 @@ SIMULATED_NOTE: Final = "The server is SIMULATED. Results do not reflect real ha
 
 def summary(report: SmokeReport) -> str:
     """Return the result as one line."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
-    parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    counts = {state: len(report.of_state(state)) for state in _COLORS}
+    parts = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises CommandRefusedError if the file cannot be written."""
-    if junit is not None:
-        try:
-            junit.parent.mkdir(parents=True, exist_ok=True)
-            junit.write_text(to_junit(report), encoding="utf-8")
-        except OSError as error:
-            raise CommandRefusedError(f"Cannot write --junit {junit}: {error.strerror}.") from None
+    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
+    if junit is not None:
+        junit.parent.mkdir(parents=True, exist_ok=True)
+        junit.write_text(to_junit(report), encoding="utf-8")
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
@@ -59,42 +63,51 @@ def print_table(report: SmokeReport, target: Console) -> None:
     )
     for check in report.checks:
         outcome = check.outcome
-        verdict = Text(outcome.verdict, style=_COLORS[outcome.verdict])
+        verdict = Text(outcome.state, style=_COLORS[outcome.state])
         shown.add_row(check.name, verdict, outcome.measured, outcome.wanted, f"{check.elapsed_s:.1f}")
     target.print(shown)
-    for (detail, verdict), names in _notes(report).items():
-        paragraph(target, detail, prefix=Text(f"{', '.join(names)}: ", _COLORS[verdict]))
+    notes: dict[tuple[str, State], list[str]] = {}
+    for check in report.checks:
+        notes.setdefault((check.outcome.detail, check.outcome.state), []).append(check.name)
+    for (detail, state), names in notes.items():
+        if detail:
+            paragraph(target, detail, prefix=Text(f"{', '.join(names)}: ", _COLORS[state]))
     if report.simulated is not None:
         paragraph(target, Text(SIMULATED_NOTE, style="yellow"))
     paragraph(target, Text(summary(report), style="green" if report.passed else "red"))
 
 
-def _notes(report: SmokeReport) -> dict[tuple[str, str], list[str]]:
-    """Return the names of the checks by their note and verdict, in the order of the first of them."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for check in report.checks:
-        if check.outcome.detail:
-            found.setdefault((check.outcome.detail, check.outcome.verdict), []).append(check.name)
-    return found
-
-
 def to_json(report: SmokeReport) -> dict[str, Any]:
     """Return the report as JSON types, as docs/smoke.md describes."""
-    checks = [
-        {"name": check.name, **asdict(check.outcome), "elapsed_s": round(check.elapsed_s, 3)} for check in report.checks
-    ]
-    figures = {
+    rows = [(check.name, check.outcome, check.elapsed_s) for check in report.checks]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stack": report.stack,
+        "url": report.url,
+        "model": report.model,
+        "simulated": report.simulated,
         "verdict": report.verdict,
         "passed": report.passed,
+        "interrupted": report.interrupted,
         "elapsed_s": round(report.elapsed_s, 3),
-        "checks": checks,
+        "checks": [
+            {
+                "name": name,
+                "verdict": found.state,
+                "measured": found.measured,
+                "wanted": found.wanted,
+                "detail": found.detail,
+                "values": dict(found.values),
+                "elapsed_s": round(elapsed_s, 3),
+            }
+            for name, found, elapsed_s in rows
+        ],
     }
-    return {"schema_version": SCHEMA_VERSION, **asdict(report), **figures}
 
 
 def to_junit(report: SmokeReport) -> str:
     """Return JUnit XML: one test case per check, with warnings in the test case's output."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
+    counts = {state: len(report.of_state(state)) for state in _COLORS}
     suite = ET.Element(
         "testsuite",
         name=f"smoke {report.stack or report.url}",
@@ -108,29 +121,22 @@ def to_junit(report: SmokeReport) -> str:
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="simulated", value=report.simulated)
     for check in report.checks:
-        _case(suite, report, check)
+        outcome = check.outcome
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            classname=f"smoke.{report.stack or 'url'}",
+            name=check.name,
+            time=f"{check.elapsed_s:.3f}",
+        )
+        text = f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}"
+        # XML forbids most control characters.
+        message = "".join(char for char in text if char >= " " or char in "\t\n")
+        if outcome.state in _CASES:
+            ET.SubElement(case, _CASES[outcome.state], message=message)
+        else:
+            ET.SubElement(case, "system-out").text = f"{outcome.state}: {message}"
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _case(suite: ET.Element, report: SmokeReport, check: CheckResult) -> None:
-    case = ET.SubElement(
-        suite, "testcase", classname=f"smoke.{report.stack or 'url'}", name=check.name, time=f"{check.elapsed_s:.3f}"
-    )
-    outcome = check.outcome
-    message = _printable(f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}")
-    if outcome.verdict == "failed":
-        ET.SubElement(case, "failure", message=message)
-    elif outcome.verdict == "unknown":
-        ET.SubElement(case, "error", message=message)
-    elif outcome.verdict in {"skipped", "not run"}:
-        ET.SubElement(case, "skipped", message=_printable(outcome.detail))
-    else:
-        ET.SubElement(case, "system-out").text = f"{outcome.verdict}: {message}"
-
-
-def _printable(text: str) -> str:
-    """Return the text without the control characters that XML forbids."""
-    return "".join(char for char in text if char >= " " or char in "\t\n")

@@ -1,63 +1,57 @@
 """Results of the checks, and the report on all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
+from scripts.cli.check_result import CheckResult, State, Values
 
-Values = Mapping[str, float | int | str | bool | None]
-Verdict = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
-"""`unknown` means that the check could not reach the server, so its health is unknown."""
 ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Result of one check. `measured` and `wanted` are text for users, `values` is for programs (units in the names)."""
+@dataclass(frozen=True, slots=True)
+class Outcome(CheckResult):
+    """Result of one check. `measured` and `wanted` are text for users; `detail` is the reason and size of a failure, or a note."""
 
-    verdict: Verdict
-    measured: str
+    measured: str = ""
     wanted: str = ""
-    detail: str = ""
-    """Reason and size of a failure, or a note."""
-    values: Values = field(default_factory=dict[str, float | int | str | bool | None])
+    """The runner sets it."""
 
 
-def passed(measured: str, *, wanted: str = "", values: Values | None = None) -> Outcome:
+def passed(measured: str, values: Values | None = None, note: str = "") -> Outcome:
     """Return the result of a check that passed."""
-    return Outcome(verdict="passed", measured=measured, wanted=wanted, values=values or {})
+    return Outcome("passed", note, values=values or {}, measured=measured)
 
 
-def failed(measured: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
+def failed(measured: str, detail: str = "", values: Values | None = None) -> Outcome:
     """Return the result of a check that failed."""
-    return Outcome(verdict="failed", measured=measured, wanted=wanted, detail=detail, values=values or {})
+    return Outcome("failed", detail, values=values or {}, measured=measured)
 
 
-def unknown(detail: str, *, wanted: str = "") -> Outcome:
-    """Return the result of a check that could not reach the server."""
-    return Outcome(verdict="unknown", measured="not reached", wanted=wanted, detail=detail)
-
-
-def judged(measured: str, faults: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
-    """Return a failed result with `faults` as its detail, or a passed result if there are none."""
-    verdict = "failed" if faults else "passed"
-    return Outcome(verdict=verdict, measured=measured, wanted=wanted, detail=faults or detail, values=values or {})
-
-
-def warned(measured: str, *, wanted: str = "", detail: str, values: Values | None = None) -> Outcome:
+def warned(measured: str, detail: str, values: Values | None = None) -> Outcome:
     """Return the result of a check that passed with a warning."""
-    return Outcome(verdict="warned", measured=measured, wanted=wanted, detail=detail, values=values or {})
+    return Outcome("warned", detail, values=values or {}, measured=measured)
 
 
-def skipped(reason: str, *, measured: str = "", wanted: str = "") -> Outcome:
+def judged(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
+    """Return a failed result with `faults` as its detail, or a passed result if there are none."""
+    return failed(measured, faults, values) if faults else passed(measured, values, note)
+
+
+def unknown(detail: str) -> Outcome:
+    """Return the result of a check that could not reach the server, so its health is unknown."""
+    return Outcome("unknown", detail, measured="not reached")
+
+
+def skipped(reason: str, measured: str = "") -> Outcome:
     """Return the result of a check that does not apply."""
-    return Outcome(verdict="skipped", measured=measured, wanted=wanted, detail=reason)
+    return Outcome("skipped", reason, measured=measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class FinishedCheck:
     """One row of the report."""
 
     name: str
@@ -74,34 +68,37 @@ class SmokeReport:
     model: str
     simulated: str | None
     """Name of the simulator; None for a real server."""
-    checks: tuple[CheckResult, ...]
+    checks: tuple[FinishedCheck, ...]
     interrupted: bool
     elapsed_s: float
 
+    def of_state(self, state: State) -> tuple[FinishedCheck, ...]:
+        """Return the checks with this result."""
+        return tuple(check for check in self.checks if check.outcome.state == state)
+
     @property
-    def failed(self) -> tuple[CheckResult, ...]:
+    def failed(self) -> tuple[FinishedCheck, ...]:
         """Checks that failed."""
-        return tuple(check for check in self.checks if check.outcome.verdict == "failed")
+        return self.of_state("failed")
+
+    @property
+    def unreached(self) -> tuple[FinishedCheck, ...]:
+        """Checks that could not reach the server."""
+        return self.of_state("unknown")
 
     @property
     def passed(self) -> bool:
         """True if every check ran and none failed."""
-        verdicts = {check.outcome.verdict for check in self.checks}
-        return bool(self.checks) and not self.interrupted and not verdicts & {"failed", "unknown", "not run"}
-
-    @property
-    def unreached(self) -> tuple[CheckResult, ...]:
-        """Checks that could not reach the server."""
-        return tuple(check for check in self.checks if check.outcome.verdict == "unknown")
+        return self.verdict == "passed"
 
     @property
     def verdict(self) -> ReportVerdict:
         """Result of the run. `unreachable`: no check failed, but at least one could not reach the server."""
         if self.interrupted:
             return "interrupted"
-        if self.failed or not self.unreached:
-            return "passed" if self.passed else "failed"
-        return "unreachable"
+        if self.unreached and not self.failed:
+            return "unreachable"
+        return "failed" if self.failed or self.of_state("not run") or not self.checks else "passed"
 
     @property
     def exit_code(self) -> ExitCode:

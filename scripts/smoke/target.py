@@ -41,13 +41,6 @@ class SmokeTarget:
     """Returns why the server will not become ready, to stop waiting early. None if no such source exists."""
 
 
-def _thresholds(outputs: StackOutputs) -> SmokeThresholds:
-    """Return the thresholds. A gateway does not start its servers, so it is ready within the time that an instance of its own needs."""
-    if outputs.target != "gateway":
-        return outputs.smoke
-    return replace(outputs.smoke, startup_budget_s=min(outputs.smoke.startup_budget_s, GATEWAY_START_S))
-
-
 def stack_target(
     stack: str,
     outputs: StackOutputs,
@@ -55,6 +48,10 @@ def stack_target(
     failure: Callable[[], str | None] | None = None,
 ) -> SmokeTarget:
     """Return the target for a stack's outputs and plan."""
+    thresholds = outputs.smoke
+    if outputs.target == "gateway":  # it does not start its servers
+        budget_s = min(thresholds.startup_budget_s, GATEWAY_START_S)
+        thresholds = replace(thresholds, startup_budget_s=budget_s)
     options = {
         CACHE_CONFIG_LABELS[key]: str(value) for key, value in outputs.vllm.items() if key in CACHE_CONFIG_LABELS
     }
@@ -63,7 +60,7 @@ def stack_target(
     return SmokeTarget(
         stack=stack,
         model=outputs.served_model,
-        thresholds=_thresholds(outputs),
+        thresholds=thresholds,
         memory=outputs.plan.memory,
         cache_options=options,
         replicas=outputs.engines,

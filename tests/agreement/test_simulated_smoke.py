@@ -51,7 +51,7 @@ def rates_of(one: Served, users: int, monkeypatch: pytest.MonkeyPatch) -> Rates:
 
 def measured(values: dict[str, float]) -> Callable[[CheckContext], Awaitable[Outcome]]:
     async def run(_context: CheckContext) -> Outcome:
-        return judged("on a virtual clock", "", values=dict(values))
+        return judged("on a virtual clock", "", dict(values))
 
     return run
 
@@ -89,7 +89,7 @@ def bad(report: SmokeReport) -> dict[str, str]:
     return {
         check.name: f"{check.outcome.measured}: {check.outcome.detail}"
         for check in report.checks
-        if check.outcome.verdict in BAD
+        if check.outcome.state in BAD
     }
 
 
@@ -97,7 +97,7 @@ def bad(report: SmokeReport) -> dict[str, str]:
 def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     report = smoke(served(stack), stack, tmp_path, monkeypatch)
     assert bad(report) == {}
-    assert "plan" in {check.name for check in report.checks if check.outcome.verdict == "passed"}
+    assert "plan" in {check.name for check in report.checks if check.outcome.state == "passed"}
 
 
 def test_the_changed_flag_of_the_tasks_page_has_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,11 +1,11 @@
-"""The gates of each place, the order of promise, the history of stock, and the change of a stack's file, asked of a local cloud."""
+"""The gates of each place and their order, asked of a local cloud."""
 
 import asyncio
 import itertools
 import json
 import math
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,11 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
-from planning.planner import plan
 from planning.solve.candidates import deployable_accelerators
-from scripts.capacity import history, table
+from scripts.capacity import table
 from scripts.capacity.__main__ import COMMAND
-from scripts.capacity.gates import Need, judge
-from scripts.capacity.history import HistoryError, StockHistory, read_history, record_requests
+from scripts.capacity.places import judge
 from scripts.cli.command import run_command
-from stacks.loading import from_file
-from stacks.planned import to_deployment
 
 PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]
@@ -120,7 +116,6 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
         for path in ROOT.glob("Pulumi.*.yaml"):
-            # One open zone that no stack has, for `--write` to add.
             (tmp_path / path.name).write_text(path.read_text().replace("asia-northeast1-b, ", ""))
         yield World(cloud, tmp_path, monkeypatch, capsys)
 
@@ -240,9 +235,8 @@ def read(google, *, remaining_s=lambda: 30.0, **asked):
     return question, offers.read_all(caller, question, remaining_s=remaining_s)
 
 
-def judged(google, past=None, need=None, **more):
-    question, found = read(google, **more)
-    return judge(question, found, past or StockHistory(), need or Need())
+def judged(google, **more):
+    return judge(*read(google, **more))
 
 
 def limits(metric, dimension, *places, limit):
@@ -265,7 +259,7 @@ def test_instances_of_other_services_count_by_gpu_and_by_redundancy():
     quota = limits("m", "region", "us-east4", limit=3)
     found = judged(Google({"us-east4/services": {"services": listed}, "consumerQuotaMetrics": quota}), names=("L4",))
     place = next(place for place in found if place.place == "us-east4")
-    assert (place.use.used, place.use.limit, place.quota.answer) == (2, 3, "yes")
+    assert (place.quota.used, place.quota.limit, place.quota.state) == (2, 3, "passed")
     assert [own.name.rpartition("/")[2] for own in place.own] == ["one", "two", "four"]
 
 
@@ -307,10 +301,10 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
     budget = itertools.chain([60.0] * (2 + 3 * len(names) - 1), itertools.repeat(0.0))
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
-    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("unknown", False)
+    assert (found["us-east5-b"].hardware.state, found["us-east5-b"].hardware.is_read) == ("unknown", False)
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no response in time"
     assert found["us-east5-a"].is_open
-    assert found["us-east1-d"].hardware.answer == "yes"
+    assert found["us-east1-d"].hardware.state == "passed"
 
 
 def test_what_did_not_end_in_time_is_none_and_what_fails_is_raised():
@@ -341,7 +335,7 @@ def test_all_calls_of_forty_zones_are_under_way_together():
 
     found = judged(Counted(many(names)), remaining_s=lambda: 60.0)
     assert len(calls) == 3 * len(names)
-    assert sum(place.hardware.answer == "yes" for place in found) == 40
+    assert sum(place.hardware.state == "passed" for place in found) == 40
 
 
 def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
@@ -405,7 +399,7 @@ def test_the_command_only_reads(world):
     assert written == []
 
 
-# --- what waits, and the history of stock ------------------------------------------------------------------------------------------
+# --- what waits ---------------------------------------------------------------------------------------------------------------------
 
 
 def queued(state, *, created=NOW, stack="s", zone="us-east5-a", kind="v6e-4", **more):
@@ -442,94 +436,14 @@ def test_a_request_says_how_it_buys(body, model):
     assert QueuedResource(queued("ACTIVE", **body)).provisioning == model
 
 
-def seen(past, state, at, **more):
-    return past.with_requests([QueuedResource(queued(state, **more))], at)
-
-
-def latest(past, zone="us-east5-a"):
-    found = past.latest(zone, "v6e-4", "flex-start")
-    return found and (found.outcome, datetime.fromisoformat(found.at))
-
-
-def test_a_grant_is_never_made_newer_than_what_is_known():
-    later = NOW + timedelta(hours=1)
-    waiting = seen(StockHistory(), "WAITING_FOR_RESOURCES", later)
-    assert latest(waiting) == ("waiting", later)
-    granted = seen(waiting, "ACTIVE", later + timedelta(hours=5))
-    assert latest(granted) == ("granted", later)
-    assert latest(seen(StockHistory(), "ACTIVE", later)) == ("granted", NOW)
-    assert latest(seen(granted, "SUSPENDED", later + timedelta(hours=9))) == ("granted", later)
-
-
-def test_a_failure_keeps_googles_words_and_the_time_at_which_it_was_seen_first():
-    error = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no more capacity"}}}
-    request = QueuedResource({**queued("FAILED"), "state": google_body("tpu.v2alpha1", "QueuedResourceState", error)})
-    past = StockHistory().with_requests([request], NOW + timedelta(minutes=1))
-    past = past.with_requests([request], NOW + timedelta(days=1))
-    assert latest(past) == ("failed", NOW + timedelta(minutes=1))
-    assert past.sightings[0].detail == "no more capacity"
-
-
-def test_a_name_that_is_used_again_is_another_request():
-    first = seen(StockHistory(), "FAILED", NOW)
-    both = seen(first, "WAITING_FOR_RESOURCES", NOW + timedelta(days=1), created=NOW + timedelta(hours=20))
-    assert len(both.sightings) == 2
-    assert latest(both)[0] == "waiting"
-
-
-def test_what_is_too_old_is_dropped():
-    old = seen(StockHistory(), "FAILED", NOW)
-    assert seen(old, "CREATING", NOW + timedelta(days=history.KEPT_DAYS + 1)).sightings == ()
-
-
-def test_the_history_is_kept_between_runs_and_decides_the_order(world):
-    world.ask_for("us-east5-b")
-    first = world.places("v6e-4")
-    assert first["us-east5-b"]["requests"][0]["state"] in {
-        "ACCEPTED",
-        "WAITING_FOR_RESOURCES",
-        "PROVISIONING",
-        "ACTIVE",
-    }
-    kept = json.loads((world.folder / "results" / "capacity.json").read_text())
-    assert (kept["schemaVersion"], [one["zone"] for one in kept["sightings"]]) == (1, ["us-east5-b"])
-    outcome = kept["sightings"][0]["outcome"]
-    order = [place for place, found in first.items() if found["open"]]
-    assert order[0 if outcome == "granted" else -1] == "us-east5-b"
-    granted = {**kept["sightings"][0], "outcome": "granted", "created": "2026-01-01T00:00:00Z", "zone": "us-east5-a"}
-    granted["at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept["sightings"].append(granted)
-    (world.folder / "results" / "capacity.json").write_text(json.dumps(kept))
-    again = world.places("v6e-4")
-    assert next(iter(again)) == "us-east5-a"
-    assert again["us-east5-a"]["stock"]["outcome"] == "granted"
-
-
-def test_a_grant_to_us_opens_the_gate_of_the_provisioning_model():
-    past = seen(StockHistory(), "ACTIVE", NOW, zone="us-east1-d")
-    found = {place.place: place for place in judged(Google(many(["us-east1-d", "us-central1-b"])), past)}
-    assert found["us-east1-d"].models["flex-start"].answer == "yes"
-    assert found["us-east1-d"].models["flex-start"].source.startswith("granted to gemma-s")
-    assert found["us-central1-b"].models["flex-start"].answer == "no"
-
-
-def test_requests_of_others_are_not_kept(world):
-    record_requests([QueuedResource(queued("ACTIVE", stack=""))], NOW)
-    assert not (world.folder / "results").exists()
-
-
-@pytest.mark.parametrize("text", ["{", '{"schemaVersion": 9}', '{"schemaVersion": 1, "sightings": [{}]}', "[]"])
-def test_a_history_that_cannot_be_read_stops_nothing_and_is_not_overwritten(world, text):
-    path = world.folder / "results" / "capacity.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    with pytest.raises(HistoryError, match="Move the file to start a new one"):
-        read_history()
-    world.ask_for("us-east5-b")
-    code, printed = world.run("v6e-4")
-    assert code == 0
-    assert "capacity.json" in printed.err
-    assert path.read_text() == text
+def test_a_request_that_was_granted_opens_the_gate_of_the_provisioning_model():
+    zones = ["us-east1-d", "us-central1-b"]
+    listed = {"queuedResources": [queued("ACTIVE", zone="us-east1-d")]}
+    google = Google({"us-east1-d/queuedResources": listed, **many(zones)})
+    found = {place.place: place for place in judged(google)}
+    gates = {name: found[name].models["flex-start"] for name in zones}
+    assert (gates["us-east1-d"].state, gates["us-east1-d"].source) == ("passed", "granted to gemma-s")
+    assert gates["us-central1-b"].state == "failed"
 
 
 # --- what people see ---------------------------------------------------------------------------------------------------------------
@@ -577,91 +491,13 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
         (["H100"], 'ACCELERATOR is "H100". This project deploys v5e-1,'),
         (["--stack", "nope"], "Pulumi.nope.yaml not found"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
-        (["--write", "tpu-v6e4", "v6e-1"], "--write cannot be combined with ACCELERATOR or --provisioning"),
-        (["--write", "tpu-v6e4", "--stack", "l4-qat"], "Remove --stack"),
+        (["--write", "tpu-v6e4"], "--write"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(world, arguments, said):
     code, printed = world.run(*arguments)
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert said in printed.err
-
-
-# --- the change of a stack's file -------------------------------------------------------------------------------------------------
-
-
-def fits(path):
-    settings = from_file(path, project=PROJECT)
-    return plan(to_deployment(settings, path.parent)).fits
-
-
-def test_the_open_zones_are_written_with_all_comments_and_the_file_plans_as_fitting(world):
-    path = world.file("tpu-v6e4")
-    before = path.read_text().replace("provisioning: flex-start", "provisioning: flex-start  # a wait, not a refusal")
-    path.write_text(before)
-    code, printed = world.run("--write", "tpu-v6e4", "--yes")
-    zones = "[us-east5-a, us-east5-b, europe-west4-a, southamerica-west1-a]"
-    better = "[us-east5-a, us-east5-b, europe-west4-a, asia-northeast1-b, southamerica-west1-a]"
-    assert code == 0
-    assert f"+    zones: {better}" in printed.out
-    assert path.read_text() == before.replace(zones, better)
-    assert fits(path)
-    code, printed = world.run("--write", "tpu-v6e4", "--yes")
-    assert (code, "Nothing was written" in printed.err) == (0, True)
-    # A machine in a gateway's network needs a subnetwork of it.
-    path.write_text(before.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    gateway: front\n"))
-    block = "{ region: us-east5, regions: [us-east5, europe-west4], backends: [{ stack: tpu-v6e4 }] }"
-    front = path.with_name("Pulumi.front.yaml")
-    front.write_text(f"config:\n  gemma-serving:target: gateway\n  gemma-serving:gateway: {block}\n")
-    assert world.run("--write", "tpu-v6e4", "--yes")[0] == 0
-    front.unlink()
-    assert from_file(path, project=PROJECT).tpu.zones == ["us-east5-a", "us-east5-b", "europe-west4-a"]
-
-
-def test_without_a_terminal_and_without_yes_nothing_is_written(world):
-    before = world.file("tpu-v6e4").read_text()
-    code, printed = world.run("--write", "tpu-v6e4")
-    assert (code, world.file("tpu-v6e4").read_text()) == (2, before)
-    assert "Pass --yes" in printed.err
-
-
-@pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("no\n", 2), ("", 2)])
-def test_a_person_is_asked(world, monkeypatch, typed, code):
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdin.readline", lambda: typed, raising=False)
-    before = world.file("tpu-v6e4").read_text()
-    assert world.run("--write", "tpu-v6e4")[0] == code
-    assert (world.file("tpu-v6e4").read_text() != before) == (code == 0)
-
-
-def test_a_zone_where_the_stack_has_a_request_stays_and_stays_first(world):
-    """Without its zone `up` would give the request up."""
-    closed = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=0)
-    world.ask_for("southamerica-west1-a")
-    world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(southamerica_west1_a=closed)))
-    code, printed = world.run("--write", "tpu-v6e4", "--yes")
-    assert code == 0
-    assert "The stack has a capacity request in southamerica-west1-a" in printed.err
-    assert from_file(world.file("tpu-v6e4"), project=PROJECT).tpu.zones[0] == "southamerica-west1-a"
-
-
-def test_where_no_place_is_open_nothing_is_written_and_the_nearest_is_named(world):
-    empty = {name: zone.model_copy(update={"preemptible_quota_chips": 0}) for name, zone in Tpu().zones.items()}
-    world.scenario(tpu=Tpu(zones=empty))
-    before = world.file("tpu-v6e4").read_text()
-    code, printed = world.run("--write", "tpu-v6e4", "--yes")
-    assert (code, world.file("tpu-v6e4").read_text()) == (2, before)
-    assert "the quota is 0 chips, but 4 are needed" in printed.err
-
-
-def test_the_region_of_a_service_is_written_and_what_that_means_is_said(world):
-    world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0, "europe-west1/nvidia-l4": 0}))
-    code, printed = world.run("--write", "l4-qat", "--yes", "--json")
-    assert code == 0
-    assert "+    region: europe-west4" in json.loads(printed.out)["change"]["diff"]
-    assert "Stage the weights again" in printed.err
-    assert from_file(world.file("l4-qat"), project=PROJECT).cloud_run.region == "europe-west4"
-    assert fits(world.file("l4-qat"))
 
 
 def test_forty_zones_take_two_rounds_over_http_and_no_more(world, monkeypatch):

@@ -19,17 +19,16 @@ from cloud.alerts import AlertReport, StackAlert
 from cloud.found import FoundResource
 from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK
 from contracts.labels import Ownership
-from planning.data.prices import LIST_PRICES
+from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
 from scripts.alerts.render import AlertTimes, print_alerts
 from scripts.capacity import table as capacity_table
-from scripts.capacity.gates import Gate, JudgedPlace, Own, QuotaUse
-from scripts.capacity.history import Sighting
+from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
 from scripts.plan.prices import PriceChange, changed_table
 from scripts.smoke.render import print_table
-from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
+from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
 from scripts.teardown.output import TeardownOutput
 from tests.scripts.status.test_status import REPORT
@@ -49,62 +48,49 @@ OWNER = Ownership(project="gemma-serving", stack="tpu-v6e4")
 def place(zone, name, *, model="flex-start", used=0.0, **changes):
     """One location, with all that a row of capacity can have."""
     accelerator = ACCELERATORS[name]
-    yes = Gate(answer="yes")
+    yes, unit = Gate("passed"), "chips" if accelerator.is_tpu else "GPUs"
     found = JudgedPlace(
         accelerator=accelerator,
         place=zone,
         hardware=yes,
         models={model: yes},
         model=model,
-        quota=yes,
-        use=QuotaUse(limit=64, used=used, needed=4, unit="chips" if accelerator.is_tpu else "GPUs"),
+        quota=QuotaGate("passed", limit=64, used=used, needed=4, unit=unit),
         own=(),
-        stock=None,
-        usd_per_hour=5.4,
-        price_is_assumed=False,
-        position=None,
+        parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning="flex-start", place=zone),
     )
     return replace(found, **changes)
 
 
 def capacity():
-    no = Gate(answer="no", detail="reports of Google's answer: FLEX_START provisioning model is not supported")
-    own = Own(name="q", stack="tpu-v6e4-turbo", state="WAITING_FOR_RESOURCES", created=NOW - timedelta(minutes=31))
-    seen = Sighting(
-        request="r",
-        created=(NOW - timedelta(days=2, minutes=31)).isoformat(),
-        zone="us-east5-b",
-        accelerator="v6e-4",
-        provisioning="flex-start",
-        outcome="waiting",
-        at=(NOW - timedelta(days=2)).isoformat(),
-    )
+    no = Gate("failed", "reports of Google's answer: FLEX_START provisioning model is not supported")
+    own = Own("q", "tpu-v6e4-turbo", "WAITING_FOR_RESOURCES", NOW - timedelta(minutes=31))
     places = [
-        place("southamerica-west1-a", "v6e-4", used=12.0, price_is_assumed=True, position=0, own=(own,)),
-        place("us-east5-b", "v6e-4", stock=seen),
+        place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,)),
+        place("us-east5-b", "v6e-4"),
         place("us-south1-a", "v6e-4", models={"flex-start": no}),
         place("us-south1-a", "v6e-1", models={"flex-start": no}),
-        place("asia-southeast1", "L4", model="instance", usd_per_hour=1.57),
+        place("asia-southeast1", "L4", model="instance"),
     ]
     capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)
 
 
 def smoke_report():
+    model = "google/gemma-4-26B-A4B-it-qat-q4_0"
     outcomes = {
-        "ready": passed("after 0.3 s", wanted="600 s"),
-        "served model": passed("google/gemma-4-26B-A4B-it-qat-q4_0", wanted="google/gemma-4-26B-A4B-it-qat-q4_0"),
-        "options in effect": warned(
-            "8,255 blocks of 32 tokens, fp8",
+        "ready": replace(passed("after 0.3 s"), wanted="600 s"),
+        "served model": replace(passed(model), wanted=model),
+        "options in effect": replace(
+            warned("8,255 blocks of 32 tokens, fp8", "8,255 blocks of 32 tokens are 718% more than planned. " * 3),
             wanted="1,009 blocks of 256 tokens",
-            detail="8,255 blocks of 32 tokens are 718% more than planned. " * 3,
         ),
-        "single stream": failed(
-            "TTFT 0.307 s, 98.6 tok/s", wanted="TTFT 0.5 s, 165.0 tok/s", detail="66.4 tok/s (40%) short"
+        "single stream": replace(
+            failed("TTFT 0.307 s, 98.6 tok/s", "66.4 tok/s (40%) short"), wanted="TTFT 0.5 s, 165.0 tok/s"
         ),
         "anonymous access": skipped("the endpoint is reached through a tunnel, so it cannot be called without it"),
     }
-    checks = tuple(CheckResult(name=name, outcome=one, elapsed_s=12.25) for name, one in outcomes.items())
-    model, url = "google/gemma-4-26B-A4B-it-qat-q4_0", "https://gemma-l4-qat-1234567890.us-east4.run.app"
+    checks = tuple(FinishedCheck(name=name, outcome=one, elapsed_s=12.25) for name, one in outcomes.items())
+    url = "https://gemma-l4-qat-1234567890.us-east4.run.app"
     return SmokeReport(
         stack=STACK, url=url, model=model, simulated="planted", checks=checks, interrupted=False, elapsed_s=61.3
     )

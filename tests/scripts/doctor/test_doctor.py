@@ -35,7 +35,7 @@ from planning.data.checkpoints import CHECKPOINTS
 from planning.machine.hardware import machines_at_once
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
-from scripts.doctor import image_build, model
+from scripts.doctor import model
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.project import _covers
@@ -317,6 +317,7 @@ def world(tmp_path, monkeypatch, capsys):
             "cloudresourcemanager",
             "storage",
             "tpu",
+            "run",
             "secretmanager",
             "compute",
             "iam",
@@ -424,16 +425,13 @@ def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_c
 
 
 def test_the_model_and_its_part_that_are_both_staged_are_each_shown():
-    staged = [Diagnosis(check="weights", state="ok", detail=f"the {what} is staged") for what in ("model", "drafter")]
+    staged = [Diagnosis("passed", f"the {what} is staged", check="weights") for what in ("model", "drafter")]
     printed = report("Project p, stack s", staged, width=80)
     assert "the model is staged" in printed
     assert "the drafter is staged" in printed
     assert report("Project p, stack s", staged[:1] * 2, width=80).count("weights: the model is staged") == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="nothing is shown until the last check has answered (scripts/doctor/__main__.py)"
-)
 def test_a_terminal_sees_something_move_while_google_is_slow(world, monkeypatch):
     with still_terminal(monkeypatch) as terminal:
         send = HTTPAdapter.send
@@ -447,18 +445,15 @@ def test_a_terminal_sees_something_move_while_google_is_slow(world, monkeypatch)
     assert terminal.moved
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="two judges of one quota: this one counts the limit alone, that of `capacity` also what is in use (scripts/doctor/capacity.py)",
-)
-def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(world, monkeypatch, capsys):
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN", f"{world.cloud.base_url}/run/")
+def test_a_quota_that_another_service_uses_up_is_judged_as_capacity_judges_it(world, capsys):
     world.scenario(run=Run(gpu_quota=1))
     world.admin("POST", f"/run/v2/projects/{PROJECT}/locations/us-east4/services?serviceId=theirs", GPU)
     run_command(CAPACITY, ["--project", PROJECT, "--stack", "l4-qat", "--json"])
     gates = {place["location"]: place["quota"] for place in json.loads(capsys.readouterr().out)["locations"]}
     assert gates["us-east4"]["answer"] == "no"
-    assert world.state("quota of GPUs in us-east4", "l4-qat") != "ok"
+    line = world.line("quota of GPUs in us-east4", "l4-qat")
+    assert (line["status"], line["detail"]) == ("missing", "1 GPUs, 1 needed, 1 in use")
+    assert "--preferred-value=2 " in line["fix"]
 
 
 def test_the_json_has_one_name_for_each_thing(world):
@@ -481,7 +476,7 @@ def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
         f"gcloud services enable tpu.googleapis.com --project={PROJECT}",
     )
     assert world.state("v6e-4 in us-east5-a", "tpu-v6e4") == "unknown"
-    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
+    assert world.state("quota of chips in us-east5-a", "tpu-v6e4") == "unknown"
 
 
 @pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e4"])
@@ -685,7 +680,7 @@ def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
 
 def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world):
     world.disable("run")
-    line = world.line("quota of GPUs", "l4-qat")
+    line = world.line("quota of GPUs in us-east4", "l4-qat")
     assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
     assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
     assert "serviceUsageViewer" not in line["fix"]
@@ -771,7 +766,7 @@ def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
     assert line["values"] == {"limit": 0.0, "needed": 4.0}
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 404}])
-    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
+    assert world.state("quota of chips in us-east5-b", "tpu-v6e4") == "unknown"
 
 
 def test_the_quota_of_instances_is_that_of_compute_engine(world):
@@ -789,7 +784,7 @@ def test_the_quota_of_instances_is_that_of_compute_engine(world):
     world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0}, family_quota_chips=4)))
     assert world.state("quota of chips in us-east5", "tpu-v6e4") == "ok"
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 403}])
-    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
+    assert world.state("quota of chips in us-east5", "tpu-v6e4") == "unknown"
 
 
 def test_a_zone_that_does_not_offer_the_type_is_missing(world):
@@ -798,7 +793,7 @@ def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     line = world.line("v6e-4 in us-east5-a", "tpu-v6e4")
     assert line["status"] == "missing"
     assert "remove us-east5-a from gemma-serving:tpu.zones" in line["fix"]
-    world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.get", "count": 999, "status": 403}])
+    world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.list", "count": 999, "status": 403}])
     assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "unknown"
 
 
@@ -836,24 +831,6 @@ def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
     assert "gcloud" not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
 
 
-def test_docker_and_its_daemon_for_a_stack_whose_image_is_built(world):
-    def docker(script):
-        path = world.folder / "bin" / "docker"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return world.line("Docker", "tpu-v6e4")
-
-    assert "Docker" not in {line["check"] for line in world.doctor("tpu-v6e4")[1]["checks"]}
-    world.write(
-        "tpu-v6e4",
-        ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n"),
-    )
-    assert world.state("Docker", "tpu-v6e4") == "missing"
-    found = docker("echo 28.0.1")
-    assert (found["status"], found["detail"]) == ("ok", "version 28.0.1")
-    assert "permission denied" in docker("echo permission denied >&2; exit 1")["detail"]
-
-
 BUILT = ("  gemma-serving:weights: hub\n", "  gemma-serving:weights: hub\n  gemma-serving:image: vllm-tpu-w4a16\n")
 
 
@@ -883,29 +860,6 @@ def test_the_login_at_the_registry_that_an_image_is_pushed_to(world):
     helper.write_text("#!/bin/sh\n")
     helper.chmod(0o755)
     assert login()["status"] == "ok"
-
-
-@pytest.mark.parametrize(("free_gib", "state"), [(11, "missing"), (12, "unknown"), (25, "ok")])
-def test_the_disk_needs_room_for_an_image_that_is_built(world, free_gib, state):
-    world.write("tpu-v6e4", BUILT)
-    path = world.folder / "bin" / "docker"
-    path.write_text(f"#!/bin/sh\necho {world.folder}\n")
-    path.chmod(0o755)
-
-    def usage(folder):
-        assert folder == world.folder
-        return SimpleNamespace(free=free_gib * 2**30)
-
-    def nowhere(_folder):
-        raise FileNotFoundError
-
-    world.environment.setattr(image_build.shutil, "disk_usage", usage)
-    found = world.line("disk for the image", "tpu-v6e4")
-    assert (found["status"], found["values"]) == (state, {"limit": free_gib, "needed": 25.0})
-    world.environment.setattr(image_build.shutil, "disk_usage", nowhere)
-    assert world.state("disk for the image", "tpu-v6e4") == "unknown"
-    path.write_text("#!/bin/sh\nexit 1\n")
-    assert world.state("disk for the image", "tpu-v6e4") == "unknown"
 
 
 def test_no_credentials_are_missing(world):
@@ -1322,7 +1276,7 @@ def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
 
     def counted(session, *arguments, **options):
         with lock:
-            calls.append(running.check)
+            calls.append(getattr(running, "check", None))
             if len(calls) >= 18:
                 together.set()
         assert together.wait(60), f"only {len(calls)} checks called before one had its answer"
@@ -1332,8 +1286,8 @@ def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
     monkeypatch.setattr(AuthorizedSession, "request", counted)
     _, report = world.doctor("tpu-v6e4")
     assert report["ready"]
-    assert 18 <= len(calls) <= 28
-    assert max(sum(check is other for other in calls) for check in calls) == 1
+    assert 18 <= len(calls) <= 40
+    assert max(sum(check is other for other in calls) for check in calls if check) == 1
 
 
 def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
@@ -1343,13 +1297,13 @@ def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
         release.wait(120)
         return ()
 
-    ok = Diagnosis(check="quick", state="ok", detail="")
+    ok = Diagnosis("passed", check="quick")
     # The clock at the start, when the first check that ends is waited for (all are left), and then (0.05 s are).
     readings_s = iter((0.0, 0.0, 59.95))
     monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(readings_s)))
     lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=60.0)
     release.set()
-    assert [(line.check, line.state) for line in lines] == [("slow", "unknown"), ("quick", "ok")]
+    assert [(line.check, line.state) for line in lines] == [("slow", "unknown"), ("quick", "passed")]
 
 
 def test_the_doctor_changes_nothing(world):

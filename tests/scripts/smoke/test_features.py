@@ -17,7 +17,7 @@ from scripts.smoke.chat_request import request, user
 from scripts.smoke.checks_server import judged_drafts
 from scripts.smoke.context import CheckContext
 from scripts.smoke.render import print_table
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, run_smoke
 from scripts.smoke.target import SmokeTarget
 
@@ -79,13 +79,13 @@ def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str) -> dict[str, 
 def verdicts(url: str, *broken: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, outcome in outcomes(url, TARGET, *broken).items():
-        found.setdefault(outcome.verdict, set()).add(name)
+        found.setdefault(outcome.state, set()).add(name)
     return found
 
 
 def test_a_server_with_every_feature_passes_every_check(served: str):
     found = outcomes(served)
-    assert {name: outcome.verdict for name, outcome in found.items()} == dict.fromkeys(NEW, "passed"), found
+    assert {name: outcome.state for name, outcome in found.items()} == dict.fromkeys(NEW, "passed"), found
     assert found["image"].values["media_tokens"] == 258
     assert found["two images"].values["media_tokens"] == 516
     assert found["speculation"].values["proposed"] > 0
@@ -115,22 +115,22 @@ def test_a_failure_says_what_is_broken(served: str, subtests: pytest.Subtests):
 def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: str):
     for tokens in (140, 560):
         found = outcomes(served, replace(TARGET, features=replace(FEATURES, image_tokens=tokens)))
-        assert (found["image"].verdict, found["two images"].verdict) == ("failed", "failed")
+        assert (found["image"].state, found["two images"].state) == ("failed", "failed")
         assert "Check `vllm.multimodal.imageTokens`" in found["image"].detail
     unlimited = outcomes(served, replace(TARGET, features=ServedFeatures(images=1, videos=999)))
     assert unlimited["media limits"].measured == "2 images: 200"
     assert unlimited["two images"].detail == "one image per request in the settings"
     for name in ("tool result", "sound", "adapters", "speculation"):
-        assert unlimited[name].verdict == "skipped"
+        assert unlimited[name].state == "skipped"
     assert outcomes(served, replace(TARGET, features=replace(FEATURES, images=999, videos=999)))[
         "media limits"
-    ].verdict == ("skipped")
+    ].state == ("skipped")
 
 
 def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: str):
     unset = replace(TARGET, features=replace(FEATURES, audios=999))
     outcome = outcomes(served, unset, "no_audio_extra")["sound"]
-    assert (outcome.verdict, outcome.measured) == ("warned", "status 500")
+    assert (outcome.state, outcome.measured) == ("warned", "status 500")
     assert "Set `vllm.multimodal.audios` to 0" in outcome.detail
 
 
@@ -151,10 +151,7 @@ def test_thinking_is_turned_off_where_it_is_on_by_default_and_on_where_a_check_n
 
 def test_equal_notes_are_printed_once(capsys: pytest.CaptureFixture[str]):
     rows = [("sound", "no audio"), ("image", "no image"), ("two images", "no image")]
-    checks = tuple(
-        CheckResult(name=name, outcome=Outcome(verdict="skipped", measured="", detail=note), elapsed_s=0.0)
-        for name, note in rows
-    )
+    checks = tuple(FinishedCheck(name=name, outcome=Outcome("skipped", note), elapsed_s=0.0) for name, note in rows)
     report = SmokeReport(stack="s", url="u", model="m", simulated=None, checks=checks, interrupted=False, elapsed_s=1.0)
     print_table(report, Console(width=100))
     notes = [line.strip() for line in capsys.readouterr().out.splitlines() if ": no " in line]
@@ -175,7 +172,7 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
     for method, drafted, accepted, verdict, words in table:
         with subtests.test(f"{method} {drafted}"):
             outcome = judged_drafts(method, drafted, accepted)
-            assert (outcome.verdict, words in outcome.detail) == (verdict, True)
+            assert (outcome.state, words in outcome.detail) == (verdict, True)
 
 
 BROKEN = {

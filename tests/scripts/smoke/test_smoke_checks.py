@@ -20,7 +20,7 @@ from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.render import print_table, summary, to_json, to_junit
-from scripts.smoke.results import CheckResult, Outcome, SmokeReport
+from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
 from scripts.smoke.target import SmokeTarget, stack_target
 from tests.scripts.sample_outputs import sample_outputs
@@ -63,7 +63,7 @@ def test_a_good_server_passes_everything_and_is_said_to_be_simulated(url):
     assert report.passed, report.failed
     assert report.exit_code == 0
     assert report.simulated == "timed"
-    skipped = {name: outcome.detail for name, outcome in checks.items() if outcome.verdict != "passed"}
+    skipped = {name: outcome.detail for name, outcome in checks.items() if outcome.state != "passed"}
     assert skipped.pop("anonymous access") == "no credentials to omit"
     assert len(skipped) == 12
     assert set(skipped.values()) == {"the server's features are unknown: pass --features"}
@@ -95,9 +95,9 @@ def test_what_is_too_slow_fails_and_says_by_how_much(url):
 
 def test_another_model_ends_the_checks_that_need_the_right_one(url):
     report, checks, _ = smoke(url, replace(TARGET, model="gemma"))
-    assert checks["served model"].verdict == "failed"
+    assert checks["served model"].state == "failed"
     assert checks["served model"].measured == "timed"
-    assert checks["chat"].verdict == "not run"
+    assert checks["chat"].state == "not run"
     assert report.exit_code == 1
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_never_gets_ready_costs_its_budget_and_no_more():
     report, checks, said = smoke(
         "http://127.0.0.1:9", replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=2.5))
     )
-    assert checks["ready"].verdict == "failed"
+    assert checks["ready"].state == "failed"
     assert "GET /health failed" in checks["ready"].detail
     assert len(report.checks) == len(CHECKS)
     assert any("waiting for the server" in line for line in said)
@@ -119,7 +119,7 @@ def test_a_server_that_has_failed_for_good_is_not_waited_for(monkeypatch):
     _, checks, _ = smoke(
         "http://127.0.0.1:9", replace(TARGET, thresholds=thresholds, failure=lambda: next(told)), only="ready"
     )
-    assert checks["ready"].verdict == "failed"
+    assert checks["ready"].state == "failed"
     assert checks["ready"].detail == "the server failed: out of memory."
     assert next(told, "asked twice") == "asked twice"
 
@@ -136,9 +136,9 @@ def test_a_server_that_is_not_reached_is_not_one_that_failed(access, words):
     target = replace(TARGET, thresholds=replace(TARGET.thresholds, startup_budget_s=0.5))
     nowhere = ServerAccess(base_url="http://127.0.0.1:9", auth="none", **access)
     report, checks, _ = smoke(nowhere.base_url, target, nowhere)
-    assert checks["ready"].verdict == "unknown"
+    assert checks["ready"].state == "unknown"
     assert words in checks["ready"].detail
-    assert checks["chat"].verdict == "not run"
+    assert checks["chat"].state == "not run"
     assert (report.verdict, report.exit_code, report.passed, report.failed) == ("unreachable", 2, False, ())
     assert to_json(report)["verdict"] == "unreachable"
     assert "its health is unknown" in summary(report)
@@ -155,10 +155,10 @@ def test_a_caller_that_google_refuses_is_unknown_and_one_that_may_call_is_waited
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
     monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
     report, checks = asyncio.run(answered_with(403))
-    assert (checks["ready"].verdict, report.exit_code) == ("unknown", 2)
+    assert (checks["ready"].state, report.exit_code) == ("unknown", 2)
     assert "permission denied (403). Grant roles/run.invoker to the caller" in checks["ready"].detail
     report, checks = asyncio.run(answered_with(503))
-    assert (checks["ready"].verdict, report.exit_code) == ("failed", 1)
+    assert (checks["ready"].state, report.exit_code) == ("failed", 1)
 
 
 async def answered_with(status):
@@ -194,20 +194,20 @@ def test_a_fault_of_the_server_counts_more_than_a_way_that_ended_later(url):
 
     checks = tuple(Check(name=each.__name__, limit_s=lambda _t: 60, run=each) for each in (fails, loses))
     report = run_smoke(access, TARGET, lambda _: None, checks=checks)
-    assert [check.outcome.verdict for check in report.checks] == ["failed", "unknown"]
+    assert [check.outcome.state for check in report.checks] == ["failed", "unknown"]
     assert (report.verdict, report.exit_code) == ("failed", 1)
     assert run_smoke(access, TARGET, lambda _: None, checks=checks[1:]).verdict == "unreachable"
 
 
 def test_options_that_did_not_take_effect_fail_and_a_different_cache_warns(url):
     _, checks, _ = smoke(url, replace(TARGET, cache_options={"block_size": "32"}), only="options in effect")
-    assert checks["options in effect"].verdict == "failed"
+    assert checks["options in effect"].state == "failed"
     assert "block_size is 16, planned 32" in checks["options in effect"].detail
     _, checks, _ = smoke(url, replace(TARGET, memory=planned_memory(1300), cache_options={}), only="options in effect")
-    assert checks["options in effect"].verdict == "warned"
+    assert checks["options in effect"].state == "warned"
     assert checks["options in effect"].detail.startswith("23% fewer than planned")
     _, checks, _ = smoke(url, replace(TARGET, replicas=4, cache_options={}), only="options in effect")
-    assert checks["options in effect"].verdict == "failed"
+    assert checks["options in effect"].state == "failed"
     assert "4 engine(s) (`vllm.dataParallelSize`), but 1 export metrics" in checks["options in effect"].detail
 
 
@@ -215,7 +215,7 @@ def test_a_shorter_max_model_len_than_promised_fails(url):
     _, checks, _ = smoke(
         url, replace(TARGET, thresholds=replace(TARGET.thresholds, max_model_len=4096)), only="max-model-len"
     )
-    assert checks["max-model-len"].verdict == "failed"
+    assert checks["max-model-len"].state == "failed"
     assert "-2048 tokens" in checks["max-model-len"].detail
 
 
@@ -226,7 +226,7 @@ def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_
     )
     report, checks, _ = smoke(private, access=access)
     assert report.passed, report.failed
-    assert checks["anonymous access"].verdict == "passed"
+    assert checks["anonymous access"].state == "passed"
     assert "/metrics 401" in checks["anonymous access"].measured
     assert "canary" not in json.dumps(to_json(report))
 
@@ -234,7 +234,7 @@ def test_a_private_server_refuses_callers_without_a_token_and_serves_those_with_
 def test_a_server_that_should_be_private_and_is_not_fails(url):
     access = ServerAccess(base_url=url, auth="id-token", id_tokens=IdTokenSource(url, lambda _audience: "t"))
     _, checks, _ = smoke(url, access=access, only="anonymous access")
-    assert checks["anonymous access"].verdict == "failed"
+    assert checks["anonymous access"].state == "failed"
     assert "anyone can call /v1/models" in checks["anonymous access"].detail
 
 
@@ -249,7 +249,7 @@ def with_key(url):
 def test_what_vllm_leaves_open_behind_a_key_fails_a_stack_and_warns_about_another_server():
     with vllm_server(["vllm", "serve", "simulated/tiny"], VLLM_API_KEY="key") as url:
         outcome = smoke(url, STACK, with_key(url), only="anonymous access")[1]["anonymous access"]
-        assert (outcome.verdict, outcome.measured) == (
+        assert (outcome.state, outcome.measured) == (
             "failed",
             f"{PATHS.format(200)}, web pages allowed, URLs fetched",
         )
@@ -260,7 +260,7 @@ def test_what_vllm_leaves_open_behind_a_key_fails_a_stack_and_warns_about_anothe
         ):
             assert said in outcome.detail
         other = smoke(url, replace(STACK, stack=None), with_key(url), only="anonymous access")[1]["anonymous access"]
-        assert other.verdict == "warned"
+        assert other.state == "warned"
         tunnel = smoke(url, STACK, ServerAccess(base_url=url, auth="tunnel", api_key="key"), only="anonymous access")
         assert "anyone can call /invocations" in tunnel[1]["anonymous access"].detail
 
@@ -270,7 +270,7 @@ def test_a_server_with_the_flags_of_the_stacks_is_closed(tmp_path):
     words = vllm_arguments(VllmOptions(), model_or_path="simulated/tiny", has_api_key=True)
     with vllm_server(["vllm", "serve", *words], VLLM_API_KEY="key", VLLM_SIM_PYTHONPATH=str(tmp_path)) as url:
         outcome = smoke(url, STACK, with_key(url), only="anonymous access")[1]["anonymous access"]
-    assert (outcome.verdict, outcome.measured) == (
+    assert (outcome.state, outcome.measured) == (
         "passed",
         f"{PATHS.format(401)}, web pages refused, URLs not fetched",
     )
@@ -282,7 +282,7 @@ def test_an_answer_that_says_nothing_about_access_is_neither_open_nor_closed(sub
     for status, verdict in ((503, "unknown"), (429, "unknown"), (404, "passed"), (302, "passed"), (400, "failed")):
         with subtests.test(str(status)):
             outcome = anonymous_of_a_server_that_answers(status)
-            assert outcome.verdict == verdict
+            assert outcome.state == verdict
             assert ("/metrics returned 503" in outcome.detail) is (status == 503)
 
 
@@ -319,7 +319,7 @@ def test_only_a_refusal_by_the_name_says_that_no_url_is_read(subtests):
     )
     for status, message, verdict in table:
         with subtests.test(f"{status} {message}"):
-            assert media_of_a_server_that_answers(status, message).verdict == verdict
+            assert media_of_a_server_that_answers(status, message).state == verdict
 
 
 def media_of_a_server_that_answers(status, message):
@@ -421,14 +421,14 @@ def says(message, finish_reason="stop"):
 )
 def test_answers_are_judged_by_what_they_should_be(check, message, verdict, words):
     outcome = asyncio.run(answering(says(message))(check))
-    assert outcome.verdict == verdict, outcome
+    assert outcome.state == verdict, outcome
     assert words in outcome.detail
 
 
 def test_an_answer_that_was_cut_off_is_named_as_that_and_not_as_no_json():
     cut = says({"content": '{"city":"Paris","country":"Fra'}, "length")
     outcome = asyncio.run(answering(cut)(checks_features.structured_output))
-    assert outcome.verdict == "failed"
+    assert outcome.state == "failed"
     assert (
         outcome.detail == "the response was cut off at 256 tokens (finish_reason length) before its JSON was complete."
     )
@@ -440,7 +440,7 @@ def test_a_feature_that_is_not_enabled_is_skipped_with_the_reason():
         return await checks_features.reasoning(context)
 
     outcome = asyncio.run(answering([])(use))
-    assert (outcome.verdict, outcome.detail) == ("skipped", "no reasoning parser in the settings")
+    assert (outcome.state, outcome.detail) == ("skipped", "no reasoning parser in the settings")
 
 
 def test_a_stream_that_something_buffers_fails():
@@ -449,7 +449,7 @@ def test_a_stream_that_something_buffers_fails():
         return web.Response(text=text, content_type="text/event-stream")
 
     outcome = asyncio.run(answering([("POST", "/v1/chat/completions", whole)])(checks_basic.streaming))
-    assert outcome.verdict == "failed"
+    assert outcome.state == "failed"
     assert "a proxy may be buffering it" in outcome.detail
 
 
@@ -459,7 +459,7 @@ def test_a_prompt_over_the_limit_that_is_not_refused_fails():
         return await checks_features.max_model_len(context)
 
     outcome = asyncio.run(answering(says({"content": "fine"}))(use))
-    assert outcome.verdict == "failed"
+    assert outcome.state == "failed"
     assert "was not rejected" in outcome.detail
 
 
@@ -468,14 +468,14 @@ def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
         await asyncio.sleep(600)
 
     async def fine(_context):
-        return Outcome(verdict="passed", measured="")
+        return Outcome("passed")
 
     checks = (
         Check(name="hangs", limit_s=lambda _t: 0.2, run=hang),
         Check(name="next", limit_s=lambda _t: 60, run=fine),
     )
     report = run_smoke(ServerAccess(base_url=url, auth="none"), TARGET, lambda _text: None, checks=checks)
-    assert [check.outcome.verdict for check in report.checks] == ["failed", "passed"]
+    assert [check.outcome.state for check in report.checks] == ["failed", "passed"]
     assert "the check reached its time limit" in report.checks[0].outcome.detail
 
 
@@ -492,7 +492,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
             checks_features.tool_call,
         )
         return [
-            (await _run_one(Check(name="c", limit_s=lambda _t: 60, run=check), context)).outcome.verdict
+            (await _run_one(Check(name="c", limit_s=lambda _t: 60, run=check), context)).outcome.state
             for check in found
         ]
 
@@ -503,9 +503,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
 
 
 def row(name, verdict, detail=""):
-    return CheckResult(
-        name=name, outcome=Outcome(verdict=verdict, measured="<m>\x07", wanted="w & v", detail=detail), elapsed_s=0.5
-    )
+    return FinishedCheck(name=name, outcome=Outcome(verdict, detail, measured="<m>\x07", wanted="w & v"), elapsed_s=0.5)
 
 
 def report_of(*rows, interrupted=False):

@@ -1,0 +1,311 @@
+"""The judge of places, for `capacity` and `doctor`: hardware, provisioning model, and quota with its use, in each zone or region."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final, cast
+
+from cloud import quotas
+from cloud.capacity import QueuedResource
+from cloud.kinds import SERVICE, Item, by_name
+from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
+from cloud.price_file import book_of
+from cloud.quotas import Quota
+from contracts.capacity_states import GRANTED
+from contracts.fields import as_mapping
+from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, acceptance, run_acceptance
+from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
+from planning.machine.hardware import (
+    CLOUD_RUN_GPUS,
+    RUNTIME_VERSIONS,
+    Accelerator,
+    api_accelerator_type,
+    gpu_regions,
+    host_of,
+    machines_at_once,
+)
+from planning.question.types import ProvisioningModel
+from planning.solve.candidates import deployable_accelerators
+from scripts.cli.check_result import CheckResult, State
+from stacks.settings import Settings
+
+_STATES: Final[Mapping[str, State]] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
+"""State by the planner's word for a provisioning model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate(CheckResult):
+    """One condition of a location, and its source. An open gate has no detail."""
+
+    source: str = ""
+    is_read: bool = True
+    """False: the query to Google failed, and `detail` is the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaGate(Gate):
+    """Whether a quota suffices beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
+
+    limit: float | None = None
+    """Infinite: no limit. None: unknown."""
+    used: float | None = None
+    """Usage of all other resources in the project, in every state. None: unknown."""
+    needed: float = 1
+    unit: str = "chips"
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A queued resource or a service of this product in the location."""
+
+    name: str
+    stack: str
+    state: str
+    created: datetime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPlace:
+    """One accelerator in one zone or region."""
+
+    accelerator: Accelerator
+    place: str
+    hardware: Gate
+    models: Mapping[str, Gate]
+    """Gate by provisioning model. Cloud Run has one, `instance`."""
+    model: str
+    """The provisioning model in question, a key of `models`."""
+    quota: QuotaGate
+    own: Sequence[Own]
+    parts: Sequence[HourlyPart]
+    """Cost of one slice, or one instance of the stack's size."""
+    position: int | None = None
+    """Index in the stack's settings; None if they do not have it."""
+
+    @property
+    def gates(self) -> Sequence[Gate]:
+        """The gates in order."""
+        return (self.hardware, self.models[self.model], self.quota)
+
+    @property
+    def is_open(self) -> bool:
+        """True if all gates are open."""
+        return all(gate.state == "passed" for gate in self.gates)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """USD per hour."""
+        return sum(part.usd_per_hour for part in self.parts)
+
+    @property
+    def price_is_assumed(self) -> bool:
+        """True if no price of this region is known."""
+        return any(part.price.is_assumed for part in self.parts)
+
+    @property
+    def promise(self) -> tuple[object, ...]:
+        """The sort key."""
+        group = 0 if self.is_open else 2 if any(gate.state == "failed" for gate in self.gates) else 1
+        price = (round(self.usd_per_hour, 4), self.price_is_assumed)
+        return (group, price, math.inf if self.position is None else self.position, self.place)
+
+
+def question_of(
+    project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
+) -> CapacityQuestion:
+    """Return the question about these accelerators, else about the stack's, else about all. Raises PlanningError for an unknown one."""
+    tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
+    own = tpu.accelerator_type if tpu else run.gpu if run else None
+    found = [one for name in accelerators or (own,) for one in deployable_accelerators(name, option="ACCELERATOR")]
+    return CapacityQuestion(
+        project=project,
+        accelerators=tuple(dict.fromkeys(found)),
+        provisioning=cast("ProvisioningModel", provisioning or (tpu.provisioning if tpu else "flex-start")),
+        zonal_redundancy=run.zonal_redundancy if run else False,
+        places=tuple(tpu.zones) if tpu else (run.region,) if run else (),
+    )
+
+
+def judge(
+    asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
+) -> Sequence[JudgedPlace]:
+    """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
+    prices = book_of(settings.prices if settings else None) or LIST_PRICES
+    comparison = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings, prices=prices)
+    places: list[JudgedPlace] = []
+    for accelerator in asked.accelerators:
+        names = zones_of(asked, answers.get("zones")) if accelerator.is_tpu else asked.regions_of(accelerator)
+        of_kind = comparison.zone if accelerator.is_tpu else comparison.region
+        places += sorted((of_kind(accelerator, name) for name in names), key=lambda place: place.promise)
+    return places
+
+
+def judge_quota(  # noqa: PLR0917 - the facts
+    quota: Quota | None, place: str, answers: Answers, needed: float, used: float = 0, usage: Reply | None = None
+) -> QuotaGate:
+    """Return whether a quota suffices beside its use, which is in `usage`. None as the quota: a reservation."""
+    if quota is None:
+        return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
+    limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""
+    source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
+    limit, counted = quotas.limit_in(limits.items, quota, place), None if unread else used
+    gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
+    if limit is None:
+        detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
+        return gate("unknown", detail, limits.fix, is_read=limits.is_read)
+    if limit < needed:
+        return gate("failed", f"the quota is {limit:g} {unit}, but {needed:g} are needed")
+    if usage is not None and unread:
+        return gate("unknown", unread, usage.fix, is_read=False)
+    if limit - used < needed:
+        return gate("failed", f"{used:g} of {limit:g} {unit} are in use, but {needed:g} are needed")
+    return gate("passed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """Data for judging the locations."""
+
+    asked: CapacityQuestion
+    answers: Answers
+    stack: str | None
+    settings: Settings | None
+    prices: PriceBook
+
+    def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
+        """Return the judgment of a slice in a zone."""
+        name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
+        here = [QueuedResource(item) for item in listed.items]
+        chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
+        tpu = self.settings.tpu if self.settings else None
+        return JudgedPlace(
+            accelerator=accelerator,
+            place=zone,
+            hardware=self._hardware(zone, name),
+            models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
+            model=self.asked.provisioning,
+            quota=judge_quota(
+                self.asked.quota_of(accelerator),
+                zone,
+                self.answers,
+                machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices,
+                chips,
+                listed,
+            ),
+            own=[
+                Own(one.name, one.stack, one.state, one.created, one.detail)
+                for one in here
+                if one.stack is not None and name in one.accelerators
+            ],
+            parts=slice_parts(
+                self.prices,
+                generation=accelerator.name.partition("-")[0],
+                chips=accelerator.devices,
+                provisioning=self.asked.provisioning,
+                place=zone,
+            ),
+            position=_index(self.asked.places, zone),
+        )
+
+    def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
+        """Return the judgment of a service with a GPU in a region."""
+        reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
+        name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
+        owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
+        others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
+        accepted = _gate(run_acceptance(gpu, region))
+        return JudgedPlace(
+            accelerator=gpu,
+            place=region,
+            hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
+            models={"instance": accepted},
+            model="instance",
+            quota=judge_quota(
+                self.asked.quota_of(gpu),
+                region,
+                self.answers,
+                run.max_instances if run else 1,
+                sum(_instances(item, self.asked) for item in others),
+                reply,
+            ),
+            own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
+            parts=instance_parts(
+                self.prices,
+                gpu=gpu.name,
+                vcpu=run.cpu if run else host.vcpu,
+                memory_gib=run.memory_mib / 1024 if run else host.memory_gib,
+                zonal_redundancy=self.asked.zonal_redundancy,
+                place=region,
+            ),
+            position=_index(self.asked.places, region),
+        )
+
+    def _counts(self, request: QueuedResource) -> bool:
+        """Return whether a request uses the quota in question and belongs to another stack."""
+        same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
+        return same and (self.stack is None or request.stack != self.stack)
+
+    def _hardware(self, zone: str, name: str) -> Gate:
+        """Return the gate for the type and the boot image in a zone."""
+        source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
+        types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
+        wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
+        if types.is_read and name not in _names(types, "type"):
+            return Gate("failed", f"the zone does not offer {name}", source=source)
+        for reply in (types, versions):
+            if not reply.is_read:
+                return Gate("unknown", reply.unread, reply.fix, source=source, is_read=False)
+        if wanted not in _names(versions, "version"):
+            return Gate("failed", f"the zone does not offer runtime version {wanted}", source=source)
+        return Gate("passed", source=source)
+
+    def _accepted(
+        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[QueuedResource]
+    ) -> Gate:
+        """Return the gate for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
+        name = api_accelerator_type(accelerator.name)
+        for one in here:
+            if one.state in GRANTED and one.provisioning == model and name in one.accelerators:
+                return Gate("passed", source=f"granted to {one.name.rpartition('/')[2]}")
+        reply = self.answers.get("reservations", zone)
+        if model != "reservation" or not reply.is_read:
+            return _gate(acceptance(accelerator, model, zone))
+        source = "Cloud TPU API, reservations"
+        if reply.items:
+            return Gate("passed", source=source)
+        return Gate("failed", "the project has no reservation there", source=source)
+
+
+def _index(places: Sequence[str], place: str) -> int | None:
+    return places.index(place) if place in places else None
+
+
+def _gate(known: Acceptance) -> Gate:
+    return Gate(_STATES[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
+
+
+def _names(reply: Reply, key: str) -> set[str]:
+    """Return the last parts of the names in a catalog."""
+    return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in reply.items}
+
+
+def _instances(item: Item, asked: CapacityQuestion) -> int:
+    """Return the maximum number of instances of a service, or 0 if they do not use the quota in question."""
+    template = as_mapping(item.get("template"))
+    if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
+        return 0
+    return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
+
+
+def _gpu_of(item: Item) -> str:
+    return str(as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") or "")
+
+
+def _own(item: Item, stack: str) -> Own:
+    condition = as_mapping(item.get("terminalCondition"))
+    state = str(condition.get("state") or "").removeprefix("CONDITION_") or "UNKNOWN"
+    created = datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z"))
+    return Own(str(item.get("name")), stack, state, created, str(condition.get("message") or ""))

@@ -1,0 +1,22 @@
+"""Result of one check, in one set of words for doctor, smoke, capacity and preview. Each maps the words of its own JSON by one table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
+"""`unknown`: the check could not read or reach what it judges, so nothing is known about it."""
+Values = Mapping[str, float | int | str | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found. A check only reports it; its runner adds the name and explains refusals."""
+
+    state: State
+    detail: str = ""
+    """What was found, or the reason for the state."""
+    fix: str = ""
+    """A command, or a change of a settings file; empty if no fix is needed or known."""
+    values: Values = field(default_factory=dict[str, float | int | str | bool | None])
+    """Measured or read values for programs, with units in the names."""
