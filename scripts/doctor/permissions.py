@@ -75,7 +75,7 @@ _ALERTS = RolePermissions(
 _LOG_ALERTS = _of("roles/logging.configWriter", "logging.notificationRules", *_OWN)
 """Alert policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08)."""
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
-_ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
+_ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.operations.get"))
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
 """Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
@@ -145,7 +145,7 @@ def _of_watching(settings: Settings) -> Iterator[RolePermissions]:
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
-    """Yield the permissions for the service, its traffic and the deletion of stale revisions."""
+    """Yield the permissions for the service and its traffic."""
     yield _SERVICES
     if run.direct_vpc:
         yield from (_NETWORKS, _FIREWALLS)

@@ -22,7 +22,7 @@ class Consequences:
     compiles: bool
     """True if the model or the image changes, so that compiled programs are of no use."""
     rolled_out: bool
-    """True if `scripts.rollout` moves the traffic of the deployed service."""
+    """True if `gemma rollout` moves the traffic of the deployed service."""
     shares: str | None
     """The traffic split of the deployed settings."""
     is_certain: bool = True

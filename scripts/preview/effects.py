@@ -20,8 +20,8 @@ ORDER: Final[Sequence[StackEffect]] = ("nothing", "update", "restart", "revision
 
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
-_ROLLOUT: Final = "cloudRun.rollout."
-TRAFFIC: Final = f"{_ROLLOUT}traffic"
+_ROLLOUT: Final = "cloudRun.rollout"
+TRAFFIC: Final = f"{_ROLLOUT}.traffic"
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
@@ -41,7 +41,7 @@ def zones_of(described: StackDescription) -> Sequence[str]:
 
 
 def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision of the stack receives no traffic until `scripts.rollout` has checked it."""
+    """Return whether a new revision of the stack receives no traffic until `gemma rollout` has checked it."""
     return any(key.startswith(_ROLLOUT) for key in described.settings)
 
 

@@ -192,6 +192,8 @@ def _flatten(block: BaseModel, prefix: str, found: dict[str, str]) -> None:
         key = f"{prefix}{field.alias or name}"
         if isinstance(value, BaseModel):
             _flatten(value, f"{key}.", found)
+            if field.default is None and not any(each.startswith(f"{key}.") for each in found):
+                found[key] = "{}"  # a block that turns something on without a value, such as cloudRun.rollout
         elif text := _spelled(name, value):
             found[key] = masked(text)
 
