@@ -157,6 +157,10 @@ NAMED = {
             "test_the_last_lines_are_shown_with_the_cause_and_the_command",
         ): ["Revision ... did not start."],
         (
+            "tests/engine/test_new_grants.py",
+            "test_a_grant_that_takes_longer_ends_with_a_sentence_and_the_same_up_again_works",
+        ): ["had not taken effect yet. Run"],
+        (
             "tests/engine/test_failed_revision.py",
             "test_weights_that_are_not_staged_are_found_before_the_service_is_made",
         ): ["No weights are staged in"],

@@ -128,7 +128,7 @@ class Rollout:
         return look, service
 
     def run(self, look: RolloutLook, service: Service) -> RolloutReport:
-        """Do what the dry run shows, if nobody has changed the service since.
+        """Do what the dry run shows, if the service has not changed since.
 
         Raises AccessError if the checks could not reach the new revision, and ScriptError if Google refused a change. No traffic was moved then.
         """
