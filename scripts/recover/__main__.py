@@ -68,18 +68,18 @@ def _recover(options: RecoverOptions) -> ExitCode:
     if options.as_json:
         elapsed_s = round(time.monotonic() - started_s, 1)
         print(json.dumps({**recovery.to_json(), "simulated": is_simulated(), "elapsed_s": elapsed_s}))
-        return ExitCode.DONE if recovery.clean else ExitCode.FAILED
+        return ExitCode.FAILED if recovery.not_owned else ExitCode.DONE
     for finding in recovery.not_owned:
         tell(
             f"recover: {stack}: {finding.noun} {finding.name} exists but does not have the labels of this stack. It was not modified. "
             "Delete it if it is yours, or use another stack name."
         )
-    again = f"Resolve the problems above, then run `gemma recover {stack}` again."
-    tell(
-        f"recover: {stack}: imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations. "
-        f"{f'Run `pulumi up --stack {stack}`.' if recovery.clean else again}"
-    )
-    return ExitCode.DONE if recovery.clean else ExitCode.FAILED
+    done = f"imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations"
+    if recovery.not_owned:
+        tell(f"recover: {stack}: {done}. Resolve the problems above, then run `gemma recover {stack}` again.")
+        return ExitCode.FAILED
+    tell(f"recover: {stack}: {done}. Run `pulumi up --stack {stack}`.")
+    return ExitCode.DONE
 
 
 COMMAND: Final = Command(

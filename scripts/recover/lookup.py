@@ -21,6 +21,7 @@ from contracts.labels import URN_DIGITS, Ownership
 from contracts.parallel import each
 from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import UNKNOWN
+from engine.state_edit import contains
 
 _ZONES_AT_ONCE: Final = 8
 
@@ -86,13 +87,6 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
     if kind is None or not all(inputs.get(name) and not contains(inputs[name], UNKNOWN) for name in kind.needs):
         return None
     return kind.lookup(search, urn, inputs)
-
-
-def contains(value: object, *texts: str) -> bool:
-    """Return whether a value of a preview has one of these texts, in any nested value."""
-    if isinstance(value, str):
-        return any(text in value for text in texts)
-    return any(contains(item, *texts) for item in (*as_mapping(value).values(), *as_sequence(value)))
 
 
 def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:

@@ -6,6 +6,7 @@ state atomically, so an interruption leaves a state that the engine accepts and 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +25,8 @@ from engine.deployment import (
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from engine.state_edit import empty, without_pending
+from engine.state_edit import adopted, candidates, empty, is_complete, without_pending
 from scripts.recover.lookup import KINDS, Found, Search, lookup
-from scripts.recover.state_edit import adopted, candidates, is_complete
 
 GROUPS: Final = {
     "owned": "to import",
@@ -81,11 +81,6 @@ class Recovery:
     not_owned: Sequence[Examined] = ()
     backups: list[Path]
 
-    @property
-    def clean(self) -> bool:
-        """True if `pulumi up` can continue."""
-        return not self.not_owned
-
     def to_json(self) -> dict[str, object]:
         """Return the recovery in JSON types."""
         return {
@@ -95,7 +90,7 @@ class Recovery:
             "cleared": self.cleared,
             "not_owned": [finding.to_json() for finding in self.not_owned],
             "backups": [str(path) for path in self.backups],
-            "clean": self.clean,
+            "clean": not self.not_owned,
         }
 
 
@@ -124,22 +119,20 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         after, dropped = without_pending(before)
         for each in chosen:
             if each.found is not None:
-                after = adopted(after, each.resource, each.found, program)
-        _write(recovery, before, after, report)
+                after = adopted(after, each.resource, each.found.id, each.found.outputs, program)
+        if read_deployment(stack).text() != before.text():
+            raise ScriptError(f"The state of stack {stack} changed during the recovery. Run recover again.")
+        recovery.backups.append(back_up(stack, before.text()))
+        report(f"backed up the previous state to {recovery.backups[-1]}")
+        past_dead_locks(stack, partial(write_deployment, stack, after), report=report)
         urns = {each.resource.urn for each in chosen}
-        cleared = [f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in urns]
-        for text in (
-            *(f"imported {each.noun} {each.name}" for each in chosen),
-            *(f"cleared {text}" for text in cleared),
-        ):
-            report(text)
+        for each in chosen:
+            report(f"imported {each.noun} {each.name}")
         recovery.imported += chosen
-        recovery.cleared += cleared
+        recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in urns]
         _refresh(stack, report)
-    if not recovery.backups:
-        _refresh(
-            stack, report
-        )  # an earlier recovery may have been interrupted before it refreshed the imported resources
+    if not recovery.backups:  # an earlier recovery may have been interrupted before its refresh
+        _refresh(stack, report)
     return recovery
 
 
@@ -151,17 +144,6 @@ def _examined(
         Examined(resource=each, interrupted=interrupted, found=lookup(search, each.type, each.urn, each.inputs))
         for each, interrupted in candidates(deployment, program.values())
     ]
-
-
-def _write(recovery: Recovery, before: StackDeployment, after: StackDeployment, report: Report) -> None:
-    """Write the state, after a backup. Raises ScriptError if it changed since it was read."""
-    stack = recovery.stack
-    if read_deployment(stack).text() != before.text():
-        raise ScriptError(f"The state of stack {stack} changed during the recovery. Run recover again.")
-    path = back_up(stack, before.text())
-    report(f"backed up the previous state to {path}")
-    past_dead_locks(stack, lambda: write_deployment(stack, after), report=report)
-    recovery.backups.append(path)
 
 
 def _refresh(stack: str, report: Report) -> None:

@@ -88,7 +88,7 @@ def test_what_was_begun_and_exists_is_taken_over_and_read(world):
     world.lose("vllm")
     recovery = world.recover()
     assert [each.resource.name for each in recovery.imported] == ["vllm"]
-    assert recovery.clean
+    assert recovery.to_json()["clean"] is True
     assert world.state.urns == world.whole.urns
     assert [call[0] for call in world.calls] == ["write", "refresh"]
     assert len(recovery.backups) == 1
@@ -100,7 +100,7 @@ def test_what_never_came_is_cleared(world):
     recovery = world.recover()
     (urn,) = world.whole.urns - world.state.urns
     assert recovery.cleared == [f"creating {urn}"]
-    assert (recovery.imported, recovery.clean, world.state.pending) == ([], True, ())
+    assert (recovery.imported, recovery.not_owned, world.state.pending) == ([], [], ())
     assert world.asked == [], "forgetting what does not exist needs no question"
 
 
@@ -110,7 +110,7 @@ def test_what_is_foreign_is_named_and_the_rest_is_taken_over(world):
     recovery = world.recover()
     assert {each.resource.name for each in recovery.not_owned} == {"models"}
     assert [each.resource.name for each in recovery.imported] == ["vllm"]
-    assert not recovery.clean
+    assert recovery.to_json()["clean"] is False
 
 
 def test_what_cannot_be_looked_up_keeps_its_interrupted_operation(world, monkeypatch):

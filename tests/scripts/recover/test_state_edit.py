@@ -8,9 +8,8 @@ import pytest
 
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
-from engine.state_edit import without_pending
-from scripts.recover.lookup import KINDS, REPEATABLE, Found
-from scripts.recover.state_edit import REDACTED, adopted, candidates, is_complete
+from engine.state_edit import REDACTED, adopted, candidates, is_complete, without_pending
+from scripts.recover.lookup import KINDS, REPEATABLE
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
@@ -22,10 +21,6 @@ def stored(stack):
 
 def empty(stack):
     return stored(stack).changed(resources=[])
-
-
-def found(resource, **outputs):
-    return Found(owner="owned", name="n", id=resource.id, outputs=outputs)
 
 
 def assert_whole(deployment):
@@ -69,7 +64,7 @@ def test_a_whole_state_can_be_made_again_from_what_the_program_declares(stack):
     deployment = empty(stack)
     for each in whole.resources:
         if each.custom and not each.type.startswith("pulumi:"):
-            deployment = adopted(deployment, program[each.urn], found(each), program)
+            deployment = adopted(deployment, program[each.urn], each.id, {}, program)
     assert_whole(deployment)
     assert deployment.urns == whole.urns
 
@@ -83,7 +78,7 @@ def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stac
     ((candidate, is_interrupted),) = candidates(before, [])
     assert (is_interrupted, candidate.urn) == (True, last.urn)
     changed, dropped = without_pending(before)
-    after = adopted(changed, candidate, found(last, more=1), {})
+    after = adopted(changed, candidate, last.id, {"more": 1}, {})
     assert_whole(after)
     assert dropped == (begun,)
     assert json.loads(after.text())["deployment"].get("pending_operations") is None
@@ -116,7 +111,7 @@ def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
 
 def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
     given = resource(secret="projects/p/secrets/s", secretData=REDACTED, deletionPolicy="DELETE")
-    after = adopted(empty("l4-qat"), given, Found(owner="owned", name="n", id="x", outputs={"name": "x"}), {})
+    after = adopted(empty("l4-qat"), given, "x", {"name": "x"}, {})
     entry = after.resources[-1]
     assert entry.inputs == {"secret": "projects/p/secrets/s", "deletionPolicy": "DELETE"}
     assert entry.raw["outputs"] == {}
@@ -125,7 +120,7 @@ def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
 
 def test_nested_unknowns_never_reach_the_state():
     given = resource("gcp:cloudrunv2/service:Service", name="n", template={"serviceAccount": UNKNOWN}, labels={})
-    entry = adopted(empty("l4-qat"), given, Found(owner="owned", name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, "x", {}, {}).resources[-1]
     assert UNKNOWN not in json.dumps(entry.raw)
     assert entry.inputs == {"name": "n", "labels": {}}
     assert not is_complete(given)
@@ -133,24 +128,22 @@ def test_nested_unknowns_never_reach_the_state():
 
 def test_defaults_are_inputs_only():
     given = resource(name="n", __defaults=["a"], inner=[{"__defaults": [], "b": 1}])
-    entry = adopted(empty("l4-qat"), given, Found(owner="owned", name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, "x", {}, {}).resources[-1]
     assert entry.outputs == {"name": "n", "inner": [{"b": 1}]}
     assert entry.inputs["__defaults"] == ["a"]
 
 
 def test_a_ciphertext_is_an_output_as_it_is_an_input():
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:a"}
-    entry = adopted(empty("l4-qat"), resource(secretData=secret), Found(owner="owned", name="n", id="x"), {}).resources[
-        -1
-    ]
+    entry = adopted(empty("l4-qat"), resource(secretData=secret), "x", {}, {}).resources[-1]
     assert is_secret(entry.outputs["secretData"])
     assert entry.outputs["secretData"] == secret
 
 
 def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
     given = resource("gcp-tpu:index:QueuedResource", queuedResourceId="q", network=UNKNOWN)
-    answer = Found(owner="owned", name="n", id="projects/p/queuedResources/q", outputs={"name": "projects/p/full"})
-    entry = adopted(empty("l4-qat"), given, answer, {}).resources[-1]
+    outputs = {"name": "projects/p/full"}
+    entry = adopted(empty("l4-qat"), given, "projects/p/queuedResources/q", outputs, {}).resources[-1]
     assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
 
 
