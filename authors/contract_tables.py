@@ -10,7 +10,6 @@ from contracts.guest_attributes import GUEST_ATTRIBUTES, PHASES
 from contracts.labels import LABELS
 from contracts.outputs import DETAILS, StackOutputs
 from contracts.rollout import ROLLOUT_KEYS
-from contracts.rollout_record import RolloutRecord
 from contracts.serving_document import DOCUMENT_KEYS
 
 
@@ -25,12 +24,6 @@ def tables() -> Mapping[str, str]:
         "stack-outputs": table("printed output", _outputs(are_details=False)),
         "stack-details": table("other output", _outputs(are_details=True)),
         "nested-outputs": "\n".join(_section(path, kind) for path, kind in _nested(StackOutputs, "")),
-        "rollout-record": "\n".join(
-            [
-                table("key", dict(documented(RolloutRecord))),
-                *(_section(path, kind) for path, kind in _nested(RolloutRecord, "")),
-            ]
-        ),
         "exit-codes": table("code", {str(int(code)): code.meaning for code in ExitCode}),
     }
 

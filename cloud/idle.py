@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from cloud.google_api import GoogleListError
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
@@ -53,7 +52,7 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
     name = machine.name.rpartition("/")[2]
     try:
         published = machine.published()
-    except (GoogleListError, ScriptError) as error:
+    except ScriptError as error:
         return Unknown(f"the guest attributes of {name} could not be read ({error})")
     answer = reported(published, now)
     return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer

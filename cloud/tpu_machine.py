@@ -49,7 +49,7 @@ class TpuMachine:
         return lookup(self.api, kind.api, kind.address(self.name))
 
     def published(self) -> Mapping[str, str]:
-        """Return the agent's guest attributes; empty if it has published none. Raises GoogleListError, or ScriptError."""
+        """Return the agent's guest attributes; empty if it has published none. Raises ScriptError."""
         query = f"{GUEST_ATTRIBUTE_NAMESPACE}/"
         try:
             if self.is_instance:
@@ -59,7 +59,7 @@ class TpuMachine:
         except GoogleListError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return {}
-            raise
+            raise ScriptError(f"Cannot read the guest attributes of {self.name}: {error}") from None
         workers = as_sequence(answer.get("guestAttributes"))
         first = as_mapping(workers[0] if workers else None)
         return pairs_of(as_mapping(first.get("queryValue")).get("items"))

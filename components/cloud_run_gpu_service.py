@@ -9,7 +9,6 @@ import pulumi
 from components import gcp
 from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership
-from contracts.rollout_record import ROLLOUT_ANNOTATION, record_text
 from contracts.service_traffic import (
     FOLLOW_LATEST,
     TEMPLATE_LABEL,
@@ -223,7 +222,6 @@ class CloudRunGpuService(pulumi.ComponentResource):
                 # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
                 deletion_protection=args.deletion_protection,
                 labels=labels,
-                annotations=_annotations(args.kept_traffic),
                 template=template,
                 traffics=traffic,
             ),
@@ -260,15 +258,6 @@ def _traffic(
         fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
         fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
     )
-
-
-def _annotations(kept: KeptTraffic | None) -> Mapping[str, str] | None:
-    """Return the record of the last rollout as the service has it.
-
-    It is declared because an update sends all annotations as the state has them. Otherwise an `up` would revert the record to its value at the last
-    refresh.
-    """
-    return None if kept is None else {ROLLOUT_ANNOTATION: record_text(kept.service)}
 
 
 def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:

@@ -138,13 +138,9 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """Gradual rollout of a new revision of the Cloud Run service."""
+    """Rollout of a new revision of the Cloud Run service."""
 
     service: Annotated[str, Doc("Full name of the service.")]
-    steps: Annotated[tuple[int, ...], Doc("Traffic percentages, rising to 100.")]
-    requests: Annotated[int, Doc("Requests per measurement.")]
-    max_slowdown: Annotated[float, Doc("Maximum slowdown of the new revision relative to the old one.")]
-    max_failed: Annotated[float, Doc("Maximum share of requests in a measurement that may fail.")]
     traffic: Annotated[
         Mapping[str, int] | None,
         Doc("Traffic percentage by revision, if set in the settings; null if the rollout moves the traffic."),
@@ -201,7 +197,7 @@ class StackOutputs:
     tunnel: Annotated[Tunnel | None, Doc("Command and local port of the tunnel; null without one.")] = None
     zone: Annotated[str | None, Doc("TPU: zone of the capacity; null on Cloud Run.")] = None
     rollout: Annotated[
-        RolloutPlan | None, Doc("Settings of `scripts.rollout`; null if `pulumi up` moves the traffic.")
+        RolloutPlan | None, Doc("Settings of `gemma rollout`; null if `pulumi up` moves the traffic.")
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None

@@ -1,4 +1,4 @@
-"""Check whether a process of this machine is still running, for records that processes leave."""
+"""Check whether a process of this machine is still running, for records that processes leave, such as a stack's lock."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Traffic of a Cloud Run service. The program declares it, `scripts.rollout` moves it, and both read it from Google with this module.
+"""Traffic of a Cloud Run service. The program declares it, `gemma rollout` moves it, and both read it from Google with this module.
 
 Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
 revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
@@ -8,15 +8,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 
 NEXT_TAG: Final = "next"
 """Tag of the revision under test. Cloud Run allows 46 characters for tag and service name together."""
-LAST_TAG: Final = "last"
-"""Tag of the previously serving revision while the traffic is split, so each revision can be measured separately."""
 LONGEST_TAG_AND_SERVICE: Final = 46
 TEMPLATE_LABEL: Final = f"{PRODUCT}-template"
 """Label of a service: fingerprint of the last declared template."""
@@ -28,6 +26,8 @@ _FINGERPRINT_DIGITS: Final = 40
 
 Service = Mapping[str, object]
 """A service as returned by run.v2."""
+RolloutPhase = Literal["none", "waits", "unknown"]
+"""`none`: the latest revision has all traffic, or did not start. `waits`: it has not. `unknown`: Google does not return the traffic split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +111,31 @@ def known_shares(service: Service) -> Mapping[str, int] | None:
     if sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision")):
         return shares
     return None
+
+
+def shares_text(shares: Mapping[str, int] | None) -> str:
+    """Return the traffic split for display, largest share first, such as `90 % a, 10 % b`."""
+    if shares is None:
+        return "unknown"
+    return ", ".join(f"{percent} % {revision}" for revision, percent in shares.items()) or "none"
+
+
+def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
+    """Return the phase of a service's rollout, and the next command as a sentence, empty if there is none."""
+    shares = known_shares(service)
+    latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+    new = ready if ready == latest or not latest else ""
+    if shares is None:
+        return "unknown", ""
+    if len(shares) > 1:
+        check = f" To check {new} and move all traffic to it, run `gemma rollout {stack}`." if new else ""
+        back = f"To roll back, run `gemma rollout {stack} --to {next(iter(shares))}`."
+        return "waits", f"Traffic: {shares_text(shares)}.{check} {back}"
+    if new and shares and new not in shares:
+        return "waits", (
+            f"Revision {new} has no traffic yet. To check it and move all traffic to it, run `gemma rollout {stack}`."
+        )
+    return "none", ""
 
 
 def is_ready(revision: Mapping[str, object]) -> bool:

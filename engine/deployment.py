@@ -266,6 +266,14 @@ def _pending(stack: str, raw: object) -> PendingOperation:
 def _unreadable(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
+    if problem.rstrip(".").endswith(
+        "failed to load checkpoint: EOF"
+    ):  # gocloud.dev, blob/fileblob, seen after a SIGKILL
+        return StateUnreadableError(
+            f"The state of stack {stack} is whole, but a side file of the file backend is empty (failed to load checkpoint: EOF). "
+            f"Delete stacks/gemma-serving/{stack}.json.attrs in the backend's folder; the engine writes it again.",
+            cut_off=False,
+        )
     return StateUnreadableError(
         f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
         f"Run `gemma recover {stack}`.",

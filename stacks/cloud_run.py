@@ -91,10 +91,6 @@ def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None
         return None
     return RolloutPlan(
         service=f"projects/{context.settings.project}/locations/{run.region}/services/{context.names.base}",
-        steps=tuple(run.rollout.steps),
-        requests=run.rollout.requests,
-        max_slowdown=run.rollout.max_slowdown,
-        max_failed=run.rollout.max_failed,
         traffic=run.rollout.traffic,
     )
 

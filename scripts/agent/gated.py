@@ -57,25 +57,21 @@ class _Prices:
     {
         "stack": STACK_OF_CALL,
         "to": Argument(help="Revision to roll back to. Default: the new one."),
-        "again": Argument(
-            help="Also try a revision that was rejected before. First read the reason and tell the user.",
-        ),
         "plan_id": _PLAN_ID,
     },
     hint=CHANGES,
 )
 async def rollout(call: CommandCall) -> GatedAnswer:
-    """Shift a service's traffic to its new revision in checked steps, or back to another revision.
+    """Check a service's new revision and move all traffic to it, or back to another revision.
 
-    First call it without plan_id and show the user the steps and the cost, then call it again with the plan_id of that answer.
-    The service keeps a record: outcome `held` names who is changing the traffic now, `refused` states why a revision is not tried again.
+    First call it without plan_id and show the user the change and the cost, then call it again with the plan_id of that answer.
     """
     return await _gated(call, "rollout")
 
 
 @command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
 async def restart(call: CommandCall) -> GatedAnswer:
-    """Restart a deployed server without changing its settings, for example if it hangs. On a TPU, requests fail until it is ready again.
+    """Restart the server on a TPU machine without changing its settings, for example if it hangs. Requests fail until it is ready again.
 
     First call it without plan_id and show the user the effect, then call it again with the plan_id of that answer.
     """

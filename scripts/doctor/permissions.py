@@ -58,7 +58,7 @@ _ALERTS = _role(
 _LOG_ALERTS = _role("logging.configWriter", f"logging.notificationRules {_OWN}")
 """Alert policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08)."""
 _SERVICES = _role("run.admin", f"run.services {_OWN} {_ACCESS}")
-_ROLL_OUTS = _role("run.admin", "run.revisions list delete", "run.operations get")
+_ROLL_OUTS = _role("run.admin", "run.revisions list", "run.operations get")
 _LOGS = _role("logging.viewer", "logging.logEntries list")
 """Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
 _NODES = _role("tpu.admin", "tpu.nodes create get list update delete")

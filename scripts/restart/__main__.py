@@ -1,27 +1,23 @@
-"""Restart a deployed server without changing its settings.
+"""Restart the server on a TPU machine without changing its settings.
 
   gemma restart NAME --dry-run
   gemma restart NAME
 
-TPU: the machine drains the running requests, stops the server and starts it again; capacity, address and settings stay. Cloud Run: a new revision of
-the same template replaces the old one, which serves until then. Shows the effect, prompts, and waits until the server is ready again.
+The machine drains the running requests, stops the server and starts it again; capacity, address and settings stay. Shows the effect, prompts, and
+waits until the server is ready again. docs/cloud-run.md has the commands for a Cloud Run service.
 """
 
 import json
 import sys
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from scripts.cli.command import Command, run_command, say, tell
-from scripts.cli.looked import require_looked
+from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cli.prompts import confirm
-
-if TYPE_CHECKING:
-    from scripts.restart.run import Restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,43 +25,37 @@ class RestartOptions:
     """Options of the command."""
 
     stack: StackName
-    dry_run: Annotated[bool, Option("Show the effect and the cost without changing anything.")] = False
+    dry_run: Annotated[bool, Option("Show the effect without changing anything.")] = False
     plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
     yes: Annotated[bool, Option("Skip the confirmation.")] = False
     as_json: JsonSwitch = False
 
 
 def _restart(options: RestartOptions) -> ExitCode:
-    from scripts.restart.run import restart_of
+    from scripts.restart.machine import machine_of, restart
 
     stack = options.stack
-    restart: Restart = restart_of(stack, partial(say, "restart"))
-    look = restart.look()
-    require_looked(options.plan, look.plan, command=f"gemma restart {stack}")
+    found = machine_of(stack)
+    look = {"stack": stack, "target": "tpu", "server": found.machine.name, "requests_fail_s": found.pause_s}
+    plan, effect = look_id(look), for_terminal(found.effect)
+    require_looked(options.plan, plan, command=f"gemma restart {stack}")
     if options.dry_run:
-        if options.as_json:
-            print(json.dumps(look.to_json()))
-        else:
-            tell(_text(look.sentences, f"Plan: {look.plan}"))
+        shown = {"schema_version": 2, "dry_run": True, **look, "sentences": [effect], "plan": plan}
+        print(json.dumps(shown) if options.as_json else f"{effect}\nPlan: {plan}")
         return ExitCode.DONE
-    for sentence in look.sentences:
-        say("restart", sentence)
+    say("restart", effect)
     if not options.yes:
         confirm(
             f"Restart the server of stack {stack}?",
             without_terminal=f"Restarting stack {stack} replaces its server, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed. Type yes or pass --yes.",
         )
-    report = restart.run()
+    report = {"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": restart(found)}
     if options.as_json:
-        print(json.dumps(report.to_json()))
+        print(json.dumps(report))
     else:
-        tell(_text((f"{stack}: {report.outcome}. {report.reason}",)))
-    return report.exit_code
-
-
-def _text(sentences: tuple[str, ...], *more: str) -> str:
-    return "\n".join(for_terminal(line) for line in (*sentences, *more))
+        tell(f"{stack}: restarted. {report['reason']}")
+    return ExitCode.DONE
 
 
 COMMAND: Final = Command(
@@ -73,9 +63,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RestartOptions,
     run=_restart,
-    after_interrupt=(
-        "A restart that was already requested continues. `gemma status --watch` shows when the server is ready again."
-    ),
+    after_interrupt="A restart that was already requested continues. `gemma status` shows when the server is ready.",
 )
 
 

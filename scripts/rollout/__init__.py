@@ -1,1 +1,1 @@
-"""Shift the traffic of a Cloud Run service to its new revision in steps, and roll back if a check fails."""
+"""Check the new revision of a Cloud Run service without traffic, and move all traffic to it or none."""

@@ -1,43 +1,77 @@
-"""Roll out the latest revision or roll back to an older one, then refresh the state."""
+"""Check the latest revision of a service at the URL of its tag, and move all traffic to it; or go back to an older one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from time import monotonic, sleep
+from typing import Final, Literal
 
-from cloud.clock import GOOGLE_CLOCK
+from cloud.google_api import GoogleApi, GoogleListError
+from cloud.google_prices import container_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.outputs import RolloutPlan
-from contracts.rollout_record import (
-    NO_ROLLOUT,
-    RecordedOutcome,
-    RefusedRevision,
-    RolloutRecord,
-    UnreadableRecord,
-    read_record,
+from contracts.fields import as_mapping, as_sequence
+from contracts.outputs import StackOutputs
+from contracts.service_traffic import (
+    ALL,
+    NEXT_TAG,
+    Service,
+    TrafficTarget,
+    is_ready,
+    known_shares,
+    serving_shares,
+    shares_text,
+    short_name,
+    tag_urls,
+    targets_of,
 )
-from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, is_ready, known_shares, short_name, tag_urls
-from planning.units import duration
-from scripts.cli.access import AccessError
-from scripts.rollout.decisions import (
-    Measured,
-    RolloutState,
-    divided,
-    fault_of,
-    has_traffic,
-    stale_revisions,
-    state_of,
-    steps_left,
-    whole,
-)
-from scripts.rollout.gates import TagGates
-from scripts.rollout.hold import Clock, Hold, LostHoldError, refusal, this_run
-from scripts.rollout.look import RolloutLook, look_at
-from scripts.rollout.patience import Patience
-from scripts.rollout.report import Gate, Outcome, Progress, RolloutReport
-from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
-from stacks.hooks.rollout_state import command, holder_is_gone, refusal_text, shares_text, view_of, who
+from scripts.cli.access import AccessError, IdTokenSource, open_stack_access
+from scripts.cli.looked import look_id
+from scripts.smoke.face import run_smoke, stack_target
+
+IMAGE_PULL_S: Final = 15 * 60
+"""Time to import an image and Cloud Run's overhead around a start, in addition to the start-up budget. Assumed, conservative."""
+PAUSE_S: Final = 2.0
+
+Outcome = Literal["rolled out", "rolled back", "rolled back manually", "nothing to do"]
+"""`rolled back`: a check failed, and the old revision has all traffic. `rolled back manually`: by --to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLook:
+    """Result of a dry run."""
+
+    stack: str
+    phase: Literal["roll out", "finish", "roll back"]
+    """`finish`: the latest revision has all traffic. `roll back`: the revision of --to gets all traffic."""
+    revision: str
+    """The revision that will get all traffic."""
+    serving: str
+    """The revision that has the most traffic now, other than `revision` if there is one."""
+    traffic: Mapping[str, int]
+    """Current traffic percentage of each revision."""
+    usd_per_hour: float | None
+    """Maximum combined cost per hour of the new revision and all revisions with traffic; None if unknown."""
+    usd_per_hour_after: float | None
+    """Maximum cost per hour of the revision alone; None if unknown."""
+
+    @property
+    def plan(self) -> str:
+        """Id of the dry run."""
+        return look_id(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutReport:
+    """Result of a rollout."""
+
+    stack: str
+    outcome: Outcome
+    revision: str
+    reason: str
+    """Explanation in whole sentences."""
+    traffic: Mapping[str, int] | None
+    """Traffic percentage of each revision; None if unknown."""
+    state_is_behind: bool = False
+    """True if the refresh of the stack's state failed. Run `pulumi refresh`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,365 +79,156 @@ class Rollout:
     """A rollout of one stack's service."""
 
     stack: str
-    plan: RolloutPlan
-    service: ServiceAtGoogle
-    gates: TagGates
+    name: str
+    """Full name of the service."""
+    api: GoogleApi
+    start_s: float
+    """Longest start of a revision without instances."""
+    smoke: Callable[[str, str], str]
+    """See `smoke_fault`; called with the URL of a tag and of the service."""
     refresh: Callable[[], None]
     """Refreshes the service in the stack's state."""
     say: Callable[[str], None]
-    now: Clock = GOOGLE_CLOCK.now
-    patience: Patience = field(default_factory=Patience)
 
-    def to_latest(self, *, again: bool = False) -> RolloutReport:
-        """Check the latest revision and shift traffic to it in steps. Roll back if a check fails.
+    def look(self, to: str | None = None) -> tuple[RolloutLook, Service]:
+        """Return what `run` will do, without a change, and the service that it was read from.
 
-        `again`: even if the revision was refused before or the record is unreadable. Raises ScriptError if the service cannot be read. In every
-        case, either a revision that passed its checks has the traffic or the report names the revision that has it.
+        Raises CommandRefusedError if the latest revision or the one of `to` cannot serve, and ScriptError if the service cannot be read.
         """
-        service = self.service.read()
-        if known_shares(service) is None:
-            raise ScriptError(
-                f"Google did not return the traffic split of {short_name(self.service.name)}, so no traffic was moved. Retry in a minute."
-            )
-        state = state_of(service)
-        if state.phase == "nothing serves":
+        service, revisions, name = self._get(self.name), self._revisions(), short_name(self.name)
+        shares = known_shares(service)
+        if shares is None:
+            raise ScriptError(f"Google did not return the traffic split of {name}. Retry in a minute.")
+        if not shares:
             raise CommandRefusedError(
-                f"No revision of {short_name(self.service.name)} serves yet. Run `gemma up {self.stack}` until it succeeds."
+                f"No revision of {name} serves yet. Run `gemma up {self.stack}` until it succeeds."
             )
-        found = read_record(service)
-        refused = self._refused(service, state, found, again=again)
-        if refused is not None:
-            return refused
-        record = found if isinstance(found, RolloutRecord) else NO_ROLLOUT
-        if state.phase == "not ready":
-            return self._not_ready(service, state)
-        progress = Progress(gates=[], took_over=self._took_over(record))
-        hold = self._hold(service, record, revision=state.latest, serving=state.serving)
-        return self._held(hold, state, progress, lambda: self._moved(hold, state, record, progress))
+        latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
+        new = to or latest
+        able = sorted(revision for revision, each in revisions.items() if is_ready(each))
+        if to is not None and to not in able:
+            why = "did not start" if to in revisions else "does not exist"
+            raise CommandRefusedError(f"Revision {to} {why}. Ready revisions: {', '.join(able) or 'none'}.")
+        if to is None and ready != latest:
+            raise CommandRefusedError(
+                f"Revision {latest} did not start and gets no traffic. `gemma up {self.stack}` reports the cause. "
+                f"Change the settings and run it again. {shares_text(shares)} serves."
+            )
+        rates = {each: _most_usd_per_hour(revisions.get(each, {}), self.name) for each in {new, *shares}}
+        known = [rate for rate in rates.values() if rate is not None]
+        look = RolloutLook(
+            stack=self.stack,
+            phase="roll back" if to is not None else "finish" if [*shares] == [latest] else "roll out",
+            revision=new,
+            serving=next((revision for revision in shares if revision != new), new),
+            traffic=dict(shares),
+            usd_per_hour=round(sum(known), 4) if len(known) == len(rates) else None,
+            usd_per_hour_after=rates[new],
+        )
+        return look, service
 
-    def look(self, to: str | None = None, *, again: bool = False) -> RolloutLook:
-        """Return the dry run of `to_latest`, or of `to_revision` with this revision, without a change.
+    def run(self, look: RolloutLook, service: Service) -> RolloutReport:
+        """Do what the dry run shows, if the service has not changed since.
 
-        Raises CommandRefusedError if the revision cannot serve, and ScriptError if the service cannot be read.
+        Raises AccessError if the checks could not reach the new revision, and ScriptError if Google refused a change. No traffic was moved then.
         """
-        service, revisions = self.service.read(), self.service.revisions()
-        if known_shares(service) is None:
-            raise ScriptError(
-                f"Google did not return the traffic split of {short_name(self.service.name)}. Retry in a minute."
-            )
-        state = state_of(service)
-        steps = steps_left(self.plan, state.share)
-        if to is not None:
-            _require_able(to, revisions)
-            state, steps = replace(state, phase="roll back", latest=to, share=0), (ALL,)
-        sentence = view_of(service, self.stack, self.now()).sentence
-        return look_at(self.stack, service, revisions, state, steps=steps, again=again, sentence=sentence)
-
-    def to_revision(self, revision: str) -> RolloutReport:
-        """Route all traffic to an older revision immediately. Raises CommandRefusedError if it cannot serve.
-
-        A concurrent rollout loses its hold and stops, because a rollback never waits.
-        """
-        _require_able(revision, self.patience.change(self.service.revisions, self.say))
-        service = self.patience.change(self.service.read, self.say)
-        found = read_record(service)
-        record = found if isinstance(found, RolloutRecord) else NO_ROLLOUT
-        progress = Progress(gates=[], took_over=self._took_over(record))
-        self.say(f"routing 100% of traffic to {revision} (cold start if it has no instance)")
-        hold = self._hold(service, record, revision=revision, serving=next(iter(known_shares(service) or {}), ""))
-        reason = f"Revision {revision} gets all traffic."
-        refused = self._given_up(service, record, revision, hold)
-
-        def shift() -> Service:
-            hold.reread()
-            return hold.shift(
-                whole(revision), share=ALL, outcome="rolled back manually", reason=reason, refused=refused
-            )
-
-        try:
-            service = self.patience.change(shift, self.say)
-        except ScriptError as error:
-            reason = (
-                f"Cannot route traffic to {revision} after retries for up to {duration(self.patience.limit_s)}: {error} "
-                f"Run {command(self.stack, '--to', revision)} again."
-            )
-            return self._report(self._last(), "not rolled back", revision, reason, progress)
-        return self._refreshed(self._report(service, "rolled back manually", revision, reason, progress))
-
-    def _refused(
-        self, service: Service, state: RolloutState, record: RolloutRecord | UnreadableRecord, *, again: bool
-    ) -> RolloutReport | None:
-        """Return the report of a run that must not start; None if it can start."""
-        if isinstance(record, UnreadableRecord):
-            if again:
-                return None
-            sentence = view_of(service, self.stack, self.now()).sentence
-            return self._report(service, "unknown", state.latest, sentence)
-        if record.runs and record.holder is not None and not holder_is_gone(record, self.now()):
-            reason = (
-                f"{who(record.holder)} is rolling out {record.revision}, so this run changed nothing. Run the same command again when that rollout "
-                f"has finished. To roll back now, run {command(self.stack, '--to', record.serving)}."
-            )
-            return self._report(service, "held", state.latest, reason)
-        refused = record.refusal_of(state.latest)
-        if refused is not None and state.phase == "roll out" and not again:
-            reason = refusal_text(refused, self.stack, self.now())
-            if state.share:
-                back = command(self.stack, "--to", state.serving)
-                reason = f"{state.share} % of the traffic goes to {state.latest}; {back} rolls back. {reason}"
-            return self._report(service, "refused", state.latest, reason)
-        return None
-
-    def _took_over(self, record: RolloutRecord) -> str:
-        """Return a sentence that names the rollout that this run takes over; empty if none is active."""
-        if not record.runs or record.holder is None:
-            return ""
-        gone = holder_is_gone(record, self.now())
-        sentence = f"Took over the rollout of {who(record.holder)}: {gone or 'a rollback does not wait'}."
-        self.say(sentence)
-        return sentence
-
-    def _hold(self, service: Service, before: RolloutRecord, *, revision: str, serving: str) -> Hold:
-        record = RolloutRecord(
-            holder=this_run(datetime.now(UTC)), revision=revision, serving=serving, refused=before.refused
-        )
-        return Hold(service=self.service, record=record, now=self.now, seen=service)
-
-    def _given_up(self, service: Service, record: RolloutRecord, revision: str, hold: Hold) -> RefusedRevision | None:
-        """Return the refusal of the latest revision if `--to` takes traffic from it, so that a later run does not roll it out again."""
-        latest = short_name(service.get("latestCreatedRevision"))
-        had_some = latest in (known_shares(service) or {}) or (record.runs and record.revision == latest)
-        if latest == revision or not had_some or hold.record.holder is None:
-            return None
-        reason = f"{who(hold.record.holder)} routed all traffic to {revision} with --to."
-        return record.refusal_of(latest) or refusal(latest, reason, self.now())
-
-    def _not_ready(self, service: Service, state: RolloutState) -> RolloutReport:
-        shares = known_shares(service) or {}
-        serves = f"{state.serving} serves." if len(shares) == 1 else f"Traffic: {shares_text(shares)}."
-        back = (
-            f" {command(self.stack, '--to', state.serving)} routes all traffic to {state.serving}."
-            if len(shares) > 1
-            else ""
-        )
-        reason = (
-            f"Revision {state.latest} did not start and gets no traffic. {serves}{back} "
-            f"`gemma up {self.stack}` reports the cause. Change the settings and run it again."
-        )
-        return self._refreshed(self._report(service, "failed", state.latest, reason))
-
-    def _held(
-        self, hold: Hold, state: RolloutState, progress: Progress, work: Callable[[], RolloutReport]
-    ) -> RolloutReport:
-        """Run the work of a hold and always return a report. Never overwrites a change of another client."""
-        try:
-            return work()
-        except (LostHoldError, ServiceChangedError) as error:
-            hold.interrupted(str(error))
-            return self._report(self._last(), "stopped", state.latest, str(error), progress)
-        except ScriptError as error:
-            hold.interrupted(str(error))
-            service = self._last()
-            reason = (
-                f"{error} The traffic split stays as it is. {command(self.stack)} continues, "
-                f"{command(self.stack, '--to', state.serving)} rolls back."
-            )
-            return self._report(service, "interrupted", state.latest, reason, progress)
-        except KeyboardInterrupt:
-            hold.interrupted("The run was stopped by Ctrl-C or SIGTERM.")
-            raise
-
-    def _moved(self, hold: Hold, state: RolloutState, record: RolloutRecord, progress: Progress) -> RolloutReport:
-        if state.phase == "finish":
-            is_pinned = has_traffic(hold.seen, whole(state.latest))
-            is_done = is_pinned and not record.runs and record.outcome != "interrupted"
-            return self._finish(hold, state, progress, "nothing to do", write=not is_done)
-        with hold.renewed():
-            return self._step_by_step(hold, state, progress)
-
-    def _step_by_step(self, hold: Hold, state: RolloutState, progress: Progress) -> RolloutReport:
-        old, new = state.serving, state.latest
-        self.say(f"tagging {new} as {NEXT_TAG} with {state.share} % of the traffic, {old} serves the rest")
-        service = hold.shift(divided(old, new, state.share), share=state.share)
-        fault = self._gate(service, state.share, progress, smoke=True)
-        for share in steps_left(self.plan, state.share):
+        new, reason = look.revision, f"Revision {look.revision} has all traffic."
+        outcome: Outcome = "nothing to do"
+        if look.phase == "roll out":
+            service = self._tagged(service, new)
+            self.say(f"running the smoke checks on {new}, {look.serving} serves")
+            fault = self.smoke(tag_urls(service)[NEXT_TAG], str(service.get("uri")))
+            outcome = "rolled back" if fault else "rolled out"
             if fault:
-                break
-            self.say(f"routing {share} % of the traffic to {new}")
-            service = hold.shift(divided(old, new, share), share=share)
-            fault = self._gate(service, share, progress, smoke=False)
-        if fault:
-            return self._back(hold, state, progress)
-        return self._finish(hold, replace(state, share=ALL), progress, "rolled out", write=True)
-
-    def _gate(self, service: Service, share: int, progress: Progress, *, smoke: bool) -> str:
-        """Check the new revision, record the result, and return why it fails; empty if it passes.
-
-        A check that cannot run is a failure, because a revision that does not respond must not keep its traffic. If this machine cannot reach
-        Google or has no permission to call the service, the gate is not `checked`.
-        """
-        try:
-            gate = self._checked(service, share, progress, smoke=smoke)
-        except AccessError as error:
-            gate = Gate(share=share, fault=f"It could not be reached: {error}", checked=False)
-        except ScriptError as error:
-            gate = Gate(share=share, fault=f"It could not be checked: {error}")
-        progress.gates.append(gate)
-        return gate.fault
-
-    def _checked(self, service: Service, share: int, progress: Progress, *, smoke: bool) -> Gate:
-        urls = tag_urls(service)
-        if not {NEXT_TAG, LAST_TAG} <= {*urls}:
-            raise ScriptError(f"Google returned no URL for the tags {NEXT_TAG} and {LAST_TAG}.")
-        if smoke:
-            self.say("running the smoke checks on the new revision")
-            fault = self.gates.smoke(urls[NEXT_TAG])
-            if fault:
-                return Gate(share=share, fault=fault)
-            progress.before = self._measured_before(urls[LAST_TAG])
-        self.say(f"measuring the new revision at {share} % of the traffic")
-        measured = self.gates.measure(urls[NEXT_TAG], self.plan.requests)
-        return Gate(share=share, fault=fault_of(self.plan, progress.before, measured), measured=measured)
-
-    def _measured_before(self, url: str) -> Measured | None:
-        """Measure the old revision. Return None if it does not respond, so that the new one can still replace it."""
-        self.say("measuring the old revision")
-        try:
-            return self.gates.measure(url, self.plan.requests)
-        except ScriptError as error:
-            self.say(f"skipping the comparison because the old revision could not be measured: {error}")
-            return None
-
-    def _back(self, hold: Hold, state: RolloutState, progress: Progress) -> RolloutReport:
-        """Route all traffic to the old revision, with retries for minutes if Google does not respond."""
-        old, new, last = state.serving, state.latest, progress.gates[-1]
-        self.say(f"rolling back to {old}: {last.fault}")
-        failed = f"Revision {new} failed its check at {last.share} % of the traffic. {last.fault}"
-        outcome: RecordedOutcome = "rolled back"
-        reason = f"{failed} All traffic goes to {old} again."
-        if not last.checked:
-            outcome = "not verified"
-            reason = (
-                f"Revision {new} could not be checked at {last.share} % of the traffic, so {old} has all traffic. {last.fault} "
-                f"When this machine can reach the service, run {command(self.stack)} to continue."
-            )
-        refused = refusal(new, failed, self.now()) if last.checked else None
-
-        def shift() -> Service:
-            return hold.shift(whole(old), share=0, outcome=outcome, reason=reason, refused=refused)
-
-        try:
-            service = self.patience.change(shift, self.say)
-        except LostHoldError:
-            raise
-        except ScriptError as error:
-            now = self._last()
-            if now is None or not has_traffic(now, whole(old)):
-                return self._not_rolled_back(hold, state, progress, error, refused)
-            service = now
-        except KeyboardInterrupt:
-            hold.interrupted(f"{failed} The rollback was stopped by Ctrl-C or SIGTERM.", refused)
-            raise
-        return self._refreshed(self._report(service, outcome, new, reason, progress))
-
-    def _not_rolled_back(
-        self, hold: Hold, state: RolloutState, progress: Progress, error: ScriptError, refused: RefusedRevision | None
-    ) -> RolloutReport:
-        """Return the report of a revision that failed and may still get traffic."""
-        new, last, service = state.latest, progress.gates[-1], self._last()
-        shares = None if service is None else known_shares(service)
-        result = (
-            f"which failed its check at {last.share} % of the traffic" if last.checked else "which could not be checked"
-        )
-        still = (
-            f"It is unknown how much traffic goes to {new}, {result}. It had {hold.record.share} % when Google last responded."
-            if shares is None
-            else f"{shares.get(new, 0)} % of the traffic still goes to {new}, {result}."
-        )
-        reason = (
-            f"{still} {last.fault} The rollback failed after retries for up to {duration(self.patience.limit_s)}: {error} "
-            f"Run {command(self.stack, '--to', state.serving)}."
-        )
-        hold.interrupted(f"{last.fault} Google accepted no change for the rollback.", refused)
-        return self._report(service, "not rolled back", new, reason, progress)
-
-    def _finish(
-        self,
-        hold: Hold,
-        state: RolloutState,
-        progress: Progress,
-        outcome: Literal["rolled out", "nothing to do"],
-        *,
-        write: bool,
-    ) -> RolloutReport:
-        """Route all traffic to the named revision without tags, delete stale revisions, and refresh the state."""
-        reason = f"Revision {state.latest} {'gets' if outcome == 'rolled out' else 'has'} all traffic."
-        service = hold.seen
-        if write:
-            service = hold.shift(whole(state.latest), share=ALL, outcome=outcome, reason=reason)
-        retired = self._retired(service, [state.latest, state.serving])
-        report = self._report(service, outcome, state.latest, reason, progress)
-        return self._refreshed(replace(report, retired=tuple(retired)))
-
-    def _retired(self, service: Service, kept: Sequence[str]) -> Sequence[str]:
-        """Delete stale revisions and return their names. A failure is reported and ignored, because the traffic is right."""
-        try:
-            revisions = self.service.revisions()
-        except ScriptError as error:
-            self.say(str(error))
-            return ()
-        if kept[0] == kept[1]:
-            # After a rollout that was interrupted at its last step, the newest of the others is the last good one.
-            kept = [*kept, *_newest_ready(revisions, other_than=kept[0])]
-        retired: list[str] = []
-        for revision in stale_revisions(service, revisions, kept):
-            try:
-                self.service.delete_revision(revision)
-            except ScriptError as error:
-                self.say(str(error))
-                continue
-            self.say(f"deleted stale revision {revision}")
-            retired.append(revision)
-        return retired
-
-    def _last(self) -> Service | None:
-        """Return the current service; None if it cannot be read."""
-        with suppress(ScriptError):
-            return self.service.read()
-        return None
-
-    def _refreshed(self, report: RolloutReport) -> RolloutReport:
-        """Refresh the state. The report includes a failure, which does not affect the traffic."""
+                reason = f"Revision {new} failed its checks, so {look.serving} has all traffic. {fault}"
+            service = self._shift(service, _whole(look.serving if fault else new))
+        elif look.phase == "roll back":
+            self.say(f"routing 100% of traffic to {new} (cold start if it has no instance)")
+            outcome, service = "rolled back manually", self._shift(service, _whole(new))
+        traffic = known_shares(service)
+        report = RolloutReport(stack=self.stack, outcome=outcome, revision=new, reason=reason, traffic=traffic)
         try:
             self.refresh()
         except ScriptError as error:
-            return replace(report, state_is_behind=True, reason=f"{report.reason} {error}")
+            return replace(report, state_is_behind=True, reason=f"{reason} {error}")
         return report
 
-    def _report(
-        self, service: Service | None, outcome: Outcome, revision: str, reason: str, progress: Progress | None = None
-    ) -> RolloutReport:
-        return RolloutReport(
-            stack=self.stack,
-            outcome=outcome,
-            revision=revision,
-            reason=f"{progress.took_over} {reason}".strip() if progress else reason,
-            traffic=None if service is None else known_shares(service),
-            gates=tuple(progress.gates) if progress else (),
-            before=progress.before if progress else None,
+    def _tagged(self, service: Service, new: str) -> Service:
+        """Return the service with the tag on its latest revision, as `pulumi up` leaves it. A failed check removes the tag."""
+        if any(target.tag == NEXT_TAG and target.revision in {None, new} for target in targets_of(service)):
+            return service
+        self.say(f"tagging {new} as {NEXT_TAG}")
+        shares = {new: 0, **serving_shares(service)}
+        return self._shift(
+            service,
+            [
+                TrafficTarget(revision=each, percent=percent, tag=NEXT_TAG if each == new else None)
+                for each, percent in shares.items()
+            ],
         )
 
+    def _get(self, name: str) -> Service:
+        try:
+            return self.api.get("run", f"v2/{name}")
+        except GoogleListError as error:
+            raise ScriptError(f"Cannot read {name}: {error} Run `gemma status {self.stack}`.") from None
 
-def _require_able(revision: str, revisions: Sequence[Mapping[str, object]]) -> None:
-    """Reject a revision that never became ready. Raises CommandRefusedError."""
-    known = {short_name(each.get("name")): each for each in revisions}
-    able = sorted(name for name, each in known.items() if is_ready(each))
-    if revision not in able:
-        why = "did not start" if revision in known else "does not exist"
-        raise CommandRefusedError(f"Revision {revision} {why}. Ready revisions: {', '.join(able) or 'none'}.")
+    def _revisions(self) -> Mapping[str, Mapping[str, object]]:
+        try:
+            pages = list(self.api.pages("run", f"v2/{self.name}/revisions"))
+        except GoogleListError as error:
+            raise ScriptError(f"Cannot list the revisions of {short_name(self.name)}: {error}") from None
+        found = [as_mapping(each) for page in pages for each in as_sequence(page.get("revisions"))]
+        return {short_name(each.get("name")): each for each in found}
+
+    def _shift(self, seen: Service, targets: Sequence[TrafficTarget]) -> Service:
+        """Set the traffic of the service as it was `seen`, wait, and return the service. Raises ScriptError."""
+        body = {"traffic": [target.to_api() for target in targets], "etag": seen.get("etag")}
+        again = f"Another client may have changed it: see `gemma status {self.stack}`, then run the same command again."
+        try:
+            operation = self.api.patch("run", f"v2/{self.name}", body, {"updateMask": "traffic"})
+        except GoogleListError as error:
+            raise ScriptError(f"Cannot move the traffic of {short_name(self.name)}: {error} {again}") from None
+        end_s = monotonic() + self.start_s + IMAGE_PULL_S
+        while not operation.get("done") and monotonic() < end_s:
+            sleep(PAUSE_S)
+            operation = self._get(str(operation.get("name")))
+        after = self._get(self.name)
+        # The operation of a service whose latest revision failed has an error even if the traffic was changed.
+        shares = {target.revision: target.percent for target in targets if target.percent}
+        if serving_shares(after) != shares or {*targets_of(after)} != {*targets}:
+            why = as_mapping(operation.get("error")).get("message") or "the change has not finished."
+            raise ScriptError(f"The traffic of {short_name(self.name)} was not moved: {why} {again}")
+        return after
 
 
-def _newest_ready(revisions: Sequence[Mapping[str, object]], *, other_than: str) -> Sequence[str]:
-    ready = [each for each in revisions if is_ready(each) and short_name(each.get("name")) != other_than]
-    newest = sorted(ready, key=lambda each: str(each.get("createTime")))[-1:]
-    return [short_name(each.get("name")) for each in newest]
+def smoke_fault(stack: str, outputs: StackOutputs, say: Callable[[str], None], url: str, service_url: str) -> str:
+    """Run all smoke checks at the URL of a tag. Return the failures as a sentence; empty if none.
+
+    Cloud Run accepts identity tokens for the service's own URL there. Raises AccessError if the checks could not reach the server.
+    """
+    with open_stack_access(outputs) as access:
+        tokens = IdTokenSource(service_url) if access.id_tokens is not None else None
+        tagged = replace(access, base_url=url.rstrip("/"), id_tokens=tokens)
+        report = run_smoke(tagged, stack_target(stack, outputs), say)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    if report.verdict == "unreachable":
+        raise AccessError("; ".join(check.outcome.detail for check in report.unreached))
+    if report.passed:
+        return ""
+    failed = [f"{check.name}: {check.outcome.measured} {check.outcome.detail}".strip() for check in report.failed]
+    return f"The smoke checks failed: {'; '.join(failed) or 'some did not run'}."
+
+
+def _whole(revision: str) -> Sequence[TrafficTarget]:
+    """Return the traffic targets after a rollout: one named revision, and no tag because a tag keeps instances running."""
+    return (TrafficTarget(revision=revision, percent=ALL),)
+
+
+def _most_usd_per_hour(revision: Mapping[str, object], service: str) -> float | None:
+    """Return the cost per hour of a revision with its maximum number of instances; None if Google does not report it."""
+    most = as_mapping(revision.get("scaling")).get("maxInstanceCount")
+    region = service.partition("/locations/")[2].partition("/")[0]
+    rate = container_usd_per_hour({"template": revision}, region) if revision else 0.0
+    return round(rate * int(str(most)), 4) if rate and most else None

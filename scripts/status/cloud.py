@@ -18,7 +18,7 @@ from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Present, Unknown
 from contracts.capacity_states import DEAD
 from contracts.errors import ScriptError
-from contracts.fields import as_mapping, as_sequence, to_json
+from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import (
     ARCHIVES_KEY,
     CONTAINER_KEY,
@@ -35,13 +35,11 @@ from contracts.machine_log import AGENT_SOURCE, SOURCE_LABEL, machine_log_name
 from contracts.naming import Names
 from contracts.plain_text import for_terminal
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.rollout_record import RolloutRecord
-from contracts.service_traffic import TEMPLATE_LABEL, known_shares
+from contracts.service_traffic import TEMPLATE_LABEL, known_shares, rollout_of
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from engine.state import Item, StackState
 from planning.units import duration
 from scripts.status.report import CloudFacts
-from stacks.hooks.rollout_state import view_of
 
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
@@ -254,23 +252,9 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     )
     # Without a rollout, traffic follows the latest revision, even while it is being shifted.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
-        facts = _with_rollout(facts, document, stack)
+        phase, sentence = rollout_of(document, stack)
+        facts = replace(facts, rollout_waits=phase == "waits", rollout_phase=phase, rollout=sentence)
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)])
-
-
-def _with_rollout(facts: CloudFacts, document: Item, stack: str) -> CloudFacts:
-    """Return the facts with the status of the service's rollout."""
-    view = view_of(document, stack, GOOGLE_CLOCK.now())
-    is_unknown = view.phase == "unknown" and facts.traffic is not None
-    record = to_json(view.record) if isinstance(view.record, RolloutRecord) and view.record.holder else None
-    return replace(
-        facts,
-        rollout_waits=view.phase in {"waits", "interrupted"},
-        rollout_phase=view.phase,
-        rollout="" if view.phase == "unknown" else view.sentence,
-        rollout_record=record,
-        unknown=(*facts.unknown, view.sentence) if is_unknown else facts.unknown,
-    )
 
 
 def _short(name: object) -> str | None:

@@ -162,8 +162,6 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_phase == "under way", "gemma status {stack} --watch"
-    yield cloud is not None and cloud.rollout_phase == "refused", "{up}"
     yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield bool(status.drift), "pulumi preview --stack {stack}"

@@ -11,11 +11,11 @@ from rich.text import Text
 from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import WITH_REASON
+from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
 from scripts.status.judge import container_of, document_that_serves, end_warning, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
-from stacks.hooks.rollout_state import shares_text
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")

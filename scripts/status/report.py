@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from cloud.alerts import AlertReport
-from stacks.hooks.rollout_state import RolloutPhase
+from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
@@ -63,7 +63,7 @@ class CloudFacts:
     archives: str | None = None
     """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""
     rollout_waits: bool = False
-    """True if a ready revision waits for `scripts.rollout`."""
+    """True if a ready revision waits for `gemma rollout`."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
@@ -72,8 +72,6 @@ class CloudFacts:
     """Phase of the service's rollout; None without `cloudRun.rollout`."""
     rollout: str = ""
     """Status of the rollout and the command to run, in whole sentences; empty without a rollout."""
-    rollout_record: Mapping[str, object] | None = None
-    """Record of the last rollout (docs/authors/contracts.md); None if missing or unreadable."""
     age_s: float | None = None
     """Seconds since `since`."""
     usd: float | None = None

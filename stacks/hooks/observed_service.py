@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, cast
 from urllib.parse import quote
 
 import pulumi
 
-from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import (
@@ -17,11 +15,11 @@ from contracts.service_traffic import (
     Service,
     is_ready,
     known_shares,
+    rollout_of,
     serving_shares,
     short_name,
 )
 from stacks.bound_hooks import bind_types
-from stacks.hooks.rollout_state import view_of
 from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 20.0
@@ -136,7 +134,7 @@ def report_next_step(stack: str) -> None:
 
     def report(args: pulumi.ResourceHookArgs) -> None:
         try:
-            sentence = next_step(args.new_outputs or {}, stack)
+            _, sentence = rollout_of(args.new_outputs or {}, stack)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
             sentence = f"Could not check which revision gets the traffic ({type(error).__name__})."
         if sentence:
@@ -145,8 +143,3 @@ def report_next_step(stack: str) -> None:
     hook = pulumi.ResourceHook("roll-out-next", report)
 
     bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(after_update=[hook]))
-
-
-def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:
-    """Return the sentence for a service in the engine's form, or empty if its latest revision gets all traffic."""
-    return view_of(outputs, stack, now or GOOGLE_CLOCK.now()).sentence

@@ -24,7 +24,6 @@ from stacks.base import Context
 from stacks.bound_hooks import bind_types
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
 from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
-from stacks.project.late_grants import LateGrants, denied_secret, denies_bucket
 from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings
@@ -37,6 +36,10 @@ _NOT_STARTED: Final = re.compile(
     re.IGNORECASE,
 )
 _OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allowable|do not have quota for using GPUs")
+_DENIED: Final = re.compile(
+    r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
+)
+"""Cloud Run's error when it deploys a revision, or Cloud Storage's in the log of a revision that reads its bucket."""
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
 OUTPUTS_KEPT: Final = (
     "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
@@ -46,7 +49,7 @@ _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
 def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
-    """Register an error hook that reports why a revision did not start, and retries if a grant of this run is too new."""
+    """Register hooks that wait for new grants before the service is created, and report why a revision did not start."""
     start = FailedStart(
         stack=context.names.stack,
         settings=context.settings,
@@ -56,19 +59,14 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         bucket=context.settings.bucket.existing or context.names.bucket,
         account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
     )
-    late = LateGrants(
-        project=context.settings.project,
-        ownership=context.ownership,
-        account=start.account,
-        grants=grants,
-    )
     secrets = [*_secret_values()]
     for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
         value.apply(secrets.append)
-    report = FailureReport(start=start, service=context.names.base, secrets=secrets, late=late)
+    report = FailureReport(start=start, service=context.names.base, secrets=secrets, grants=grants)
     hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
+    settled = pulumi.ResourceHook("wait-for-grants", grants.settle)
 
-    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
+    bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook], before_create=[settled]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +77,17 @@ class FailureReport:
     service: str
     secrets: Sequence[str]
     """Values that must never be shown."""
-    late: LateGrants
+    grants: NewGrants
 
     async def handle(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Log why the revision did not start. Return whether to retry, which is true only if a grant of this run may be too new."""
+        """Log why the revision did not start. Return False: nothing is retried."""
         message = args.errors[0] if args.errors else ""
-        if await self._tries_again(args, message):
-            return True
+        shown = await self._explained(message)
+        if self.grants.newest_s is not None and _DENIED.search(f"{message}\n{shown}"):
+            stack = self.start.stack
+            pulumi.log.warn(
+                f"A new grant of {self.start.account} had not taken effect yet. Run `gemma up {stack}` again."
+            )
         if args.failed_operation == "update":
             pulumi.log.info(OUTPUTS_KEPT)
         old_key = text_of_old_key(args, self.start.settings.project)
@@ -93,30 +95,19 @@ class FailureReport:
             pulumi.log.warn(old_key)
         return False
 
-    async def _tries_again(self, args: pulumi.ErrorHookArgs, message: str) -> bool:
-        """Log the cause of the failure. Return whether to retry."""
-        denied = await self._denied(message)
-        if denied is not None and await self.late.again(args, denied):
-            return True
-        if _OVER_QUOTA.search(message):
-            pulumi.log.error(self._over_quota())
-        elif _NOT_STARTED.search(message):
-            try:
-                pulumi.log.error(await self.text(message))
-            except Exception as error:  # noqa: BLE001 - an error of the hook would replace Google's
-                pulumi.log.warn(f"Cannot explain the log of the revision ({type(error).__name__}).")
-        return False
-
-    async def _denied(self, message: str) -> str | None:
-        """Return the resource that the account cannot read, from the error or the log, or None. The log is read only after a grant."""
-        secret = denied_secret(message)
-        if secret is not None or self.late.grants.newest_s is None or not _NOT_STARTED.search(message):
-            return secret
+    async def _explained(self, message: str) -> str:
+        """Log the cause of the failure and return the text."""
+        shown = ""
         try:
-            lines = await last_lines(self._log(message))
-        except GoogleCallError:
-            return None
-        return f"gs://{self.start.bucket}" if any(denies_bucket(line.text) for line in lines) else None
+            if _OVER_QUOTA.search(message):
+                shown = self._over_quota()
+            elif _NOT_STARTED.search(message):
+                shown = await self.text(message)
+        except Exception as error:  # noqa: BLE001 - an error of the hook would replace Google's
+            pulumi.log.warn(f"Cannot explain the log of the revision ({type(error).__name__}).")
+        if shown:
+            pulumi.log.error(shown)
+        return shown
 
     async def text(self, message: str) -> str:
         """Return the explanation of a failure with Cloud Run's error `message`."""

@@ -3,7 +3,7 @@
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do: a resource that
 could not be created is created again. For a resource that already exists they name the command that helps. They record the grants of this run:
-the code that relies on them retries on its own (`stacks.project.late_grants`, the agent of a TPU machine).
+a Cloud Run service is created GRANT_WAIT_S after the last of them, and the agent of a TPU machine retries on its own.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ LIMIT_S: Final = 300.0
 """Maximum wait for one resource. Google's error text names "a few minutes" for an API; 60 s is usual for an account."""
 GRANT_S: Final = 420.0
 """Maximum delay of a grant (cloud.google.com/iam/docs/access-change-propagation, 2026-11: "Typically 2 minutes, potentially 7 minutes")."""
+GRANT_WAIT_S: Final = 120.0
+"""Usual delay of a grant, from the same page. No call tells whether a grant to another account works already."""
 SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
 """Seconds that pass at the cloud per second here: 1 unless a simulation sets more. This code uses no other variable of a simulation."""
 ACCOUNT_S: Final = 120.0
@@ -255,7 +257,7 @@ class _Waits:
 
 @dataclass(slots=True)
 class NewGrants:
-    """Grants created by this run. Google may deny access that relies on them for GRANT_S after the newest."""
+    """Grants created by this run. Google usually denies access that relies on them for up to GRANT_WAIT_S after the newest."""
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""
@@ -264,6 +266,15 @@ class NewGrants:
         """Record that a grant was created."""
         await asyncio.sleep(0)
         self.newest_s = monotonic()
+
+    async def settle(self, _args: pulumi.ResourceHookArgs) -> None:
+        """Wait until the grants of this run usually work, before a service is created whose account relies on them."""
+        left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - monotonic()
+        if left_s > 0:
+            pulumi.log.info(
+                f"Waiting {left_s / real_s(1):.0f} s for the new grants of the service's account to take effect."
+            )
+            await asyncio.sleep(left_s)
 
 
 def wait_for_google(*, project: str) -> NewGrants:

@@ -71,19 +71,11 @@ class ReadinessProbeSettings(Block):
 
 
 class RolloutSettings(Block):
-    """Gradual rollout: `pulumi up` creates a revision without traffic, and `scripts.rollout` checks it and moves the traffic in steps."""
+    """Checks before traffic: `pulumi up` creates a revision without traffic, and `gemma rollout` checks it and moves the traffic."""
 
-    steps: Annotated[list[Annotated[int, Field(ge=1, le=100)]], Field(default_factory=lambda: [10, 50, 100])]
-    """Traffic percentages, rising to 100. The new revision is measured before the first step and after each step."""
-    requests: Annotated[int, Field(ge=4, le=1000)] = 16
-    """Requests per measurement, four concurrently. They are billed like all requests."""
-    max_slowdown: Annotated[float, Field(ge=1)] = 1.5
-    """Maximum slowdown of the new revision relative to the old one, in time to first token and in tokens per second."""
-    max_failed: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Maximum share of requests in a measurement that may fail."""
     traffic: dict[RevisionName, Annotated[int, Field(ge=1, le=100)]] | None = None
     """Traffic percentage by revision, for example `{ gemma-l4-qat-00003-abc: 100 }` to roll back to that revision. With it `pulumi up` moves the
-    traffic and `scripts.rollout` does not."""
+    traffic and `gemma rollout` does not."""
 
     @field_validator("traffic")
     @classmethod
@@ -91,13 +83,6 @@ class RolloutSettings(Block):
         if traffic is not None and sum(traffic.values()) != ALL:
             raise ValueError(f"traffic adds up to {sum(traffic.values())} percent; expected 100")
         return traffic
-
-    @field_validator("steps")
-    @classmethod
-    def _steps_rise(cls, steps: list[int]) -> list[int]:
-        if not steps or steps[-1] != ALL or steps != sorted(set(steps)):
-            raise ValueError("steps must rise and end at 100, for example [10, 50, 100]")
-        return steps
 
 
 class CloudRunSettings(Block):
@@ -130,8 +115,8 @@ class CloudRunSettings(Block):
     readiness_probe: ReadinessProbeSettings | None = None
     """Probe of a running instance. One that does not respond gets no new requests. A preview feature of Cloud Run."""
     rollout: Annotated[RolloutSettings | None, OnChange("update")] = None
-    """Gradual rollout: `pulumi up` creates a revision without traffic, and `scripts.rollout` moves the traffic. By default a revision that starts
-    gets all traffic."""
+    """Checks before traffic: `pulumi up` creates a revision without traffic, and `gemma rollout` moves the traffic. By default a revision that
+    starts gets all traffic."""
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
     request_timeout_s: Annotated[DurationS, Judged("cloud_run.request_timeout_s")] = Field(

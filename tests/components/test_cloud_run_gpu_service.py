@@ -115,19 +115,6 @@ def test_without_a_roll_out_the_latest_revision_gets_all_requests_and_no_label_i
     assert inputs["ingress"] == "INGRESS_TRAFFIC_ALL"
 
 
-def test_the_record_of_a_roll_out_is_declared_as_the_service_has_it(declare):
-    """An update sends all annotations: one that is not declared would be those of the last refresh."""
-    key, text = "gemma-serving-rollout-record", '{"schema":1,"share":10}'
-    assert "annotations" not in service(declare)[1]
-    for observed, expected in (
-        (None, '{"schema":1}'),
-        (serving("gemma-x-00001-abc"), '{"schema":1}'),
-        ({**serving("gemma-x-00001-abc"), "annotations": {key: text, "theirs": "x"}}, text),
-    ):
-        _, inputs, _ = service(declare, kept_traffic=KeptTraffic(service=observed))
-        assert inputs["annotations"] == {key: expected}
-
-
 def test_a_changed_template_leaves_the_requests_where_they_are(declare):
     """The image is an output, as in a stack; the fingerprint is known when it is."""
     _, first, _ = service(declare, kept_traffic=KeptTraffic(service=None))

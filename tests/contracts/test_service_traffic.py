@@ -8,6 +8,7 @@ from contracts.service_traffic import (
     TEMPLATE_LABEL,
     TrafficTarget,
     declared_targets,
+    rollout_of,
     serving_shares,
     tag_urls,
     targets_of,
@@ -93,3 +94,32 @@ def test_a_fingerprint_is_a_labels_value_and_depends_on_content_alone():
     assert template_fingerprint({"a": 1, "b": [2]}) == template_fingerprint({"b": [2], "a": 1})
     assert template_fingerprint({"a": 1}) != template_fingerprint({"a": 2})
     assert len(template_fingerprint({})) <= 63
+
+
+def rolling(shares, latest="s-2", ready=""):
+    return {
+        "latestCreatedRevision": f"s/revisions/{latest}",
+        "latestReadyRevision": f"s/revisions/{ready or latest}",
+        "trafficStatuses": [
+            {"type": BY_REVISION, "revision": name, "percent": share} for name, share in shares.items()
+        ],
+    }
+
+
+def test_one_sentence_names_the_traffic_and_the_next_command_while_a_revision_waits():
+    assert rollout_of(rolling({"s-1": 100}), "x") == (
+        "waits",
+        "Revision s-2 has no traffic yet. To check it and move all traffic to it, run `gemma rollout x`.",
+    )
+    assert rollout_of(rolling({"s-1": 90, "s-2": 10}), "x") == (
+        "waits",
+        "Traffic: 90 % s-1, 10 % s-2. To check s-2 and move all traffic to it, run `gemma rollout x`. To roll back, run `gemma rollout x --to s-1`.",
+    )
+    assert rollout_of(rolling({"s-1": 50, "s-2": 50}, "s-3", "s-2"), "x") == (
+        "waits",
+        "Traffic: 50 % s-1, 50 % s-2. To roll back, run `gemma rollout x --to s-1`.",
+    )
+    assert rollout_of(rolling({"s-2": 100}), "x") == ("none", "")
+    assert rollout_of(rolling({"s-1": 100}, "s-2", "s-1"), "x") == ("none", "")
+    assert rollout_of(rolling({"s-1": 90}), "x") == ("unknown", "")
+    assert rollout_of({}, "x") == ("none", "")

@@ -10,7 +10,7 @@ from cloud import google_calls
 from cloud.google_calls import GoogleCallError
 from contracts.service_traffic import BY_REVISION
 from stacks.hooks import observed_service
-from stacks.hooks.observed_service import ServiceNotReadError, ServicePlace, next_step, require_revisions
+from stacks.hooks.observed_service import ServiceNotReadError, ServicePlace, require_revisions
 from stacks.program import UserError
 
 PLACE = ServicePlace(project="p", region="us-east4", name="gemma-x", stack="x")
@@ -145,11 +145,3 @@ def test_an_error_in_a_call_reaches_who_waits(monkeypatch):
     monkeypatch.setattr(google_calls, "_ask", refuse)
     with pytest.raises(GoogleCallError, match="denied"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=20)
-
-
-def test_an_up_names_the_roll_out_only_while_a_revision_waits_for_it():
-    waits = {"latestReadyRevision": "s/revisions/s-2", "trafficStatuses": [{"revision": "s-1", "percent": 100.0}]}
-    assert "Revision s-2 has no traffic yet" in next_step(waits, "x")
-    assert "gemma rollout x" in next_step(waits, "x")
-    assert next_step({**waits, "latestReadyRevision": "s/revisions/s-1"}, "x") == ""
-    assert next_step({}, "x") == ""

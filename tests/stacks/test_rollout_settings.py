@@ -12,29 +12,20 @@ def with_key(key, value):
     return load(changed("l4-qat", f"cloudRun.{key}", value)).cloud_run
 
 
-def test_a_roll_out_is_off_unless_it_is_set_and_has_safe_defaults():
+def test_a_roll_out_is_off_unless_it_is_set_and_keeps_the_traffic():
     assert load(changed("l4-qat", "cloudRun.cpu", 8)).cloud_run.rollout is None
-    rollout = with_key("rollout", {}).rollout
-    assert (rollout.steps, rollout.requests, rollout.max_slowdown, rollout.max_failed) == ([10, 50, 100], 16, 1.5, 0.0)
+    assert with_key("rollout", {}).rollout.traffic is None
 
 
 def test_the_plan_knows_that_a_second_revision_runs():
-    assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {"steps": [100]}))).cloud_run.rolls_out is True
+    assert to_deployment(load(changed("l4-qat", "cloudRun.rollout", {}))).cloud_run.rolls_out is True
     assert to_deployment(load(changed("l4-qat", "cloudRun.cpu", 8))).cloud_run.rolls_out is False
-
-
-@pytest.mark.parametrize("steps", [[], [10, 50], [50, 10, 100], [10, 10, 100]])
-def test_steps_that_do_not_rise_to_everything_are_refused(steps):
-    with pytest.raises(SettingsError, match=r"steps must rise and end at 100, for example \[10, 50, 100\]"):
-        with_key("rollout", {"steps": steps})
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("rollout", {"maxFailed": 1.0}, "maxFailed"),
-        ("rollout", {"maxSlowdown": 0.5}, "maxSlowdown"),
-        ("rollout", {"requests": 1}, "requests"),
+        ("rollout", {"steps": [10, 100]}, "moves all traffic at once"),
         ("rollout", {"traffic": {"gemma-x-1": 90}}, "traffic adds up to 90 percent; expected 100"),
         ("rollout", {"traffic": {}}, "traffic adds up to 0 percent"),
         ("rollout", {"traffic": {"Gemma": 100}}, "a revision's name"),
@@ -62,4 +53,4 @@ def test_the_doctor_asks_for_the_rights_that_a_roll_out_needs():
         load(changed("l4-qat", "cloudRun.cpu", 8)),
         load(changed("l4-qat", "cloudRun.rollout", {})),
     )
-    assert held(with_rollout) - held(without) == {"run.revisions.list", "run.revisions.delete", "run.operations.get"}
+    assert held(with_rollout) - held(without) == {"run.revisions.list", "run.operations.get"}

@@ -8,7 +8,6 @@ import threading
 import pulumi
 import pytest
 
-from contracts.labels import Ownership
 from contracts.masking import MASK
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
@@ -17,7 +16,6 @@ from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
 from stacks.hooks import container_logs, run_failures
 from stacks.hooks.run_failures import FailureReport
-from stacks.project.late_grants import LateGrants
 from stacks.project.propagation import SPEED_VARIABLE, NewGrants
 from tests.stacks.failed_start import PROJECT, failed_start
 
@@ -43,13 +41,7 @@ TRACEBACK = ["Traceback (most recent call last):", *(f"  frame {number}" for num
 @pytest.fixture
 def report():
     start = failed_start()
-    late = LateGrants(
-        project=PROJECT,
-        ownership=Ownership(project="gemma-serving", stack=start.stack),
-        account=start.account,
-        grants=NewGrants(),
-    )
-    return FailureReport(start=start, service=SERVICE, secrets=["stack-secret-canary"], late=late)
+    return FailureReport(start=start, service=SERVICE, secrets=["stack-secret-canary"], grants=NewGrants())
 
 
 @pytest.fixture

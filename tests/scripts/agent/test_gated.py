@@ -208,7 +208,6 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
     failures = []
     for tool, arguments in (
         ("rollout", {"to": "s-1"}),
-        ("rollout", {"again": True}),
         ("rollout", {"stack": "other"}),
         ("recover", {}),
     ):

@@ -8,9 +8,8 @@ import pytest
 
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
-from engine.state_edit import without_pending
-from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner
-from scripts.recover.state_edit import REDACTED, Candidate, adopted, candidates
+from engine.state_edit import REDACTED, adopted, candidates, is_complete, without_pending
+from scripts.recover.lookup import KINDS, REPEATABLE
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
@@ -22,10 +21,6 @@ def stored(stack):
 
 def empty(stack):
     return stored(stack).changed(resources=[])
-
-
-def found(resource, **outputs):
-    return Found(owner=Owner.OWNED, name="n", id=resource.id, outputs=outputs)
 
 
 def assert_whole(deployment):
@@ -69,7 +64,7 @@ def test_a_whole_state_can_be_made_again_from_what_the_program_declares(stack):
     deployment = empty(stack)
     for each in whole.resources:
         if each.custom and not each.type.startswith("pulumi:"):
-            deployment = adopted(deployment, program[each.urn], found(each), program)
+            deployment = adopted(deployment, program[each.urn], each.id, {}, program)
     assert_whole(deployment)
     assert deployment.urns == whole.urns
 
@@ -80,10 +75,10 @@ def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stac
     last = next(each for each in reversed(whole.resources) if each.custom)
     begun = PendingOperation(kind="creating", resource=last.changed(id=None, outputs=None))
     before = whole.changed(resources=[each for each in whole.resources if each.urn != last.urn], pending=[begun])
-    (candidate,) = candidates(before, [])
-    assert (candidate.pending, candidate.resource.urn) == (True, last.urn)
+    ((candidate, is_interrupted),) = candidates(before, [])
+    assert (is_interrupted, candidate.urn) == (True, last.urn)
     changed, dropped = without_pending(before)
-    after = adopted(changed, candidate.resource, found(last, more=1), {})
+    after = adopted(changed, candidate, last.id, {"more": 1}, {})
     assert_whole(after)
     assert dropped == (begun,)
     assert json.loads(after.text())["deployment"].get("pending_operations") is None
@@ -97,7 +92,7 @@ def test_an_interrupted_creation_of_something_in_the_state_is_no_candidate():
     whole = stored("l4-qat")
     known = whole.resources[-1]
     before = whole.changed(pending=[PendingOperation(kind="creating", resource=known)])
-    assert candidates(before, [known]) == ()
+    assert candidates(before, [known]) == []
 
 
 @pytest.mark.parametrize("kind", ["updating", "deleting", "reading", "importing"])
@@ -105,7 +100,7 @@ def test_other_interrupted_operations_make_no_candidate(kind):
     whole = stored("l4-qat")
     gone = whole.resources[-1]
     before = whole.changed(resources=whole.resources[:-1], pending=[PendingOperation(kind=kind, resource=gone)])
-    assert candidates(before, []) == ()
+    assert candidates(before, []) == []
 
 
 def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
@@ -116,7 +111,7 @@ def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
 
 def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
     given = resource(secret="projects/p/secrets/s", secretData=REDACTED, deletionPolicy="DELETE")
-    after = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x", outputs={"name": "x"}), {})
+    after = adopted(empty("l4-qat"), given, "x", {"name": "x"}, {})
     entry = after.resources[-1]
     assert entry.inputs == {"secret": "projects/p/secrets/s", "deletionPolicy": "DELETE"}
     assert entry.raw["outputs"] == {}
@@ -125,32 +120,30 @@ def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
 
 def test_nested_unknowns_never_reach_the_state():
     given = resource("gcp:cloudrunv2/service:Service", name="n", template={"serviceAccount": UNKNOWN}, labels={})
-    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, "x", {}, {}).resources[-1]
     assert UNKNOWN not in json.dumps(entry.raw)
     assert entry.inputs == {"name": "n", "labels": {}}
-    assert not Candidate(resource=given, pending=False).complete
+    assert not is_complete(given)
 
 
 def test_defaults_are_inputs_only():
     given = resource(name="n", __defaults=["a"], inner=[{"__defaults": [], "b": 1}])
-    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, "x", {}, {}).resources[-1]
     assert entry.outputs == {"name": "n", "inner": [{"b": 1}]}
     assert entry.inputs["__defaults"] == ["a"]
 
 
 def test_a_ciphertext_is_an_output_as_it_is_an_input():
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:a"}
-    entry = adopted(
-        empty("l4-qat"), resource(secretData=secret), Found(owner=Owner.OWNED, name="n", id="x"), {}
-    ).resources[-1]
+    entry = adopted(empty("l4-qat"), resource(secretData=secret), "x", {}, {}).resources[-1]
     assert is_secret(entry.outputs["secretData"])
     assert entry.outputs["secretData"] == secret
 
 
 def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
     given = resource("gcp-tpu:index:QueuedResource", queuedResourceId="q", network=UNKNOWN)
-    answer = Found(owner=Owner.OWNED, name="n", id="projects/p/queuedResources/q", outputs={"name": "projects/p/full"})
-    entry = adopted(empty("l4-qat"), given, answer, {}).resources[-1]
+    outputs = {"name": "projects/p/full"}
+    entry = adopted(empty("l4-qat"), given, "projects/p/queuedResources/q", outputs, {}).resources[-1]
     assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
 
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,32 +9,23 @@ import pytest
 from cloud import google_api
 from cloud.clock import WaitClock
 from cloud.tpu_machine import TpuMachine
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from contracts.fields import from_json
-from contracts.outputs import StackOutputs
 from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
-from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutHolder, RolloutRecord
-from contracts.service_traffic import TEMPLATE_LABEL, declared_targets, serving_shares, targets_of
 from contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
 from engine.locks import StackLock
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.cli.command import run_command
-from scripts.restart import machine, run, service
+from scripts.restart import machine
 from scripts.restart.__main__ import COMMAND
-from scripts.restart.report import PlannedTimes
 from tests.cloud.populated import PROJECT, open_world, owner
-from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status.planted import NAME, queued, stack_resource
-from tests.scripts.status.planted import service as service_resource
 from tests.scripts.status.test_cloud_facts import publish
 
 STACK = "x"
-ROOT = Path(__file__).parents[3]
 NODE = f"projects/{PROJECT}/locations/us-east5-a/nodes/{NAME}-node"
 REQUEST = f"projects/{PROJECT}/locations/us-east5-a/queuedResources/{NAME}"
 INSTANCE = f"projects/{PROJECT}/zones/us-east5-a/instances/{NAME}"
-SERVICE = f"projects/{PROJECT}/locations/us-east4/services/{NAME}"
 HASH = "a" * 64
 READY = {"phase": "ready", "document_hash": HASH, "serving_hash": HASH}
 METADATA = {
@@ -77,14 +67,10 @@ class Command:
     """The command in this process, with a planted state and without an engine."""
 
     def __init__(self, world, monkeypatch, capsys, clock):
-        self.world, self.capsys, self.refreshed, self.locks = world, capsys, [], ()
-        self.resources = ()
-        monkeypatch.setattr(run, "stack_locks", lambda _stack: self.locks)
-        monkeypatch.setattr(run, "read_deployment", lambda _stack: SimpleNamespace(resources=self.resources))
-        monkeypatch.setattr(run, "planned_times", lambda *_: PlannedTimes(restart_s=130, start_s=600))
-        monkeypatch.setattr(service, "WaitClock", lambda: clock.clock)
+        self.world, self.capsys, self.locks, self.resources = world, capsys, (), ()
+        monkeypatch.setattr(machine, "stack_locks", lambda _stack: self.locks)
+        monkeypatch.setattr(machine, "read_deployment", lambda _stack: SimpleNamespace(resources=self.resources))
         monkeypatch.setattr(machine, "TpuMachine", lambda **given: TpuMachine(**given, clock=clock.clock))
-        monkeypatch.setattr(service.runner, "change", lambda *words, **_: self.refreshed.append(words))
 
     def deploy(self, *resources):
         self.resources = tuple(DeployedState(**one) for one in resources)
@@ -192,9 +178,6 @@ def agent(command, clock, name, *phases, nonce=None, **more):
     clock.then = go_on
 
 
-PAUSE = {"pause_began_at": "2026-11-22T10:00:00.000Z", "pause_ended_at": "2026-11-22T10:01:35.000Z"}
-
-
 class TestMachine:
     @pytest.mark.parametrize(("make", "name"), [(node, NODE), (instance, INSTANCE)])
     def test_the_nonce_is_the_only_key_that_changes_and_the_command_waits_for_its_phase(
@@ -203,41 +186,39 @@ class TestMachine:
         make(world)
         tpu(command, name, REQUEST if make is node else name, **READY)
         before = metadata_of(world, name)
-        agent(command, clock, name, "starting", "loading", "ready", **PAUSE)
+        agent(command, clock, name, "starting", "loading", "ready")
         code, report, said = command.run("--yes", "--json")
         assert code == ExitCode.DONE, said
-        assert (report["outcome"], report["paused_s"], report["server"]) == ("restarted", 95.0, name)
+        assert (report["outcome"], report["server"]) == ("restarted", name)
         after = metadata_of(world, name)
         nonce = after[RESTART_METADATA_KEY]
         assert RESTART_NONCE.fullmatch(nonce)
         assert {key: value for key, value in after.items() if key != RESTART_METADATA_KEY} == before
-        assert "requests fail for about 2 min 10 s (planned), up to 10 min" in said
-        assert "Running requests get 30 s to finish." in said
+        assert "Running requests get 30 s to finish, then requests fail for about 2 min (planned)." in said
         assert "loading" in said
 
     def test_a_ready_phase_of_the_time_before_is_not_the_end(self, world, command, clock):
         node(world)
         tpu(command, **READY, restart="older")
         agent(command, clock, NODE, *["ready"] * 5, nonce="older")
-        code, report, _ = command.run("--yes", "--json")
-        assert (code, report["outcome"]) == (ExitCode.FAILED, "timed out")
-        assert "the machine has not read the request" in report["reason"]
-        assert "--watch" in report["reason"]
+        code, _, said = command.run("--yes", "--json")
+        assert code == ExitCode.FAILED
+        assert "The server was not ready within" in said
+        assert "(waiting for the machine to read the request)" in said
 
     def test_a_document_that_fails_again_ends_with_its_reason_and_what_serves(self, world, command, clock):
         node(world)
         tpu(command, **{**READY, "phase": "failed"})
         agent(command, clock, NODE, "starting", "failed", detail="line\nValueError: no such flag.")
-        code, report, said = command.run("--yes", "--json")
-        assert (code, report["outcome"]) == (ExitCode.FAILED, "failed")
-        assert report["reason"].startswith("ValueError: no such flag. Document aaaaaaaaaaaa is serving.")
-        assert "The machine tries it again" in said
+        code, _, said = command.run("--yes", "--json")
+        assert code == ExitCode.FAILED
+        assert "restart: ValueError: no such flag. Document aaaaaaaaaaaa is serving after " in said
 
     def test_a_dry_run_changes_nothing_and_its_plan_runs(self, world, command, clock):
         node(world)
         tpu(command, **READY)
         code, look, _ = command.run("--dry-run", "--json")
-        assert (code, look["dry_run"], look["requests_fail_s"]) == (ExitCode.DONE, True, 130)
+        assert (code, look["dry_run"], look["requests_fail_s"]) == (ExitCode.DONE, True, 120)
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
         code, _, said = command.run("--yes", "--plan", "plan-of-yesterday")
         assert (code, "is stale" in said) == (ExitCode.REFUSED, True)
@@ -254,8 +235,8 @@ class TestMachine:
     @pytest.mark.parametrize(
         ("published", "words"),
         [
-            ({}, "has not published a phase yet"),
-            ({**READY, "phase": "ending"}, "about to expire"),
+            ({}, "is booting, so its server cannot be restarted now"),
+            ({**READY, "phase": "ending"}, "is ending, so its server cannot be restarted now"),
         ],
     )
     def test_a_machine_that_cannot_is_refused_with_what_to_do(self, world, command, published, words):
@@ -286,7 +267,20 @@ class TestMachine:
     def test_capacity_that_is_not_there_yet_is_refused(self, command):
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
         code, _, said = command.run("--yes")
-        assert (code, "is WAITING_FOR_RESOURCES, not ACTIVE" in said) == (ExitCode.REFUSED, True)
+        assert (code, "Stack x has no TPU machine. `gemma status x` shows its capacity" in said) == (
+            ExitCode.REFUSED,
+            True,
+        )
+
+    def test_a_machine_that_goes_away_during_the_wait_ends_it(self, world, command, clock):
+        node(world)
+        tpu(command, **READY)
+        clock.then = lambda: world.call("DELETE", "tpu", f"v2alpha1/{REQUEST}?force=true")
+        code, _, said = command.run("--yes")
+        assert (code, f"Machine {NODE} is gone, so its server does not restart. Run `gemma status x`." in said) == (
+            ExitCode.FAILED,
+            True,
+        ), said
 
     def test_a_stack_that_is_not_deployed_is_refused(self, command):
         code, _, said = command.run("--yes")
@@ -331,153 +325,3 @@ class TestMachine:
         )
         code, _, said = command.run("--yes")
         assert (code, f"Cannot change the metadata of {NODE}" in said) == (ExitCode.FAILED, True), said
-
-
-def deployed_service(world, labels=None, kept=False, record=None):
-    """A service with one ready revision, as a stack deploys it; with `kept`, a rollout moves its traffic."""
-    more = {TEMPLATE_LABEL: "f" * 40} if kept else {}
-    world.account(NAME, owner(STACK).description)
-    world.service(NAME, {**(owner(STACK).labels if labels is None else labels), **more})
-    end = time.monotonic() + 30
-    while (found := read_service(world)).get("reconciling") or not found.get("latestReadyRevision"):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    if record is not None:
-        body = {"annotations": {ROLLOUT_ANNOTATION: record.text()}}
-        world.call("PATCH", "run", f"v2/{SERVICE}?updateMask=annotations", body)
-    return read_service(world)
-
-
-def read_service(world):
-    return world.call("GET", "run", f"v2/{SERVICE}")
-
-
-ROLLOUT = {
-    "service": SERVICE,
-    "steps": [10, 100],
-    "requests": 4,
-    "maxSlowdown": 2.0,
-    "maxFailed": 0.0,
-    "traffic": None,
-}
-
-
-def cloud_run(command, **outputs):
-    command.deploy(stack_resource(**outputs), {**service_resource(), "outputs": {}})
-
-
-class TestService:
-    def test_a_new_revision_of_the_same_template_gets_the_traffic(self, world, command):
-        before = deployed_service(world)
-        cloud_run(command)
-        code, report, said = command.run("--yes", "--json")
-        assert (code, report["outcome"]) == (ExitCode.DONE, "restarted"), said
-        after = read_service(world)
-        assert after["template"] == before["template"], "so a preview has nothing to change"
-        assert after["traffic"] == before["traffic"]
-        assert report["revision"] == after["latestReadyRevision"].rpartition("/")[2] != before["latestReadyRevision"]
-        assert report["traffic"] == {report["revision"]: 100}
-        assert "No requests fail." in said
-        assert command.refreshed, "otherwise status reports the revision as drift"
-
-    def test_with_a_rollout_the_new_revision_is_ready_without_traffic(self, world, command):
-        before = deployed_service(world, kept=True)
-        (serving,) = serving_shares(before)
-        cloud_run(command, rollout=ROLLOUT)
-        code, report, said = command.run("--yes", "--json")
-        assert (code, report["outcome"]) == (ExitCode.DONE, "waits for rollout"), said
-        assert report["traffic"] == {serving: 100}
-        assert "gemma rollout x" in report["reason"]
-        after = read_service(world)
-        assert after["latestReadyRevision"] != before["latestReadyRevision"]
-        assert declared_targets(after, "f" * 40) == targets_of(after), "so the next preview declares Google's traffic"
-
-    def test_a_revision_that_waits_for_its_rollout_is_not_copied(self, world, command):
-        deployed_service(world, kept=True)
-        cloud_run(command, rollout=ROLLOUT)
-        command.run("--yes")
-        code, _, said = command.run("--yes")
-        assert (code, "does not have all the traffic" in said) == (ExitCode.REFUSED, True), said
-
-    def test_a_rollout_that_runs_is_not_disturbed(self, world, command):
-        holder = RolloutHolder(id="1", user="ana", host="elsewhere", process=7, since="2999-01-01T00:00:00Z")
-        record = RolloutRecord(holder=holder, revision="r", serving="s", renewed_at="2999-01-01T00:00:00Z")
-        deployed_service(world, kept=True, record=record)
-        cloud_run(command, rollout=ROLLOUT)
-        code, _, said = command.run("--yes")
-        assert (code, "ana@elsewhere" in said) == (ExitCode.REFUSED, True), said
-
-    def test_a_fixed_traffic_split_is_refused(self, world, command):
-        deployed_service(world, kept=True)
-        cloud_run(command, rollout={**ROLLOUT, "traffic": {"a": 100}})
-        code, _, said = command.run("--yes")
-        assert (code, "cloudRun.rollout.traffic" in said) == (ExitCode.REFUSED, True)
-
-    def test_a_service_of_others_is_never_changed(self, world, command):
-        before = deployed_service(world, labels=owner("y").labels)
-        cloud_run(command)
-        code, _, said = command.run("--yes")
-        assert (code, "does not have the labels of stack x" in said) == (ExitCode.REFUSED, True)
-        assert read_service(world)["etag"] == before["etag"]
-
-    def test_a_service_that_somebody_changes_meanwhile_is_not_restarted(self, world, command, monkeypatch):
-        deployed_service(world)
-        cloud_run(command)
-        look = service.ServiceRestart.look
-
-        def looking(self):
-            found = look(self)
-            world.call("PATCH", "run", f"v2/{SERVICE}?updateMask=annotations", {"annotations": {"a": "b"}})
-            return found
-
-        monkeypatch.setattr(service.ServiceRestart, "look", looking)
-        code, _, said = command.run("--yes")
-        assert (code, "was changed by another client" in said) == (ExitCode.FAILED, True), said
-
-    def test_a_revision_that_does_not_start_leaves_the_old_one_serving(self, world, command, monkeypatch):
-        before = deployed_service(world)
-        (serving,) = serving_shares(before)
-        cloud_run(command)
-        revisions = world.cloud.cloud.runtimes.revisions
-
-        async def fails(_revision):
-            from localcloud.world.runtime import RevisionFailedError  # noqa: PLC0415 - one use
-
-            raise RevisionFailedError("The container failed its startup probe.")
-
-        monkeypatch.setattr(revisions, "start", fails)
-        code, report, _ = command.run("--yes", "--json")
-        assert (code, report["outcome"]) == (ExitCode.FAILED, "failed")
-        assert f"{serving} serves" in report["reason"]
-        assert "startup probe" in report["reason"]
-
-    def test_a_state_that_cannot_be_refreshed_is_said_and_the_restart_is_done(self, world, command, monkeypatch):
-        deployed_service(world)
-        cloud_run(command)
-
-        def fail(*_, **__):
-            raise ScriptError("The engine failed. Run `pulumi refresh --stack x`.")
-
-        monkeypatch.setattr(service.runner, "change", fail)
-        code, report, _ = command.run("--yes", "--json")
-        assert (code, report["state_is_behind"]) == (ExitCode.DONE, True)
-        assert "pulumi refresh --stack x" in report["reason"]
-
-    def test_both_revisions_count_until_one_is_left(self, world, command):
-        deployed_service(world)
-        cloud_run(command)
-        _, look, _ = command.run("--dry-run", "--json")
-        assert look["usd_per_hour"] == pytest.approx(2 * look["usd_per_hour_after"])
-        assert read_service(world)["latestCreatedRevision"].endswith(
-            "-00001-" + read_service(world)["latestCreatedRevision"][-3:]
-        )
-
-
-def test_the_planned_times_come_from_the_settings_or_else_from_the_last_deployment(tmp_path, monkeypatch):
-    outputs = from_json(StackOutputs, sample_outputs(target="tpu", project=PROJECT))
-    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
-    monkeypatch.chdir(tmp_path)
-    assert run.planned_times("tpu-v6e1", outputs) == PlannedTimes(restart_s=120, start_s=180), "without a settings file"
-    (tmp_path / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.tpu-v6e1.yaml").read_text())
-    planned = run.planned_times("tpu-v6e1", outputs)
-    assert 0 < planned.restart_s < planned.start_s != 180

@@ -1,6 +1,5 @@
 """What Google says of what serves, by the local cloud's HTTP server."""
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from contracts.guest_attributes import ENDING, NOT_IDLE, READY
 from contracts.labels import StackLimits
 from contracts.machine_log import AGENT_SOURCE, MACHINE_RESOURCE, SOURCE_LABEL, machine_log_name
 from contracts.plain_text import for_terminal
-from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
@@ -289,41 +287,24 @@ class Answers:
         return iter(())
 
 
-def rolling(shares, record, **service_fields):
+def rolling(shares):
     statuses = [{"revision": name, "percent": percent} for name, percent in shares.items()]
-    google = Answers(trafficStatuses=statuses, annotations={ROLLOUT_ANNOTATION: record}, **service_fields)
-    return cloud_facts(google, serving(state(service())), stack="x")
+    return cloud_facts(Answers(trafficStatuses=statuses), serving(state(service())), stack="x")
 
 
-def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
-    holder = {"id": "1", "user": "ann", "host": "ci", "process": 4, "since": "2026-11-01T00:00:00+00:00"}
-    record = {"schema": 1, "holder": holder, "renewedAt": holder["since"], "revision": "s-2", "serving": "s-1"}
-    found = rolling({"s-1": 90, "s-2": 10}, json.dumps(record))
-    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 90, "s-2": 10}, "interrupted", True)
-    assert "The rollout of s-2 was interrupted" in found.rollout
-    assert found.rollout_record["holder"]["user"] == "ann"
+def test_a_division_of_the_requests_is_shown_with_its_shares():
+    found = rolling({"s-1": 90, "s-2": 10})
+    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 90, "s-2": 10}, "waits", True)
     status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
     shown = dict(_notes(status, str, now_s=0.0, alone=True))
     assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)
     assert status.to_json(0.0)["cloud"]["traffic"] == {"s-1": 90, "s-2": 10}
 
 
-def test_shares_and_records_that_cannot_be_read_are_unknown():
-    found = rolling({"s-1": 90}, '{"schema":1}')
+def test_shares_that_cannot_be_read_are_unknown():
+    found = rolling({"s-1": 90})
     assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
     assert "Google did not return the traffic split of the service." in found.unknown
-    found = rolling({"s-1": 100}, "{")
-    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 100}, "unknown", False)
-    assert "the record of the rollout cannot be read: it is not JSON" in found.unknown[0]
-
-
-def test_a_refused_revision_is_shown_with_its_reason_and_does_not_wait():
-    refused = {"revision": "s-2", "at": datetime.now(UTC).isoformat(), "reason": "It was slow."}
-    holder = {"id": "1", "user": "ann", "host": "ci", "process": 4, "since": refused["at"]}
-    record = {"schema": 1, "holder": holder, "outcome": "rolled back", "refused": refused}
-    found = rolling({"s-1": 100}, json.dumps(record))
-    assert (found.rollout_phase, found.rollout_waits) == ("refused", False)
-    assert "Revision s-2 was refused 0 s ago: It was slow." in found.rollout
 
 
 def test_a_refusal_of_google_is_told_in_its_own_words(world):

@@ -168,28 +168,13 @@ def test_a_refresh_tells_each_resource_that_would_change_once():
 
 @pytest.mark.parametrize(("traffic", "command"), [(None, "rollout"), ({"s-1": 100}, "connect")])
 def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_requests(traffic, command):
-    plan = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0, "traffic": traffic}
+    plan = {"service": "s", "traffic": traffic}
     waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
     kept = state(stack_resource(rollout=plan))
     assert next_command(waits, kept, ()) == f"gemma {command} x"
 
 
-@pytest.mark.parametrize(
-    ("phase", "waits", "command"),
-    [
-        ("under way", False, "gemma status x --watch"),
-        ("interrupted", True, "gemma rollout x"),
-        ("refused", False, "gemma up x"),
-        ("none", False, "gemma connect x"),
-    ],
-)
-def test_the_next_command_follows_the_record_of_the_roll_out(phase, waits, command):
-    cloud = CloudFacts(state="READY", rollout_phase=phase, rollout_waits=waits, rollout="A sentence.")
-    status = replace(DEPLOYED, target="cloud-run", cloud=cloud)
-    assert next_command(status, state(stack_resource()), ()) == command
-
-
 def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
     cloud = replace(READY, running="s-1", stored="s-2", declared="s-2")
     assert drift_of(cloud, "cloud-run") == ["Revision s-1 is serving instead of s-2."]
-    assert drift_of(replace(cloud, rollout="Revision s-2 was refused."), "cloud-run") == []
+    assert drift_of(replace(cloud, rollout="Revision s-2 has no traffic yet."), "cloud-run") == []

@@ -1,0 +1,41 @@
+"""A first `up` of a Cloud Run stack while IAM settles: it waits once before the service, and the same `up` again helps beyond that."""
+
+import re
+
+import pytest
+
+STACK = "l4-qat"
+WAITS = re.compile(r"Waiting (\d+) s for the new grants of the service's account to take effect")
+
+pytestmark = pytest.mark.engine
+
+
+def up(workspace, expect=0):
+    return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=expect)
+
+
+def test_a_grant_of_a_minute_is_waited_for_once_before_the_service(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    workspace.stage(STACK)
+    workspace.change_scenario({"iam": {"lag_s": 90}})
+    (waited_s,) = {*WAITS.findall(up(workspace).text)}
+    assert 0 < int(waited_s) <= 120
+    assert workspace.served_length(STACK) > 0
+    assert not WAITS.search(up(workspace).text), "without a new grant nothing waits"
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
+
+
+@pytest.mark.long
+def test_a_grant_that_takes_longer_ends_with_a_sentence_and_the_same_up_again_works(workspace):
+    workspace.stage(STACK)
+    workspace.change_scenario({"iam": {"lag_s": 5000}})
+    failed = up(workspace, expect=None)
+    assert failed.code != 0
+    assert f"had not taken effect yet. Run `gemma up {STACK}` again." in failed.text
+    workspace.advance(5000)
+    again = up(workspace)
+    assert not WAITS.search(again.text)
+    assert workspace.served_length(STACK) > 0
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+    assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
