@@ -18,7 +18,6 @@ from planning.machine.hardware import (
     CLOUD_RUN_MAX_STARTUP_S,
     FLEX_START_MAX_RUN_S,
     FLEX_START_V6E_ZONES,
-    GPUS_BY_REQUEST,
     MIN_RUN_S,
     gpu_regions,
 )
@@ -238,7 +237,7 @@ def quota(subject: Subject) -> RuleResult | None:
 def _without_quota(subject: Subject) -> int:
     """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
     is_project = subject.resolved.deployment.cloud_run.region is not None
-    return 0 if is_project and subject.resolved.accelerator.name in GPUS_BY_REQUEST else 1
+    return 0 if is_project and not subject.resolved.accelerator.cloud_run.new_project_quota else 1
 
 
 def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
