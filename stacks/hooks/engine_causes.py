@@ -1,4 +1,4 @@
-"""Last words of vLLM's engine, on TPUs and GPUs, each with the rule that predicts it and the setting that changes it.
+"""Last words of vLLM's engine, on TPUs and GPUs, each with the finding that predicts it and the setting that changes it.
 
 Sources of the lines: the crashed boots of the accuracy corpus (docs/authors/accuracy.md), vLLM and tpu-inference.
 """
@@ -7,10 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from planning.data.checkpoints import original_of
 from planning.memory.budget import utilization_leaving
-from planning.rules import memory as rules_memory
-from planning.rules.platforms import places as rules_platform
 from stacks.hooks.known_causes import FailedStart, KnownCause
 
 
@@ -43,15 +40,6 @@ def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
     )
 
 
-def _chip_memory(_found: re.Match[str], start: FailedStart) -> str:
-    memory = start.plan.memory
-    return (
-        f"A chip ran out of memory (HBM). The plan has {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
-        f"programs and {memory.kv_gib:.1f} GiB of KV cache in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
-        "vllm.maxNumBatchedTokens, or choose a larger slice."
-    )
-
-
 def _program_memory(found: re.Match[str], start: FailedStart) -> str:
     """Explain a compiled program that found no room: the budget of weights and KV cache leaves too little outside it."""
     memory = start.plan.memory
@@ -76,24 +64,9 @@ def _kernel_memory(found: re.Match[str], start: FailedStart) -> str:
 
 
 def _unsupported_scheme(_found: re.Match[str], start: FailedStart) -> str:
-    model, original = start.settings.model, original_of(start.settings.model)
+    model, original = start.settings.model, start.original
     other = f"Set gemma-serving:model to {original}" if original != model else "Choose a checkpoint in bf16"
     return f"The image cannot load the precision of {model} on this accelerator. {other}, or gemma-serving:image to one that loads it."
-
-
-def _wrong_tensors(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The tensors of {start.settings.model} are not those that this release of vLLM expects "
-        f"({start.settings.image.version or 'unknown version'}). Set gemma-serving:image to a newer release, or gemma-serving:model to "
-        "Google's checkpoint of the same size."
-    )
-
-
-def _unread_config(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The image is too old for this model: it cannot read `{found['field']}` of its configuration, which differs between layers "
-        f"({start.settings.image.version or 'unknown version'}). Set gemma-serving:image to a release that the stacks use (0.28.0 or later)."
-    )
 
 
 def _image_item(found: re.Match[str], _start: FailedStart) -> str:
@@ -101,43 +74,6 @@ def _image_item(found: re.Match[str], _start: FailedStart) -> str:
         f"One image or video item has up to {int(found['item']):,} tokens and is computed in one step, but a step has {int(found['step']):,}. "
         f"Set gemma-serving:vllm.maxNumBatchedTokens to {found['item']} or more, set vllm.disableChunkedMmInput: false, "
         "or set vllm.limitMmPerPrompt to 0 for what is not served."
-    )
-
-
-def _indivisible(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"A tensor of {start.settings.model} cannot be split over {found['chips']} chips: one of its dimensions is {found['size']}, which "
-        f"{found['chips']} does not divide. Set gemma-serving:tpu.acceleratorType to a slice whose chips divide it, or gemma-serving:image to one "
-        "that pads this checkpoint."
-    )
-
-
-def _wrong_device(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The image left weights of {start.settings.model} on the host, and a program expects them on the chips. That is a fault of the image with "
-        f"this checkpoint. Set gemma-serving:image to another release, or gemma-serving:model to {original_of(start.settings.model)}."
-    )
-
-
-def _page_size(_found: re.Match[str], _start: FailedStart) -> str:
-    return (
-        "vLLM cannot give the layers of this model blocks of one size with this KV cache. Gemma 4 has heads of two sizes, and a scale for each "
-        "token and head breaks their ratio (vllm-project/vllm#40388). Set gemma-serving:vllm.kvCacheDtype to auto or fp8, or remove "
-        "vllm.speculativeConfig if the draft model has other heads."
-    )
-
-
-def _chip_in_use(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"Process {found['process']} on the machine already uses the chips, so a second server cannot start. Run "
-        f"`gemma logs {start.stack}` to see whether the first one serves, and end the process on the machine otherwise."
-    )
-
-
-def _over_quota(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"Google refused the resource, because quota {found['quota']} is used up. Quotas count what is still being deleted. To read the quota "
-        f"and the command that requests more, run `gemma doctor {start.stack}`."
     )
 
 
@@ -154,121 +90,109 @@ def _engine_failed(_found: re.Match[str], start: FailedStart) -> str:
 
 ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
     KnownCause(
-        pattern=re.compile(
-            r"(?:max seq len \((?P<length>\d+)\), )?\(?(?P<needed>[\d.]+) GiB KV cache is needed,"
-            r"(?: which is larger than the available KV cache memory)? \(?(?P<available>[\d.]+) GiB\)?.*"
-            r"the estimated maximum model length is (?P<longest>[\d,]+)"
-        ),
-        explain=_too_long,
-        rule=rules_memory.one_request,
+        r"(?:max seq len \((?P<length>\d+)\), )?\(?(?P<needed>[\d.]+) GiB KV cache is needed,"
+        r"(?: which is larger than the available KV cache memory)? \(?(?P<available>[\d.]+) GiB\)?.*"
+        r"the estimated maximum model length is (?P<longest>[\d,]+)",
+        _too_long,
+        "FIT04",
+    ),
+    KnownCause(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?", _no_cache_memory, "FIT04"),
+    KnownCause(
+        r"max_tokens_per_mm_item \((?P<item>\d+)\) is larger than max_num_batched_tokens \((?P<step>\d+)\)",
+        _image_item,
+        "LEN02",
     ),
     KnownCause(
-        pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
-        explain=_no_cache_memory,
-        rule=rules_memory.one_request,
+        r"(?:CompileTimeScopedVmemOom|VMEM: (?=[\d.]+M)|out of resource: shared memory, Required: )"
+        r"(?:(?P<needs>[\d.]+M?)(?: scoped against |, Hardware limit: )(?P<most>[\d.]+M?))?",
+        _kernel_memory,
     ),
     KnownCause(
-        pattern=re.compile(
-            r"max_tokens_per_mm_item \((?P<item>\d+)\) is larger than max_num_batched_tokens \((?P<step>\d+)\)"
-        ),
-        explain=_image_item,
-        rule=rules_memory.multimodal_item,
+        r"Attempting to reserve (?P<needs>[\d.]+[KMG]) at the bottom of memory\..* There are (?P<free>[\d.]+[KMG]) free",
+        _program_memory,
+        "FIT05",
+        "tpu",
     ),
     KnownCause(
-        pattern=re.compile(
-            r"(?:CompileTimeScopedVmemOom|VMEM: (?=[\d.]+M)|out of resource: shared memory, Required: )"
-            r"(?:(?P<needs>[\d.]+M?)(?: scoped against |, Hardware limit: )(?P<most>[\d.]+M?))?"
-        ),
-        explain=_kernel_memory,
+        r"RuntimeProgramAllocationFailure(?:: wants (?P<needs>[\d.]+ ?[KMG])\w*, (?P<free>[\d.]+ ?[KMG])\w* free)?",
+        _program_memory,
+        "FIT05",
+        "tpu",
     ),
     KnownCause(
-        pattern=re.compile(
-            r"Attempting to reserve (?P<needs>[\d.]+[KMG]) at the bottom of memory\..* There are (?P<free>[\d.]+[KMG]) free"
-        ),
-        explain=_program_memory,
-        rule=rules_memory.headroom,
+        r"program needs (?P<needs>[\d.]+[KMG]), (?P<free>[\d.]+[KMG]) free",
+        _program_memory,
+        "FIT05",
+        "tpu",
+    ),
+    KnownCause(
+        r"(?i)Ran out of memory (?:on HBM|in memory space hbm)|RuntimeBufferAllocationFailure|Error allocating device buffer",
+        "A chip ran out of memory (HBM). The plan has {start.plan.memory.weights_gib:.1f} GiB of weights, "
+        "{start.plan.memory.activations_gib:.1f} GiB of compiled programs and {start.plan.memory.kv_gib:.1f} GiB of KV cache in "
+        "{start.plan.memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or vllm.maxNumBatchedTokens, or choose a larger slice.",
+        "FIT01",
+        "tpu",
+    ),
+    KnownCause(
+        r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?", _gpu_memory, "FIT01", "cloud-run"
+    ),
+    KnownCause(
+        r"OutOfMemoryError(?:: [\d.]+ GiB in use, (?P<size>[\d.]+ GiB) asked for)?", _gpu_memory, "FIT01", "cloud-run"
+    ),
+    KnownCause(
+        r"compressed-tensors (?:compatible )?scheme .*not (?:yet )?(?:supported|implemented|found)|No compressed-tensors compatible scheme was found",
+        _unsupported_scheme,
+        "FIT06",
+    ),
+    KnownCause(
+        r"There is\sno module or parameter named|\.weight is missing for layers",
+        "The tensors of {start.settings.model} are not those that this release of vLLM expects ({start.version}). "
+        "Set gemma-serving:image to a newer release, or gemma-serving:model to Google's checkpoint of the same size.",
+        "FIT06",
+    ),
+    KnownCause(
+        r"IndivisibleError: .* partitioned (?P<chips>\d+) times, but the dimension size is (?P<size>\d+)",
+        "A tensor of {start.settings.model} cannot be split over {found[chips]} chips: one of its dimensions is {found[size]}, which "
+        "{found[chips]} does not divide. Set gemma-serving:tpu.acceleratorType to a slice whose chips divide it, or gemma-serving:image to one "
+        "that pads this checkpoint.",
+        "FIT06",
+        "tpu",
+    ),
+    KnownCause(
+        r"incompatible devices for jitted computation",
+        "The image left weights of {start.settings.model} on the host, and a program expects them on the chips. That is a fault of the image with "
+        "this checkpoint. Set gemma-serving:image to another release, or gemma-serving:model to {start.original}.",
+        "FIT06",
+        "tpu",
+    ),
+    KnownCause(
+        r"AmbiguousGlobalPerLayerAttributeError: (?P<field>\w+)",
+        "The image is too old for this model: it cannot read `{found[field]}` of its configuration, which differs between layers "
+        "({start.version}). Set gemma-serving:image to a release that the stacks use (0.28.0 or later).",
+    ),
+    KnownCause(
+        r"page size of the layer is not divisible by the maximum page size",
+        "vLLM cannot give the layers of this model blocks of one size with this KV cache. Gemma 4 has heads of two sizes, and a scale for each "
+        "token and head breaks their ratio (vllm-project/vllm#40388). Set gemma-serving:vllm.kvCacheDtype to auto or fp8, or remove "
+        "vllm.speculativeConfig if the draft model has other heads.",
+    ),
+    KnownCause(
+        r"TPU is already in use by process with pid (?P<process>\d+)",
+        "Process {found[process]} on the machine already uses the chips, so a second server cannot start. Run "
+        "`gemma logs {start.stack}` to see whether the first one serves, and end the process on the machine otherwise.",
         target="tpu",
     ),
     KnownCause(
-        pattern=re.compile(
-            r"RuntimeProgramAllocationFailure(?:: wants (?P<needs>[\d.]+ ?[KMG])\w*, (?P<free>[\d.]+ ?[KMG])\w* free)?"
-        ),
-        explain=_program_memory,
-        rule=rules_memory.headroom,
-        target="tpu",
-    ),
-    KnownCause(
-        pattern=re.compile(r"program needs (?P<needs>[\d.]+[KMG]), (?P<free>[\d.]+[KMG]) free"),
-        explain=_program_memory,
-        rule=rules_memory.headroom,
-        target="tpu",
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"Ran out of memory (?:on HBM|in memory space hbm)|RuntimeBufferAllocationFailure|Error allocating device buffer",
-            re.IGNORECASE,
-        ),
-        explain=_chip_memory,
-        rule=rules_memory.out_of_memory,
-        target="tpu",
-    ),
-    KnownCause(
-        pattern=re.compile(r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?"),
-        explain=_gpu_memory,
-        rule=rules_memory.out_of_memory,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"OutOfMemoryError(?:: [\d.]+ GiB in use, (?P<size>[\d.]+ GiB) asked for)?"),
-        explain=_gpu_memory,
-        rule=rules_memory.out_of_memory,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"compressed-tensors (?:compatible )?scheme .*not (?:yet )?(?:supported|implemented|found)|No compressed-tensors compatible scheme was found"
-        ),
-        explain=_unsupported_scheme,
-        rule=rules_memory.precision,
-    ),
-    KnownCause(
-        pattern=re.compile(r"There is\sno module or parameter named|\.weight is missing for layers"),
-        explain=_wrong_tensors,
-        rule=rules_memory.precision,
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"IndivisibleError: .* partitioned (?P<chips>\d+) times, but the dimension size is (?P<size>\d+)"
-        ),
-        explain=_indivisible,
-        rule=rules_memory.precision,
-        target="tpu",
-    ),
-    KnownCause(
-        pattern=re.compile(r"incompatible devices for jitted computation"),
-        explain=_wrong_device,
-        rule=rules_memory.precision,
-        target="tpu",
-    ),
-    KnownCause(pattern=re.compile(r"AmbiguousGlobalPerLayerAttributeError: (?P<field>\w+)"), explain=_unread_config),
-    KnownCause(
-        pattern=re.compile(r"page size of the layer is not divisible by the maximum page size"),
-        explain=_page_size,
-    ),
-    KnownCause(
-        pattern=re.compile(r"TPU is already in use by process with pid (?P<process>\d+)"),
-        explain=_chip_in_use,
-        target="tpu",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Quota (?:limit )?'(?P<quota>\w+)' (?:has been )?exceeded"),
-        explain=_over_quota,
-        rule=rules_platform.quota,
+        r"Quota (?:limit )?'(?P<quota>\w+)' (?:has been )?exceeded",
+        "Google refused the resource, because quota {found[quota]} is used up. Quotas count what is still being deleted. To read the quota "
+        "and the command that requests more, run `gemma doctor {start.stack}`.",
+        "SCL02",
     ),
 )
 """In order: an earlier cause explains later ones."""
 
 ENGINE_FAILED: Final = KnownCause(
-    pattern=re.compile(r"Engine core initialization failed|EngineCore failed to start"), explain=_engine_failed
+    r"Engine core initialization failed|EngineCore failed to start",
+    _engine_failed,
 )
 """The engine's last line, which names no cause."""

@@ -8,10 +8,7 @@ from typing import Final
 from contracts.staged_weights import folder_uri
 from planning.data.checkpoints import other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
-from planning.rules import memory as rules_memory
-from planning.rules.platforms import loading as rules_loading
-from planning.rules.platforms import places as rules_platform
-from planning.rules.registry import id_of
+from planning.rules.platforms.places import STREAMS_FROM_GS
 from planning.speed.probes import LONGEST_PROBE
 from planning.units import align_to
 from stacks.hooks.engine_causes import ENGINE_CAUSES, ENGINE_FAILED
@@ -24,16 +21,9 @@ _GIB_MIB: Final = 1024
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
     """Return the cause shown by the newest matching line, or None. Of several causes, return the one that explains the others."""
-    for known in _CAUSES:
-        if known.target not in {None, start.settings.target}:
-            continue
-        for line in reversed(lines):
-            found = known.pattern.search(line)
-            if found is not None:
-                return Cause(
-                    line=line, hint=known.explain(found, start), finding=id_of(known.rule) if known.rule else ""
-                )
-    return None
+    known = (one for one in CAUSES if one.target in {None, start.settings.target})
+    found = (one.cause(line, start) for one in known for line in reversed(lines))
+    return next((cause for cause in found if cause is not None), None)
 
 
 def _memory(found: re.Match[str], start: FailedStart) -> str:
@@ -63,36 +53,6 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
         )
     more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if run.cpu < cpu else ""
     return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
-
-
-def _unmounted(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The server never started, because Cloud Run could not mount volume {found['volume']}. Bucket gs://{start.bucket} does not exist, or "
-        f"{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls gs://{start.bucket}`, "
-        f"then run `pulumi up --stack {start.stack}` again."
-    )
-
-
-def _unlisted(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant takes up to two minutes. "
-        f"Run `pulumi up --stack {start.stack}`, which grants the role and tries again."
-    )
-
-
-def _not_streamed(_found: re.Match[str], start: FailedStart) -> str:
-    version = start.settings.image.version or "unknown version"
-    return (
-        f"The image's vLLM ({version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one with vLLM "
-        f"{rules_loading.STREAMS_FROM_GS} or later, or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
-    )
-
-
-def _not_prepared(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The server never started, because the weights were not copied into memory: {found['said'].strip()} If memory was too small, raise "
-        f"gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
-    )
 
 
 def _small_buffer(found: re.Match[str], _start: FailedStart) -> str:
@@ -146,10 +106,6 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     return f"The server found no checkpoint of {settings.model} in {place}. Check gemma-serving:model and gemma-serving:image."
 
 
-def _arguments(found: re.Match[str], _start: FailedStart) -> str:
-    return f"vLLM rejected its command line: {found['said'].strip()}. Change gemma-serving:vllm."
-
-
 def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
     text = (
@@ -165,13 +121,6 @@ def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     return (
         f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
         "or weights: prefetched-image."
-    )
-
-
-def _killed(_found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"The machine killed the server, most likely because its host ran out of memory. The planned peak while the weights load is "
-        f"{start.plan.memory.load_peak_host_gib:.1f} GiB. Choose a larger slice or a smaller checkpoint."
     )
 
 
@@ -198,91 +147,72 @@ def _loads_libraries(start: FailedStart) -> bool:
     return dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1"
 
 
-def _limited(_found: re.Match[str], _start: FailedStart) -> str:
-    return (
-        "Docker Hub denied the pull: the limit for pulls without an account is reached. Set gemma-serving:dockerHub "
-        "(docs/tpu-advanced.md) or wait."
-    )
-
-
-_CAUSES: Final[Sequence[KnownCause]] = (
+CAUSES: Final[Sequence[KnownCause]] = (
     KnownCause(
-        pattern=re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"),
-        explain=_memory,
-        rule=rules_memory.host_memory,
+        r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used", _memory, "FIT03", "cloud-run"
+    ),
+    KnownCause(
+        r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed",
+        "The server never started, because Cloud Run could not mount volume {found[volume]}. Bucket gs://{start.bucket} does not exist, or "
+        "{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls gs://{start.bucket}`, "
+        "then run `pulumi up --stack {start.stack}` again.",
         target="cloud-run",
     ),
     KnownCause(
-        pattern=re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"),
-        explain=_unmounted,
+        r"Forbidden: 403 .* does not have storage\.objects\.list access",
+        "vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant takes up to two minutes. "
+        "Run `pulumi up --stack {start.stack}`, which grants the role and tries again.",
         target="cloud-run",
     ),
     KnownCause(
-        pattern=re.compile(r"Forbidden: 403 .* does not have storage\.objects\.list access"),
-        explain=_unlisted,
+        r"Repo id must be in the form .*'gs://",
+        "The image's vLLM ({start.version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one with vLLM "
+        f"{STREAMS_FROM_GS} or later, or set gemma-serving:cloudRun.mount.mode: fuse-buffered.",
+        "LDR02",
+        "cloud-run",
+    ),
+    KnownCause(
+        r"(?:Cannot start the server|The server is not started): (?P<said>.*\S)",
+        "The server never started, because the weights were not copied into memory: {found[said]} If memory was too small, raise "
+        "gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set gemma-serving:cloudRun.mount.mode: fuse-buffered.",
         target="cloud-run",
     ),
     KnownCause(
-        pattern=re.compile(r"Repo id must be in the form .*'gs://"),
-        explain=_not_streamed,
-        rule=rules_loading.streams,
+        r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)", _small_buffer, target="cloud-run"
+    ),
+    KnownCause(r"Permission denied: '(?P<path>/mnt/[^']*)'", _unreadable, "FUS01", "cloud-run"),
+    KnownCause(
+        r"RepositoryNotFoundError|Repository Not Found for url|is not a valid model identifier listed on", _absent
+    ),
+    KnownCause(r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error", _gated),
+    KnownCause(r"Invalid repository ID or local directory specified|Cannot find any model weights with", _no_weights),
+    KnownCause(
+        r"[Ee]rror (?P<code>803|804): (?:system has unsupported display driver|forward compatibility was attempted on non supported HW)",
+        _refused_libraries,
         target="cloud-run",
     ),
     KnownCause(
-        pattern=re.compile(r"(?:Cannot start the server|The server is not started): (?P<said>.+)"),
-        explain=_not_prepared,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)"),
-        explain=_small_buffer,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"),
-        explain=_unreadable,
-        rule=rules_platform.mount_owner,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"RepositoryNotFoundError|Repository Not Found for url|is not a valid model identifier listed on"
-        ),
-        explain=_absent,
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"
-        ),
-        explain=_gated,
-    ),
-    KnownCause(
-        pattern=re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"),
-        explain=_no_weights,
-    ),
-    KnownCause(
-        pattern=re.compile(
-            r"[Ee]rror (?P<code>803|804): (?:system has unsupported display driver|forward compatibility was attempted on non supported HW)"
-        ),
-        explain=_refused_libraries,
-        target="cloud-run",
-    ),
-    KnownCause(
-        pattern=re.compile(r"NVIDIA driver on your system is too old \(found version (?P<version>\d+)\)"),
-        explain=_old_driver,
-        target="cloud-run",
+        r"NVIDIA driver on your system is too old \(found version (?P<version>\d+)\)", _old_driver, target="cloud-run"
     ),
     *ENGINE_CAUSES,
-    KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
-    KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
-    KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
+    KnownCause(
+        r"\(killed, most likely out of memory\)",
+        "The machine killed the server, most likely because its host ran out of memory. The planned peak while the weights load is "
+        "{start.plan.memory.load_peak_host_gib:.1f} GiB. Choose a larger slice or a smaller checkpoint.",
+        target="tpu",
+    ),
+    KnownCause(
+        r"Cannot pull image .*(toomanyrequests|\b429\b)",
+        "Docker Hub denied the pull: the limit for pulls without an account is reached. Set gemma-serving:dockerHub "
+        "(docs/tpu-advanced.md) or wait.",
+        target="tpu",
+    ),
+    KnownCause(
+        r"vllm(?: serve)?: error: (?P<said>.*\S)",
+        "vLLM rejected its command line: {found[said]}. Change gemma-serving:vllm.",
+    ),
     ENGINE_FAILED,
     # CANCELLED: the container had already exited.
-    KnownCause(
-        pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
-        explain=_too_slow,
-        rule=rules_platform.probe_budget,
-        target="cloud-run",
-    ),
+    KnownCause(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)", _too_slow, "PRB01", "cloud-run"),
 )
 """In order: an earlier cause explains later ones."""

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from planning.data.checkpoints import original_of
 from planning.question.types import Plan, StartupProbe
-from planning.rules.registry import Check
 from stacks.settings import CloudRunSettings, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedStart:
-    """Facts about a revision that did not start."""
+    """Facts about a revision that did not start. Properties are what the texts of causes name."""
 
     stack: str
     settings: Settings
@@ -38,6 +38,16 @@ class FailedStart:
         assert self.probe is not None  # noqa: S101 - as above
         return self.probe
 
+    @property
+    def version(self) -> str:
+        """The image's version of vLLM."""
+        return self.settings.image.version or "unknown version"
+
+    @property
+    def original(self) -> str:
+        """The unquantized checkpoint of the model."""
+        return original_of(self.settings.model)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
@@ -49,13 +59,21 @@ class Cause:
     """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KnownCause:
     """Pattern of a log line, and its meaning."""
 
-    pattern: re.Pattern[str]
-    explain: "Callable[[re.Match[str], FailedStart], str]"
-    rule: Check | None = None
-    """Planner rule that predicts it."""
+    pattern: str
+    text: "str | Callable[[re.Match[str], FailedStart], str]"
+    """A format of `found`, the match, and `start`, the FailedStart; or a function of both."""
+    finding: str = ""
     target: Literal["tpu", "cloud-run"] | None = None
     """The only target with such lines. None: both."""
+
+    def cause(self, line: str, start: FailedStart) -> Cause | None:
+        """Return the cause that a line shows; None if it shows another."""
+        found = re.search(self.pattern, line)
+        if found is None:
+            return None
+        text = self.text.format(found=found, start=start) if isinstance(self.text, str) else self.text(found, start)
+        return Cause(line=line, hint=text, finding=self.finding)

@@ -52,9 +52,9 @@ class _Use:
     "warn",
     source=_SOURCE,
     what="more vCPU or memory than the region's quota, or than a new project's quota if none is set",
+    on="cloud-run",
 )
-def compute_quota(subject: Subject) -> RuleResult | None:
-    """Find a service whose instances together exceed the quota for vCPU or memory."""
+def _compute_quota(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     over = [use for use in uses if use.needed(instances) > use.allowed]
     if not over:
@@ -62,8 +62,8 @@ def compute_quota(subject: Subject) -> RuleResult | None:
     instances_text = f"`cloud_run.max_instances` {instances}"
     is_certain = any(use.is_known for use in over)
     return RuleResult(
+        f"{_message(subject, over, instances_text, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         severity="block" if is_certain else "warn",
-        message=f"{_message(subject, over, instances_text, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         remedies=_remedies(subject, uses, revisions=1),
         advice=_advice(uses, instances),
     )
@@ -74,9 +74,9 @@ def compute_quota(subject: Subject) -> RuleResult | None:
     "warn",
     source=f"{_SOURCE}; ledger run-quota-at-an-update",
     what="an update whose old and new revisions together exceed the quota for vCPU or memory",
+    on="cloud-run",
 )
-def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
-    """Find a service that can be deployed but not updated."""
+def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     both = REVISIONS_AT_AN_UPDATE * instances
     over = [use for use in uses if use.needed(both) > use.allowed]
@@ -84,10 +84,8 @@ def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
         return None
     instances_text = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
     return RuleResult(
-        message=(
-            "During an update, instances of the old and the new revision both count toward the quota: "
-            f"{_message(subject, over, instances_text, both)}. The new revision will not start, and the old one will keep serving."
-        ),
+        "During an update, instances of the old and the new revision both count toward the quota: "
+        f"{_message(subject, over, instances_text, both)}. The new revision will not start, and the old one will keep serving.",
         remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
         advice=_advice(uses, instances),
     )
@@ -96,8 +94,6 @@ def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
 def _uses(resolved: Resolved) -> Sequence[_Use]:
     """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
     run = resolved.deployment.cloud_run
-    if resolved.platform != "cloud-run":
-        return ()
     uses = (
         ("vcpu", "cloud_run.cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
         (
