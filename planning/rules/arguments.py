@@ -1,7 +1,7 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from planning.cost.subject import Subject
@@ -101,16 +101,13 @@ def _own_key(subject: Subject) -> RuleResult | None:
     )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
     moved = _moved(repeated)
-
-    def remedies() -> Iterator[Remedy]:
-        if moved:
-            yield Remedy(changes={**moved, "vllm.extra_args": kept})
-        yield change("vllm.extra_args", kept)
-
     return RuleResult(
         f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
-        remedies=remedies(),
+        remedies=(
+            *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
+            change("vllm.extra_args", kept),
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
@@ -69,13 +70,8 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-
-    def remedies() -> Iterator[Remedy]:
-        yield from _more_utilization(subject)
-        yield from fewer_replicas(resolved)
-        yield from alternatives_for(subject)
-
-    return RuleResult(message, remedies=remedies())
+    remedies = chain(_more_utilization(subject), fewer_replicas(resolved), alternatives_for(subject))
+    return RuleResult(message, remedies=remedies)
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -98,15 +94,10 @@ def _offload(subject: Subject) -> RuleResult | None:
     if subject.memory.offloaded_gib <= 0:
         return None
     link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("vllm.cpu_offload_gib", None)
-        yield from alternatives_for(subject)
-
     return RuleResult(
         f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about {link:.1f} GB/s. "
         f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
-        remedies=remedies(),
+        remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
     )
 
 
@@ -166,19 +157,13 @@ def _one_request(subject: Subject) -> RuleResult | None:
     if is_out_of_memory(memory) or memory.max_concurrency >= 1:
         return None
     longest = memory.largest_max_model_len
-
-    def remedies() -> Iterator[Remedy]:
-        if longest > 0:
-            yield change("vllm.max_model_len", longest)
-        yield from _more_utilization(subject)
-        yield from fewer_replicas(resolved)
-        yield from other_accelerators(subject)
-
+    shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
+    replicas = fewer_replicas(resolved)
     return RuleResult(
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of `vllm.max_model_len` "
         f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
-        remedies=remedies(),
+        remedies=chain(shorter, _more_utilization(subject), replicas, other_accelerators(subject)),
         last_resorts=smaller_models(subject),
     )
 
@@ -282,12 +267,9 @@ def _precision(subject: Subject) -> RuleResult | None:
                 yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)
 
-    if row.answer == "no":
-        message = f"{served} does not load on {resolved.accelerator.name}: {row.note}."
-    else:
-        message = f"{served} is untested on {resolved.accelerator.name}: {row.note}."
+    loads = "does not load" if row.answer == "no" else "is untested"
     return RuleResult(
-        message,
+        f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
         remedies=remedies(),
         last_resorts=smaller_models(subject),
         advice="If your image loads it, add it to `image_supports`.",
@@ -339,18 +321,12 @@ def _parallelism(subject: Subject) -> RuleResult | None:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     else:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("vllm.tensor_parallel_size", None)
-        if resolved.dp > 1:
-            yield sized(None)
-        divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
-        yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
-
+    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0))
+    usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
         f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
-        remedies=remedies(),
+        remedies=(usual, *([sized(None)] if resolved.dp > 1 else []), *others),
         last_resorts=alternatives_for(subject),
     )
 
@@ -379,13 +355,8 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
         )
     else:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        if not load.may_fail:
-            yield from _shorter_requests(subject)
-        yield from alternatives_for(subject)
-
-    return RuleResult(message, remedies=remedies())
+    shorter = () if load.may_fail else _shorter_requests(subject)
+    return RuleResult(message, remedies=chain(shorter, alternatives_for(subject)))
 
 
 def _error_of(subject: Subject) -> str:

@@ -65,15 +65,10 @@ def _foreign_drafter(subject: Subject) -> RuleResult | None:
     why = mismatch(drafter, resolved.spec) if drafter is not None else None
     if drafter is None or config is None or why is None:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        for fitting in drafters_for(resolved.spec):
-            yield change("vllm.speculative_config", {**config, "model": fitting})
-        yield change("vllm.speculative_config", None)
-
+    fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]
     return RuleResult(
         f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
-        remedies=remedies(),
+        remedies=(*fitting, change("vllm.speculative_config", None)),
     )
 
 

@@ -72,16 +72,11 @@ def _load_format(subject: Subject) -> RuleResult | None:
         )
     if mode == "streamer" or not given.startswith(STREAMER):
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        if mode in _IN_BUCKET:
-            yield Remedy(changes={"weights_mode": "streamer", "vllm.load_format": None})
-        yield change("vllm.load_format", None)
-
+    streamed = Remedy(changes={"weights_mode": "streamer", "vllm.load_format": None})
     return RuleResult(
         f"`vllm.load_format` is {given}, but the weights mode is {mode}, planned at {duration(subject.startup.load_s)}. The streamer "
         "will read local files at an untested rate; it is fast only when it reads gs:// directly.",
-        remedies=remedies(),
+        remedies=(*((streamed,) if mode in _IN_BUCKET else ()), change("vllm.load_format", None)),
     )
 
 
@@ -104,8 +99,8 @@ def _streams(subject: Subject) -> RuleResult | None:
     )
 
 
-def _passing_probe(subject: Subject) -> dict[str, object]:
-    """Return the probe that allows the predicted start plus its margin, within Cloud Run's limits."""
+def _probe_remedies(subject: Subject) -> tuple[Remedy, Remedy]:
+    """Return the probe that allows the predicted start plus its margin, within Cloud Run's limits, and the usual one."""
     budget_s = min(subject.startup.probe_budget_s, CLOUD_RUN_MAX_STARTUP_S)
     delay_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if budget_s > CLOUD_RUN_MAX_GPU_PROBE_S else 0
     probe = {
@@ -114,7 +109,8 @@ def _passing_probe(subject: Subject) -> dict[str, object]:
         "failure_threshold": math.ceil((budget_s - delay_s) / PROBE_PERIOD_S),
         "timeout_s": PROBE_TIMEOUT_S,
     }
-    return {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
+    passing: dict[str, object] = {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
+    return Remedy(changes=passing), change("cloud_run.startup_probe", None)
 
 
 @rule("PRB01", "block", source=_PROBES, what="a start that takes longer than the startup probe allows", on="cloud-run")
@@ -129,12 +125,6 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
         else f"Cloud Run allows at most {duration(budget_s)}"
     )
 
-    def remedies() -> Iterator[Remedy]:
-        yield Remedy(changes=_passing_probe(subject))
-        yield change("cloud_run.startup_probe", None)
-        for mode in _FASTER_MODES:
-            yield change("weights_mode", mode)
-
     def last_resorts() -> Iterator[Remedy]:
         for mode in _FASTER_MODES:
             faster = {"weights_mode": mode, "cloud_run.startup_probe": None}
@@ -145,7 +135,7 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"Predicted start time is up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
         f"{duration(startup.compile_s)} compiling and warm-up), but {given}. The revision will never become ready.",
-        remedies=remedies(),
+        remedies=(*_probe_remedies(subject), *(change("weights_mode", mode) for mode in _FASTER_MODES)),
         last_resorts=last_resorts(),
         advice="No probe within Cloud Run's limits is long enough."
         if startup.total_s > CLOUD_RUN_MAX_STARTUP_S
@@ -163,7 +153,7 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
-        remedies=(Remedy(changes=_passing_probe(subject)), change("cloud_run.startup_probe", None)),
+        remedies=_probe_remedies(subject),
     )
 
 
@@ -345,18 +335,16 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     by_client = f"OpenAI's client libraries give up after {duration(_CLIENT_TIMEOUT_S)} by default"
     by_google = f"Cloud Run ends it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
     causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S)
-        if resolved.weights_mode == "fuse":
-            yield change("weights_mode", "fuse-buffered")
-        yield change("cloud_run.graph_cache", "bucket")
-        yield change("cloud_run.min_instances", 1)
-
+    faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
         f"`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to {duration(start_s)}. "
         f"{', and '.join(causes)}.",
-        remedies=remedies(),
+        remedies=(
+            change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
+            *faster,
+            change("cloud_run.graph_cache", "bucket"),
+            change("cloud_run.min_instances", 1),
+        ),
         advice=f"One minimum instance costs ${subject.cost.usd_per_hour * 24:,.2f} per day.",
     )
 
