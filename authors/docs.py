@@ -89,6 +89,31 @@ def _ledger() -> Mapping[str, str]:
     return {"ledger-counts": _printed_by("localcloud.ledger.page", "sentence")}
 
 
+def _local_cloud_catalog() -> str:
+    """Return what Google offers, for the local cloud, which imports nothing of the project."""
+    from planning.data.prices import PRICES, is_in_catalog
+    from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
+
+    gpus: dict[str, object] = {}
+    for planned, name in CLOUD_RUN_GPUS.items():
+        gpu, host = ACCELERATORS[planned].cloud_run, host_of(ACCELERATORS[planned], "cloud-run")
+        gpus[name] = {
+            "min_cpu": host.min_vcpu,
+            "min_memory_gib": host.min_memory_gib,
+            "max_cpu": host.most_vcpu,
+            "max_memory_gib": host.max_memory_gib,
+            "regions": [region for region in gpu.regions if region not in gpu.by_invitation],
+            "new_project_quota": gpu.new_project_quota,
+            "quota_metric": gpu.quota_metric,
+            "quota_id": gpu.quota_id,
+            "quota_units": gpu.quota_units,
+        }
+    listed = {key: price.regions for key, price in PRICES.items() if is_in_catalog(key)}
+    prices = {key: {region: row.usd for region, row in rows.items()} for key, rows in listed.items()}
+    about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
+    return json.dumps({"about": about, "gpus": gpus, "prices": prices}, indent=1) + "\n"
+
+
 def _stacks_page() -> str:
     from authors.stacks_page import stacks_page
 
@@ -185,6 +210,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/settings.md": _settings_page,
     "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
+    "packages/localcloud/world/data/catalog.json": _local_cloud_catalog,
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
 """Generated files by path. To add one, add a line here."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from cloud.google_api import GoogleApi
 from contracts.fields import as_mapping, as_sequence
-from planning.machine.hardware import api_accelerator_type
+from planning.machine.hardware import ACCELERATORS, api_accelerator_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
 """The role that can read quotas."""
@@ -21,11 +21,6 @@ _PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
 """Provisioning models that use the preemptible quota."""
 _TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
 """Metric and prefix of the quota id, by the API's name of the generation."""
-_GPU_METRICS: Final = {
-    "nvidia-l4": ("nvidia_l4_gpu_allocation", "NvidiaL4GpuAlloc", 1),
-    "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", "NvidiaRtxPro6000GpuAlloc", 1000),
-}
-"""Metric, prefix of the quota id, and units per GPU, by GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +101,14 @@ def is_preemptible(provisioning: str) -> bool:
 
 def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
     """Return the quota for a Cloud Run GPU, by its name in the setting `cloudRun.gpu`."""
-    metric, quota_id, units = _GPU_METRICS[gpu]
+    found = next(one.cloud_run for one in ACCELERATORS.values() if one.cloud_run.name == gpu)
     return Quota(
         service="run",
-        metric=metric if zonal_redundancy else f"{metric}_no_zonal_redundancy",
-        quota_id=f"{quota_id}{'' if zonal_redundancy else 'NoZonalRedundancy'}PerProjectRegion",
+        metric=found.quota_metric if zonal_redundancy else f"{found.quota_metric}_no_zonal_redundancy",
+        quota_id=f"{found.quota_id}{'' if zonal_redundancy else 'NoZonalRedundancy'}PerProjectRegion",
         dimension="region",
         unit="GPUs",
-        divisor=units,
+        divisor=found.quota_units,
     )
 
 

@@ -229,6 +229,11 @@ class StackOutputs:
         return tuple(one.stack for one in self.backends or () if one.address)
 
     @property
+    def has_fixed_traffic(self) -> bool:
+        """True if the settings fix the traffic split of the service, so that no revision waits for a rollout."""
+        return self.rollout is not None and self.rollout.traffic is not None
+
+    @property
     def engines(self) -> int:
         """Engines of all servers: the copies of a server with data parallelism, times the servers of a gateway."""
         copies = self.vllm.get("dataParallelSize")

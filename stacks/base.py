@@ -183,12 +183,7 @@ def lay_foundation(
     settings, names = context.settings, context.names
     require_enabled(settings.project, apis_of(settings))
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    provider = gcp.Provider(
-        "gcp",
-        project=settings.project,
-        region=region,
-        billing_project=settings.project,
-    )
+    provider = gcp.Provider("gcp", project=settings.project, region=region, billing_project=settings.project)
     require_resource_manager(settings.project)
     before_change()
     new_grants = wait_for_google(project=settings.project)
@@ -204,25 +199,7 @@ def lay_foundation(
         options,
     )
     readers: Mapping[str, pulumi.Input[str]] = {"server": identity.member}
-    image = ServingImage(
-        "image",
-        ServingImageArgs(
-            project=settings.project,
-            locations=settings.regions,
-            repository_id=names.base,
-            upstream=settings.image.repository,
-            digest=settings.image.digest,
-            ownership=context.ownership,
-            labels=settings.labels,
-            readers=readers,
-            build_context=settings.image.build_context,
-            others_pull_upstream=context.needs_hub and settings.tpu is not None,
-            upstream_account=None
-            if settings.docker_hub is None
-            else UpstreamAccount(username=settings.docker_hub.username, token_secret=settings.docker_hub.token_secret),
-        ),
-        options,
-    )
+    image = _image(context, readers, options)
     explain_destroy(context.names.stack, protects=settings.weights == "bucket")
     bucket = _bucket(context, region, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
@@ -240,6 +217,24 @@ def lay_foundation(
         ready=[grant for part in granted for grant in part.grants],
         new_grants=new_grants,
     )
+
+
+def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions) -> ServingImage:
+    settings, account = context.settings, context.settings.docker_hub
+    arguments = ServingImageArgs(
+        project=settings.project,
+        locations=settings.regions,
+        repository_id=context.names.base,
+        upstream=settings.image.repository,
+        digest=settings.image.digest,
+        ownership=context.ownership,
+        labels=settings.labels,
+        readers=readers,
+        build_context=settings.image.build_context,
+        others_pull_upstream=context.needs_hub and settings.tpu is not None,
+        upstream_account=account and UpstreamAccount(username=account.username, token_secret=account.token_secret),
+    )
+    return ServingImage("image", arguments, options)
 
 
 def _serving(context: Context, image: ServingImage) -> Serving:

@@ -187,8 +187,7 @@ def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStac
     """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
-    project = config.get("gcp:project") or project_from_environment()
-    return gateway_from_values(_own_keys(config), project=project, origin=origin)
+    return gateway_from_values(_own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
@@ -207,8 +206,7 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     for key in secrets:
         if f"{PRODUCT}:{key}" not in secret_keys:
             raise _plain_text_secret(origin, key)
-    project = config.get("gcp:project") or project_from_environment()
-    return from_values(values, project=project, secrets=secrets, origin=origin)
+    return from_values(values, project=_project_of(config), secrets=secrets, origin=origin)
 
 
 def from_file(path: Path, *, project: str | None = None) -> Settings:
@@ -225,17 +223,18 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     for key, value in secrets.items():
         if list(_mapping(value)) != ["secure"]:
             raise _plain_text_secret(path.name, key)
-    named = config.get("gcp:project")
-    found = named if isinstance(named, str) else project_from_environment() or project
-    return from_values(values, project=found, secrets=list(secrets), origin=path.name)
+    return from_values(values, project=_project_of(config, project), secrets=list(secrets), origin=path.name)
 
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
     """Return the settings of a gateway from its file, read without an engine. Raises SettingsError as `from_file` does."""
     config = _config_of(path)
+    return gateway_from_values(_own_keys(config), project=_project_of(config, project), origin=path.name)
+
+
+def _project_of(config: Mapping[str, object], fallback: str | None = None) -> str | None:
     named = config.get("gcp:project")
-    found = named if isinstance(named, str) else project_from_environment() or project
-    return gateway_from_values(_own_keys(config), project=found, origin=path.name)
+    return named if named and isinstance(named, str) else project_from_environment() or fallback
 
 
 def is_gateway_file(path: Path) -> bool:

@@ -6,12 +6,10 @@ from typing import Final, Literal
 
 from planning.question.types import Plan
 from planning.rules.findings import notes_of
-from planning.rules.platforms.places import whole_bill
-from planning.rules.registry import id_of
 from planning.solve.wording import Wording
 from stacks.planned import finding_text, headline
 
-_BILL: Final = id_of(whole_bill)
+_BILL: Final = "CST01"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Final, Literal, get_args
 
 from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import (
-    BY_INVITATION,
     FLEX_START_REFUSED_ZONES,
     FLEX_START_V6E_ZONES,
     Accelerator,
@@ -63,6 +62,6 @@ def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place:
 
 def run_acceptance(accelerator: Accelerator, region: str) -> Acceptance:
     """Return the known support for a Cloud Run GPU in a region. Cloud Run has one provisioning model: per second."""
-    if (accelerator.name, region) in BY_INVITATION:
+    if region in accelerator.cloud_run.by_invitation:
         return _INVITED
     return _OFFERED if region in gpu_regions(accelerator) else _NOT_LISTED

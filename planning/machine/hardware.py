@@ -15,6 +15,25 @@ AcceleratorKind = Literal["gpu", "tpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloudRunGpu:
+    """A GPU as Cloud Run offers it: its regions and its quota. `Accelerator.cloud_run` of a device that it does not offer is empty."""
+
+    name: str = ""
+    """Its name in the API and in the setting `cloudRun.gpu`."""
+    regions: tuple[str, ...] = ()
+    """Regions on Cloud Run's page "GPU support by region"."""
+    by_invitation: tuple[str, ...] = ()
+    """Those of `regions` that Google offers by invitation."""
+    new_project_quota: int = 0
+    """GPUs of a new project in each region: three L4 (Cloud Run's GPU page); "new projects often have 0" of the others (public notes of 2026)."""
+    quota_metric: str = ""
+    quota_id: str = ""
+    """Prefix of its quotas' ids."""
+    quota_units: int = 1
+    """Units of the quota per GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A device, and the number of devices in one machine."""
 
@@ -35,6 +54,9 @@ class Accelerator:
     """True if vLLM uses larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
     """Price of all devices, for custom machines without a list price. None if a price list has it, or if unknown."""
+    generation: str = ""
+    """NVIDIA's architecture, which decides what vLLM supports on it; empty for a TPU or a custom device."""
+    cloud_run: CloudRunGpu = CloudRunGpu()
     source: str = ""
 
     @property
@@ -76,7 +98,10 @@ class Host:
 
 
 ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
-    lambda: {row["name"]: row_of(Accelerator, row) for row in data_file("machines.json")["accelerators"]}
+    lambda: {
+        row["name"]: row_of(Accelerator, row | {"cloud_run": row_of(CloudRunGpu, row.get("cloud_run", {}))})
+        for row in data_file("machines.json")["accelerators"]
+    }
 )
 """By name. Slices of 1, 4 and 8 TPU chips are single hosts."""
 
@@ -185,8 +210,6 @@ NEW_PROJECT_MEMORY_GIB: Final = 40
 
 REVISIONS_AT_AN_UPDATE: Final = 2
 """Revisions whose instances count during an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
-GPUS_BY_REQUEST: Final = frozenset({"RTX PRO 6000"})
-"""Cloud Run GPUs for which a new project has no quota ("new projects often have 0", public notes of 2026). It has three L4."""
 
 
 def machines_at_once(renew_before_s: int | None) -> int:
@@ -199,12 +222,10 @@ def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)
 
 
-CLOUD_RUN_GPUS: Final[Mapping[str, str]] = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
-"""Cloud Run GPUs, by the name in its API and in the setting `cloudRun.gpu`."""
-L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
-RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
-BY_INVITATION: Final = frozenset({("L4", "us-central1")})
-"""GPU and region that Google offers by invitation (Cloud Run, GPU support by region)."""
+CLOUD_RUN_GPUS: Final[Mapping[str, str]] = Table(
+    lambda: {one.name: one.cloud_run.name for one in ACCELERATORS.values() if one.cloud_run.name}
+)
+"""Cloud Run's names of the GPUs that it offers, by the planner's."""
 FLEX_START_V6E_ZONES: Final = (
     "us-east5-a",
     "us-east5-b",
@@ -275,8 +296,8 @@ def known_places(accelerator: Accelerator) -> tuple[str, ...]:
 
 
 def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the regions where Cloud Run is known to offer this GPU."""
-    return L4_REGIONS if accelerator.name == "L4" else RTX_PRO_6000_REGIONS
+    """Return the regions where Cloud Run is known to offer this GPU; none for a GPU that it does not offer."""
+    return accelerator.cloud_run.regions
 
 
 def api_accelerator_type(accelerator_type: str) -> str:

@@ -51,6 +51,7 @@ def resolve(deployment: Deployment) -> Resolved:
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
     mode = _weights_mode(deployment, platform)
+    dp = deployment.vllm.data_parallel_size or 1
     base = recommended_options(
         spec,
         accelerator,
@@ -58,17 +59,48 @@ def resolve(deployment: Deployment) -> Resolved:
         quantize_on_load=quantize_on_load and not accelerator.is_tpu,
         offloads=bool(deployment.vllm.cpu_offload_gib),
     )
-    dp = deployment.vllm.data_parallel_size or 1
-    base = replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1))
-    options = deployment.vllm.merged_over(base)
+    options = deployment.vllm.merged_over(replace(base, tensor_parallel_size=max(accelerator.devices // dp, 1)))
     host = host_of(accelerator, platform)
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
-    batched = options.max_num_batched_tokens or _default_batch(spec, accelerator)
     kv_dtype = options.kv_cache_dtype or "auto"
-    block = options.block_size or _default_block(accelerator, max_model_len, max_num_seqs)
-    offload = options.cpu_offload_gib or 0.0
+    _check_together(deployment, options, accelerator)
+    found = Resolved(
+        deployment=deployment,
+        model_id=model_id,
+        spec=spec,
+        scheme=scheme,
+        accelerator=accelerator,
+        platform=platform,
+        host=host,
+        runtime=runtime,
+        vllm=replace(options, max_model_len=max_model_len),
+        tp=options.tensor_parallel_size or accelerator.devices,
+        dp=dp,
+        utilization=options.gpu_memory_utilization or UTILIZATION,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens or _default_batch(spec, accelerator),
+        block_size=options.block_size or _default_block(accelerator, max_model_len, max_num_seqs),
+        kv_dtype=kv_dtype,
+        kv_bytes=_KV_BYTES[kv_dtype],
+        padding_gap=TPU_BUCKET_PADDING_GAP if accelerator.is_tpu and spec.is_moe else 0,
+        eager=bool(options.enforce_eager),
+        speculative_tokens=_speculative_tokens(options),
+        offload_gib=options.cpu_offload_gib or 0.0,
+        host_memory_gib=host.memory_gib if deployment.host_memory_gib is None else deployment.host_memory_gib,
+        vcpu=deployment.vcpu if deployment.vcpu is not None else host.vcpu,
+        weights_mode=mode,
+        prices=deployment.prices or LIST_PRICES,
+        drafter=drafter_of(options, deployment.draft_spec),
+    )
+    return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
+
+
+def _check_together(deployment: Deployment, options: VllmOptions, accelerator: Accelerator) -> None:
+    """Raise PlanningError for values that exclude each other, or that the accelerator does not have."""
+    offload, kv_dtype = options.cpu_offload_gib, options.kv_cache_dtype or "auto"
     if offload and accelerator.is_tpu:
         raise PlanningError(
             f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights. Remove it."
@@ -91,37 +123,6 @@ def resolve(deployment: Deployment) -> Resolved:
         raise PlanningError(
             f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which must be set."
         )
-    memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
-    found = Resolved(
-        deployment=deployment,
-        model_id=model_id,
-        spec=spec,
-        scheme=scheme,
-        accelerator=accelerator,
-        platform=platform,
-        host=host,
-        runtime=runtime,
-        vllm=replace(options, max_model_len=max_model_len),
-        tp=options.tensor_parallel_size or accelerator.devices,
-        dp=dp,
-        utilization=options.gpu_memory_utilization or UTILIZATION,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=batched,
-        block_size=block,
-        kv_dtype=kv_dtype,
-        kv_bytes=_KV_BYTES[kv_dtype],
-        padding_gap=TPU_BUCKET_PADDING_GAP if accelerator.is_tpu and spec.is_moe else 0,
-        eager=bool(options.enforce_eager),
-        speculative_tokens=_speculative_tokens(options),
-        offload_gib=offload,
-        host_memory_gib=memory_gib,
-        vcpu=deployment.vcpu if deployment.vcpu is not None else host.vcpu,
-        weights_mode=mode,
-        prices=deployment.prices or LIST_PRICES,
-        drafter=drafter_of(options, deployment.draft_spec),
-    )
-    return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
 
 
 def _far_from_the_edge(resolved: Resolved) -> Resolved:

@@ -23,14 +23,6 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
-_GENERATIONS: Final = {
-    "L4": "ada",
-    "L4x2": "ada",
-    "RTX PRO 6000": "blackwell",
-    "A100-80GB": "ampere",
-    "H100": "hopper",
-    "H200": "hopper",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +112,7 @@ def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str
 
 def generation_of(accelerator: Accelerator) -> str:
     """Return the generation of an accelerator in the table; empty for an unknown one."""
-    return accelerator.name.partition("-")[0] if accelerator.is_tpu else _GENERATIONS.get(accelerator.name, "")
+    return accelerator.name.partition("-")[0] if accelerator.is_tpu else accelerator.generation
 
 
 def version_key(version: str) -> tuple[int, int, int, int] | None:

@@ -4,6 +4,7 @@ These are changes only. `planning.rules.findings` plans each as a whole and list
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from planning.cost.costs import hourly_parts
 from planning.cost.subject import Subject
@@ -12,12 +13,10 @@ from planning.data.images import built_images, built_name
 from planning.errors import PlanningError
 from planning.machine.hardware import (
     ACCELERATORS,
-    FLEX_START_V6E_ZONES,
     MACHINE_TYPES,
-    V5E_ZONES,
     Accelerator,
-    gpu_regions,
     host_of,
+    known_places,
 )
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, spec_of
@@ -54,8 +53,7 @@ _DEFAULT_IMAGE: Changes = {"image_version": None, "image_supports": (), "image_a
 
 def alternatives_for(subject: Subject) -> Iterator[Remedy]:
     """Yield the same model elsewhere, then smaller models on the same hardware."""
-    yield from other_accelerators(subject)
-    yield from smaller_models(subject)
+    return chain(other_accelerators(subject), smaller_models(subject))
 
 
 def other_accelerators(subject: Subject) -> Iterator[Remedy]:
@@ -66,9 +64,8 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
     deployment = subject.resolved.deployment
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
-        if accelerator.name == subject.resolved.accelerator.name:
-            continue
-        moved = _moved(subject, accelerator)
+        is_here = accelerator.name == subject.resolved.accelerator.name
+        moved = None if is_here else _moved(subject, accelerator)
         if moved is None:
             continue
         try:
@@ -77,11 +74,9 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
             continue
         precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
         title = f"{accelerator.name}{_PLACES[after.platform]}{precision}{_with_image(moved)}"
-        usd_per_hour = sum(price for _, price in hourly_parts(after))
         is_deployable = after.platform in _DEPLOYABLE
-        candidates.append(
-            (usd_per_hour, Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable))
-        )
+        remedy = Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable)
+        candidates.append((sum(price for _, price in hourly_parts(after)), remedy))
     yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))
 
 
@@ -92,14 +87,10 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
     if deployment.model_spec is not None:
         return
     base, names = checkpoint_of(resolved.model_id).architecture, list(MODELS)
-    smaller = list(reversed(names[: names.index(base)]))
-    if resolved.scheme.name == "w4a16" and not resolved.is_tpu:
-        candidates = [four for name in smaller for four in stored_as(name, "w4a16")]
-    else:
-        candidates = [
-            *stored_as(base, "w4a16"),
-            *(each for name in smaller for each in (name, *stored_as(name, "w4a16"))),
-        ]
+    only_in_4_bits = resolved.scheme.name == "w4a16" and not resolved.is_tpu
+    candidates: list[str] = [] if only_in_4_bits else [*stored_as(base, "w4a16")]
+    for name in reversed(names[: names.index(base)]):
+        candidates += [*([] if only_in_4_bits else [name]), *stored_as(name, "w4a16")]
     yield from models_here(subject, candidates)
 
 
@@ -124,19 +115,11 @@ def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
 
 def _image_here(subject: Subject, model_id: str) -> Changes | None:
     """Return the changes of image that a smaller model needs on the same hardware; None if no image is known to load it on this TPU."""
-    resolved, deployment = subject.resolved, subject.resolved.deployment
-    spec = spec_of(model_id)
-    if not resolved.is_tpu:
-        return {}
+    resolved, spec = subject.resolved, spec_of(model_id)
     scheme = spec.native_quantization or "bf16"
-    row = support_of(
-        scheme,
-        spec,
-        resolved.accelerator,
-        image_version=deployment.image_version,
-        image_supports=deployment.image_supports,
-    )
-    return {} if row.answer == "yes" else house_image(scheme, spec, resolved.accelerator)
+    if not resolved.is_tpu or _loads(subject, resolved.accelerator, scheme, spec):
+        return {}
+    return house_image(scheme, spec, resolved.accelerator)
 
 
 def _with_image(changes: Changes) -> str:
@@ -177,7 +160,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
         changes["platform"] = platform
     if accelerator.is_tpu != resolved.is_tpu and (deployment.image_version is not None or deployment.image_supports):
         changes |= _DEFAULT_IMAGE
-    if accelerator.is_tpu and not _loads(subject, accelerator):
+    if accelerator.is_tpu and not _loads(subject, accelerator, resolved.scheme.name, resolved.spec):
         image = house_image(resolved.scheme.name, resolved.spec, accelerator)
         if image is None and deployment.model_spec is not None:
             return None
@@ -190,13 +173,12 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     return changes
 
 
-def _loads(subject: Subject, accelerator: Accelerator) -> bool:
-    """Return whether the precision is known to load there. Another kind of accelerator uses this project's image."""
-    resolved, deployment = subject.resolved, subject.resolved.deployment
-    is_same_kind = accelerator.is_tpu == resolved.is_tpu
+def _loads(subject: Subject, accelerator: Accelerator, scheme: str, spec: ModelSpec) -> bool:
+    """Return whether a precision of a model is known to load there. Another kind of accelerator uses this project's image."""
+    deployment, is_same_kind = subject.resolved.deployment, accelerator.is_tpu == subject.resolved.is_tpu
     row = support_of(
-        resolved.scheme.name,
-        resolved.spec,
+        scheme,
+        spec,
         accelerator,
         image_version=deployment.image_version if is_same_kind else None,
         image_supports=deployment.image_supports if is_same_kind else (),
@@ -207,7 +189,7 @@ def _loads(subject: Subject, accelerator: Accelerator) -> bool:
 def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     """Return the settings that a Cloud Run service with this GPU needs. Settings that the deployment leaves unset stay unset."""
     run, is_explicit = deployment.cloud_run, deployment.platform is not None
-    host, regions = host_of(accelerator, "cloud-run"), gpu_regions(accelerator)
+    host, regions = host_of(accelerator, "cloud-run"), known_places(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else None
     return {
@@ -226,7 +208,7 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
     tpu = deployment.tpu
     if not accelerator.is_tpu:
         return changes
-    known = FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
+    known = known_places(accelerator)
     if deployment.platform is not None:
         kept = tuple(zone for zone in tpu.zones if zone in known)
         changes["tpu.zones"] = kept or known

@@ -1,7 +1,7 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from planning.cost.subject import Subject
@@ -62,8 +62,7 @@ _PARSER: Final = "gemma4"
     what="a secret in the server's arguments",
     is_acceptable=False,
 )
-def secret_argument(subject: Subject) -> RuleResult | None:
-    """Find an argument that looks like a secret. Its value is never shown."""
+def _secret_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -72,10 +71,8 @@ def secret_argument(subject: Subject) -> RuleResult | None:
         return None
     kept = _without(arguments, secret)
     return RuleResult(
-        message=(
-            f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be stored unencrypted in the "
-            "settings, the state, and the service's description or the instance's metadata."
-        ),
+        f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be stored unencrypted in the "
+        "settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
             "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
@@ -90,8 +87,7 @@ def secret_argument(subject: Subject) -> RuleResult | None:
     source="vLLM utils/argparse_utils.py (the last of two values counts)",
     what="an argument in extraArgs with its own settings key, whose value the plan ignores",
 )
-def own_key(subject: Subject) -> RuleResult | None:
-    """Find arguments that override an option the planner uses."""
+def _own_key(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -105,18 +101,13 @@ def own_key(subject: Subject) -> RuleResult | None:
     )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
     moved = _moved(repeated)
-
-    def remedies() -> Iterator[Remedy]:
-        if moved:
-            yield Remedy(changes={**moved, "vllm.extra_args": kept})
-        yield change("vllm.extra_args", kept)
-
     return RuleResult(
-        message=(
-            f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
-            "these values instead of the planned ones, and the plan will be wrong."
+        f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
+        "these values instead of the planned ones, and the plan will be wrong.",
+        remedies=(
+            *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
+            change("vllm.extra_args", kept),
         ),
-        remedies=remedies(),
     )
 
 
@@ -127,8 +118,7 @@ def own_key(subject: Subject) -> RuleResult | None:
     source="vLLM engine/arg_utils.py and cli_args.py, by release in planning/data/flags",
     what="an argument in extraArgs that the image's vLLM rejects",
 )
-def unknown_argument(subject: Subject) -> RuleResult | None:
-    """Find arguments that make the server exit while it parses them."""
+def _unknown_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -144,8 +134,8 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
+        f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
         severity="block" if table.is_certain else "warn",
-        message=f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
         remedies=(change("vllm.extra_args", kept),),
     )
 
@@ -156,8 +146,7 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
     source="vLLM model_executor/models/gemma4_mm.py (_SUPPORTED_SOFT_TOKENS); transformers, Gemma4ImageProcessor",
     what="a number of tokens per image that Gemma 4's processor does not have",
 )
-def soft_tokens(subject: Subject) -> RuleResult | None:
-    """Find a `max_soft_tokens` with which the image processor fails."""
+def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     found = _soft_tokens(subject)
     if found is None or found[1] in IMAGE_TOKENS:
         return None
@@ -168,10 +157,8 @@ def soft_tokens(subject: Subject) -> RuleResult | None:
     kept = kept_arguments(subject, (argument,))
     has_secret = bool(_secrets((argument,), words))  # remedies are printed
     return RuleResult(
-        message=(
-            f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
-            f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start."
-        ),
+        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
+        f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start.",
         remedies=(
             *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
             change("vllm.extra_args", kept),
@@ -201,8 +188,7 @@ def _with_tokens(word: str, tokens: int) -> str:
     source="vLLM tool_parsers/hermes_tool_parser.py, reasoning/basic_parsers.py; vllm-project/recipes#515",
     what="a tool-call or reasoning parser of another model family",
 )
-def foreign_parser(subject: Subject) -> RuleResult | None:
-    """Find parsers that do not read Gemma 4's format. A plugin can register others, which are not checked."""
+def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:
         return None
@@ -220,7 +206,7 @@ def foreign_parser(subject: Subject) -> RuleResult | None:
         )
     if not effects:
         return None
-    return RuleResult(message=" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
+    return RuleResult(" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
 
 
 def _is_foreign(parser: str | None) -> bool:

@@ -9,71 +9,40 @@ from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
-from planning.rules import arguments as rules_arguments  # importing them registers their rules
-from planning.rules import memory as rules_memory
-from planning.rules import models as rules_models
-from planning.rules import watching as rules_watching
-from planning.rules import workload as rules_workload
-from planning.rules.platforms import host as rules_host  # importing them registers their rules
-from planning.rules.platforms import loading as rules_loading
-from planning.rules.platforms import places as rules_platform
-from planning.rules.platforms import quota as rules_quota
-from planning.rules.platforms import replicas as rules_replicas
-from planning.rules.registry import REGISTRY, Rule, RuleResult, id_of
-from planning.rules.security import advisories as rules_advisories  # importing them registers their rules
-from planning.rules.security import exposure as rules_exposure
-from planning.rules.security import pinned as rules_pinned
+from planning.rules import arguments, memory, models, watching, workload
+from planning.rules.platforms import host, places, quota, replicas
+from planning.rules.registry import REGISTRY, Rule, RuleResult
+from planning.rules.security import advisories, exposure, pinned
 
-__all__ = [
-    "ACCEPTABLE_IDS",
-    "QUOTA_IDS",
-    "RULES",
-    "check_accepted",
-    "findings_of",
-    "notes_of",
-    "rules_advisories",
-    "rules_arguments",
-    "rules_exposure",
-    "rules_host",
-    "rules_loading",
-    "rules_memory",
-    "rules_models",
-    "rules_pinned",
-    "rules_platform",
-    "rules_quota",
-    "rules_replicas",
-    "rules_watching",
-    "rules_workload",
-]
-
-_FIRST = (
-    "planning.rules.memory",
-    "planning.rules.models",
-    "planning.rules.platforms.host",
-    "planning.rules.platforms.loading",
-    "planning.rules.platforms.places",
-    "planning.rules.platforms.replicas",
-    "planning.rules.platforms.quota",
+_MODULES = (
+    memory,
+    models,
+    host,
+    places,
+    replicas,
+    quota,
+    arguments,
+    watching,
+    workload,
+    advisories,
+    exposure,
+    pinned,
 )
-"""Modules whose findings come first, in this order: a deployment that does not fit before misspelled arguments."""
-
-
-def _place(rule: Rule) -> int:
-    module = rule.check.__module__
-    return _FIRST.index(module) if module in _FIRST else len(_FIRST)
-
-
-RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(REGISTRY.values(), key=_place)}
+"""In the order of their findings: a deployment that does not fit before misspelled arguments."""
+RULES: Mapping[str, Rule] = {
+    rule.id: rule for one in _MODULES for rule in REGISTRY.values() if rule.check.__module__ == one.__name__
+}
 ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
 
-QUOTA_IDS = tuple(map(id_of, (rules_platform.quota, rules_quota.compute_quota, rules_quota.compute_quota_at_an_update)))
+QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 """Findings about a project's quota, which can be raised and does not affect what fits."""
 
 _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
 _CENT = 0.005
-_WORKLOAD_IDS = frozenset(map(id_of, (rules_workload.length, rules_workload.items, rules_workload.adapters)))
+_NOTES = frozenset({"OBS01", "SEC04", "CST05", "CST04"})
+_WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
 
@@ -108,14 +77,7 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
 
 def notes_of(plan: Plan) -> tuple[Finding, ...]:
     """Return the findings that text output only counts: information that nearly every stack has."""
-    checks = (
-        rules_watching.no_recipient,
-        rules_advisories.vulnerable,
-        rules_platform.assumed_prices,
-        rules_platform.old_prices,
-    )
-    counted = {id_of(check) for check in checks}
-    return tuple(one for one in plan.findings if one.severity == "info" and one.id in counted)
+    return tuple(one for one in plan.findings if one.severity == "info" and one.id in _NOTES)
 
 
 def detected(subject: Subject) -> Mapping[str, Severity]:
@@ -125,8 +87,7 @@ def detected(subject: Subject) -> Mapping[str, Severity]:
 
 def _results(subject: Subject) -> Iterator[tuple[Rule, RuleResult]]:
     for rule in RULES.values():
-        result = rule.check(subject)
-        if result is not None:
+        if result := rule.result(subject):
             yield rule, result
 
 

@@ -89,8 +89,21 @@ class GatewayRule:
     what: str
     """Title: what the rule finds, as a noun clause."""
     source: str
-    check: Callable[[GatewayQuestion], Iterator[tuple[str, str]]]
-    """Yields message and advice of each finding."""
+    check: "_Check"
+
+
+GATEWAY_RULES: Final[list[GatewayRule]] = []
+"""In the order of their findings."""
+_Check = Callable[[GatewayQuestion], Iterator[tuple[str, str]]]
+"""Yields message and advice of each finding."""
+
+
+def _rule(identifier: str, severity: Severity, *, source: str, what: str) -> Callable[[_Check], _Check]:
+    def register(check: _Check) -> _Check:
+        GATEWAY_RULES.append(GatewayRule(id=identifier, severity=severity, what=what, source=source, check=check))
+        return check
+
+    return register
 
 
 def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
@@ -102,6 +115,12 @@ def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
     )
 
 
+@_rule(
+    "GTW01",
+    "block",
+    source="Envoy sends each request to any healthy server",
+    what="backends of a gateway that do not serve the same requests",
+)
 def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     known = [(backend, backend.subject) for backend in question.backends if backend.subject is not None]
     if not known:
@@ -123,6 +142,12 @@ def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
+@_rule(
+    "GTW02",
+    "block",
+    source="Cloud Run, Direct VPC egress: one network interface per service (run.v2, networkInterfaces)",
+    what="a backend that the gateway cannot reach",
+)
 def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     for backend in question.backends:
         file = f"Pulumi.{backend.stack}.yaml"
@@ -164,6 +189,12 @@ def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file
         )
 
 
+@_rule(
+    "GTW03",
+    "warn",
+    source="Cloud TPU API v2alpha1, NetworkConfig: a machine has no fixed address",
+    what="a backend without an address",
+)
 def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     absent = [backend for backend in question.backends if backend.deployed is not None and not backend.serves]
     for backend in absent:
@@ -183,6 +214,7 @@ def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
         )
 
 
+@_rule("GTW04", "warn", source="docs/gateway.md", what="a gateway with one backend")
 def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     if len(question.backends) > 1:
         return
@@ -195,6 +227,12 @@ def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     )
 
 
+@_rule(
+    "GTW05",
+    "warn",
+    source="Cloud Run, request timeout: 60 minutes at most",
+    what="requests longer than Cloud Run allows, or servers that end together",
+)
 def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     for backend in question.backends:
         if backend.subject is not None:
@@ -226,6 +264,12 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
+@_rule(
+    "GTW07",
+    "warn",
+    source="Cloud Run, maximum concurrent requests per instance: 1000; memory per request, measured with Envoy 1.39.1",
+    what="servers that run more requests than the gateway has memory for",
+)
 def _full(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     known = [backend.subject.resolved for backend in question.backends if backend.subject is not None]
     taken = sum(each.max_num_seqs * each.dp for each in known)
@@ -244,6 +288,7 @@ def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float
     return sum(costs, each * question.min_instances)
 
 
+@_rule("GTW06", "info", source="Cloud Run pricing, instance-based billing", what="the price of a gateway")
 def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     minimum = question.min_instances
     parts = gateway_parts(question.region, question.prices)
@@ -256,57 +301,3 @@ def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     together = f"With gateway.minInstances {minimum}, it and {machines} cost ${whole:.2f}/h while all run."
     waits = "A request after a pause waits a minute or more. To avoid that, set gemma-serving:gateway.minInstances: 1."
     yield f"{costs} {together}", "" if minimum else waits
-
-
-GATEWAY_RULES: Final = (
-    GatewayRule(
-        id="GTW01",
-        severity="block",
-        what="backends of a gateway that do not serve the same requests",
-        source="Envoy sends each request to any healthy server",
-        check=_different,
-    ),
-    GatewayRule(
-        id="GTW02",
-        severity="block",
-        what="a backend that the gateway cannot reach",
-        source="Cloud Run, Direct VPC egress: one network interface per service (run.v2, networkInterfaces)",
-        check=_unreachable,
-    ),
-    GatewayRule(
-        id="GTW03",
-        severity="warn",
-        what="a backend without an address",
-        source="Cloud TPU API v2alpha1, NetworkConfig: a machine has no fixed address",
-        check=_absent,
-    ),
-    GatewayRule(
-        id="GTW04",
-        severity="warn",
-        what="a gateway with one backend",
-        source="docs/gateway.md",
-        check=_alone,
-    ),
-    GatewayRule(
-        id="GTW05",
-        severity="warn",
-        what="requests longer than Cloud Run allows, or servers that end together",
-        source="Cloud Run, request timeout: 60 minutes at most",
-        check=_cut,
-    ),
-    GatewayRule(
-        id="GTW07",
-        severity="warn",
-        what="servers that run more requests than the gateway has memory for",
-        source="Cloud Run, maximum concurrent requests per instance: 1000; memory per request, measured with Envoy 1.39.1",
-        check=_full,
-    ),
-    GatewayRule(
-        id="GTW06",
-        severity="info",
-        what="the price of a gateway",
-        source="Cloud Run pricing, instance-based billing",
-        check=_cost,
-    ),
-)
-"""Rules in the order of their findings."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
@@ -53,8 +54,7 @@ def _more_utilization(subject: Subject) -> Iterator[Remedy]:
     what="the weights, or the peak while they load, exceed the memory of the device",
     is_acceptable=False,
 )
-def out_of_memory(subject: Subject) -> RuleResult | None:
-    """Find a server that exceeds device memory."""
+def _out_of_memory(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
     if not is_out_of_memory(memory):
         return None
@@ -70,13 +70,8 @@ def out_of_memory(subject: Subject) -> RuleResult | None:
             f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
-
-    def remedies() -> Iterator[Remedy]:
-        yield from _more_utilization(subject)
-        yield from fewer_replicas(resolved)
-        yield from alternatives_for(subject)
-
-    return RuleResult(message=message, remedies=remedies())
+    remedies = chain(_more_utilization(subject), fewer_replicas(resolved), alternatives_for(subject))
+    return RuleResult(message, remedies=remedies)
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -95,22 +90,14 @@ def _parts_of_loading(subject: Subject) -> str:
     source="vLLM model_executor/offloader/uva.py; NVIDIA data sheet (PCIe)",
     what="offloaded weights that cross PCIe for every token",
 )
-def offload(subject: Subject) -> RuleResult | None:
-    """Find offloaded weights, which make PCIe the bottleneck."""
+def _offload(subject: Subject) -> RuleResult | None:
     if subject.memory.offloaded_gib <= 0:
         return None
     link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("vllm.cpu_offload_gib", None)
-        yield from alternatives_for(subject)
-
     return RuleResult(
-        message=(
-            f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about {link:.1f} GB/s. "
-            f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s."
-        ),
-        remedies=remedies(),
+        f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about {link:.1f} GB/s. "
+        f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
+        remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
     )
 
 
@@ -120,18 +107,15 @@ def offload(subject: Subject) -> RuleResult | None:
     source="vLLM model_executor/model_loader/weight_utils.py (prefetch); Cloud Run memory limits",
     what="less host memory than loading needs",
 )
-def host_memory(subject: Subject) -> RuleResult | None:
-    """Find a host that runs out of memory while loading the weights."""
+def _host_memory(subject: Subject) -> RuleResult | None:
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
     have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
     if need <= have:
         return None
     is_too_large = need > host.max_memory_gib
     return RuleResult(
-        message=(
-            f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory, "
-            f"but the host has {have:g} GiB."
-        ),
+        f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory, "
+        f"but the host has {have:g} GiB.",
         remedies=_larger_hosts(subject),
         last_resorts=() if is_out_of_memory(subject.memory) else alternatives_for(subject),  # FIT01 lists them too
         advice=f"The platform maximum is {host.max_memory_gib:g} GiB." if is_too_large else "",
@@ -168,27 +152,18 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     source="vLLM v1/core/kv_cache_utils.py",
     what="a KV cache smaller than one request of the maximum length",
 )
-def one_request(subject: Subject) -> RuleResult | None:
-    """Find a KV cache smaller than one request of the maximum length."""
+def _one_request(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
     if is_out_of_memory(memory) or memory.max_concurrency >= 1:
         return None
     longest = memory.largest_max_model_len
-
-    def remedies() -> Iterator[Remedy]:
-        if longest > 0:
-            yield change("vllm.max_model_len", longest)
-        yield from _more_utilization(subject)
-        yield from fewer_replicas(resolved)
-        yield from other_accelerators(subject)
-
+    shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
+    replicas = fewer_replicas(resolved)
     return RuleResult(
-        message=(
-            f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of `vllm.max_model_len` "
-            f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
-            + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits.")
-        ),
-        remedies=remedies(),
+        f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of `vllm.max_model_len` "
+        f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
+        + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
+        remedies=chain(shorter, _more_utilization(subject), replicas, other_accelerators(subject)),
         last_resorts=smaller_models(subject),
     )
 
@@ -203,8 +178,7 @@ def one_request(subject: Subject) -> RuleResult | None:
     ),
     what="too little device memory outside the budget",
 )
-def headroom(subject: Subject) -> RuleResult | None:
-    """Find a budget that leaves too little memory outside it."""
+def _headroom(subject: Subject) -> RuleResult | None:
     edge, resolved = margins.outside(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
         return None
@@ -226,7 +200,7 @@ def headroom(subject: Subject) -> RuleResult | None:
         )
         fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there{part}. The server may crash {when}."
     return RuleResult(
-        message=f"{left}, but {fact}",
+        f"{left}, but {fact}",
         severity="block" if edge.is_short else "warn",
         remedies=_smaller_budgets(subject),
         last_resorts=alternatives_for(subject) if edge.is_short else (),
@@ -260,8 +234,7 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
     source="planning/model/support.py",
     what="a precision that the image cannot load on this device, or is untested",
 )
-def precision(subject: Subject) -> RuleResult | None:
-    """Find a precision that the image cannot load on the device, is untested, or computes in another precision."""
+def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
@@ -278,12 +251,10 @@ def precision(subject: Subject) -> RuleResult | None:
         if resolved.is_tpu or not row.is_weight_only:
             return None
         return RuleResult(
+            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} arithmetic. "
+            "It saves memory but not time.",
             severity="info",
             source=source,
-            message=(
-                f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} arithmetic. "
-                "It saves memory but not time."
-            ),
         )
 
     def remedies() -> Iterator[Remedy]:
@@ -296,17 +267,14 @@ def precision(subject: Subject) -> RuleResult | None:
                 yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)
 
-    if row.answer == "no":
-        message = f"{served} does not load on {resolved.accelerator.name}: {row.note}."
-    else:
-        message = f"{served} is untested on {resolved.accelerator.name}: {row.note}."
+    loads = "does not load" if row.answer == "no" else "is untested"
     return RuleResult(
-        severity="block" if row.answer == "no" else "warn",
-        source=source,
-        message=message,
+        f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
         remedies=remedies(),
         last_resorts=smaller_models(subject),
         advice="If your image loads it, add it to `image_supports`.",
+        severity="block" if row.answer == "no" else "warn",
+        source=source,
     )
 
 
@@ -317,11 +285,11 @@ def precision(subject: Subject) -> RuleResult | None:
     source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
     what="an fp8 KV cache on TPU that does not double the tokens",
     is_choice=True,
+    on="tpu",
 )
-def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
-    """Find an fp8 KV cache on TPU with less than twice the tokens."""
+def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    if not resolved.is_tpu or resolved.kv_bytes != 1:
+    if resolved.kv_bytes != 1:
         return None
     plain = layout_of(replace(resolved, kv_bytes=2)).bytes_per_token
     packed = layout_of(resolved).bytes_per_token
@@ -329,12 +297,10 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
         return None
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
+        f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
+        f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
+        "A chip with one KV head pads fp8 to the width of bf16.",
         severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
-        message=(
-            f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
-            f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
-            "A chip with one KV head pads fp8 to the width of bf16."
-        ),
         remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
         advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
     )
@@ -346,8 +312,7 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     source="vLLM model_executor/models/gemma4.py (Gemma4Attention)",
     what="tensor parallelism that does not match the GPUs or the attention heads",
 )
-def parallelism(subject: Subject) -> RuleResult | None:
-    """Find tensor parallelism that does not match the GPUs or the attention heads."""
+def _parallelism(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
     if not resolved.is_tpu and resolved.tp * resolved.dp > devices:
@@ -356,18 +321,12 @@ def parallelism(subject: Subject) -> RuleResult | None:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     else:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("vllm.tensor_parallel_size", None)
-        if resolved.dp > 1:
-            yield sized(None)
-        divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
-        yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
-
+    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0))
+    usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(
-        message=f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
-        remedies=remedies(),
+        f"`vllm.tensor_parallel_size` is {resolved.tp}{replicas}, but {fact}.",
+        remedies=(usual, *([sized(None)] if resolved.dp > 1 else []), *others),
         last_resorts=alternatives_for(subject),
     )
 
@@ -378,8 +337,7 @@ def parallelism(subject: Subject) -> RuleResult | None:
     source="docs/authors/accuracy.md (planned against measured weights and KV caches)",
     what="memory closer to a limit than the planner's own error",
 )
-def close_to_an_edge(subject: Subject) -> RuleResult | None:
-    """Find a deployment that fits by less than the error of the planned weights."""
+def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     memory, error = subject.memory, _error_of(subject)
     if is_out_of_memory(memory) or memory.max_concurrency < 1:
         return None
@@ -397,13 +355,8 @@ def close_to_an_edge(subject: Subject) -> RuleResult | None:
         )
     else:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        if not load.may_fail:
-            yield from _shorter_requests(subject)
-        yield from alternatives_for(subject)
-
-    return RuleResult(message=message, remedies=remedies())
+    shorter = () if load.may_fail else _shorter_requests(subject)
+    return RuleResult(message, remedies=chain(shorter, alternatives_for(subject)))
 
 
 def _error_of(subject: Subject) -> str:
@@ -438,8 +391,7 @@ def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
     source="vLLM multimodal encoder budget; gemma4_mm.py (32 frames of 70 + 8 tokens)",
     what="a multimodal item longer than one step",
 )
-def multimodal_item(subject: Subject) -> RuleResult | None:
-    """Find an image, audio or video item that does not fit in one step."""
+def _multimodal_item(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
     lengths = item_lengths(subject)
@@ -459,10 +411,8 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
         yield change("vllm.limit_mm_per_prompt", limits)
 
     return RuleResult(
-        message=(
-            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
-            f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start."
-        ),
+        f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
+        f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
         advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
@@ -481,16 +431,13 @@ def item_lengths(subject: Subject) -> dict[str, int]:
     source="config.json of the checkpoint (max_position_embeddings)",
     what="requests longer than the model supports",
 )
-def model_length(subject: Subject) -> RuleResult | None:
-    """Find requests longer than the model supports."""
+def _model_length(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     longest = resolved.spec.max_positions
     if resolved.max_model_len <= longest:
         return None
     return RuleResult(
-        message=(
-            f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. vLLM will not start."
-        ),
+        f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. vLLM will not start.",
         remedies=(change("vllm.max_model_len", longest),),
         last_resorts=alternatives_for(subject),
     )

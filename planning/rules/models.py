@@ -18,8 +18,7 @@ from planning.rules.registry import RuleResult, change, rule
     source="planning.model.hf_config",
     what="a model outside the catalog, and what the planner cannot model",
 )
-def unknown_architecture(subject: Subject) -> RuleResult | None:
-    """Find a model that is planned from its config.json."""
+def _unknown_architecture(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     spec = resolved.deployment.model_spec
     if spec is None:
@@ -29,7 +28,7 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
     near = near_spellings(resolved.deployment.model)
     meant = f" Its id is close to {' and '.join(near)}." if near else ""
     return RuleResult(
-        message=f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
+        f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
         advice="Compare the plan with the server's first log before you rely on it.",
     )
 
@@ -41,17 +40,14 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
     what="a base checkpoint, which has no chat template",
     is_choice=True,
 )
-def base_checkpoint(subject: Subject) -> RuleResult | None:
-    """Find a checkpoint without instruction tuning."""
+def _base_checkpoint(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if found is None or found.kind != "base" or resolved.vllm.chat_template is not None:
         return None
     return RuleResult(
-        message=(
-            f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the smoke "
-            "checks will fail."
-        ),
+        f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the smoke "
+        "checks will fail.",
         remedies=(change("model", found.architecture),),
         advice="Set `vllm.chat_template`, or use /v1/completions.",
     )
@@ -63,22 +59,16 @@ def base_checkpoint(subject: Subject) -> RuleResult | None:
     source="vllm-project/vllm#41745; vLLM, speculative decoding (one vocabulary)",
     what="a draft model for another model",
 )
-def foreign_drafter(subject: Subject) -> RuleResult | None:
-    """Find a draft model whose vocabulary or hidden states differ from the served model's."""
+def _foreign_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     drafter, config = resolved.drafter, resolved.vllm.speculative_config
     why = mismatch(drafter, resolved.spec) if drafter is not None else None
     if drafter is None or config is None or why is None:
         return None
-
-    def remedies() -> Iterator[Remedy]:
-        for fitting in drafters_for(resolved.spec):
-            yield change("vllm.speculative_config", {**config, "model": fitting})
-        yield change("vllm.speculative_config", None)
-
+    fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]
     return RuleResult(
-        message=f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
-        remedies=remedies(),
+        f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
+        remedies=(*fitting, change("vllm.speculative_config", None)),
     )
 
 
@@ -88,8 +78,7 @@ def foreign_drafter(subject: Subject) -> RuleResult | None:
     source="planning.data.checkpoints, with the source page",
     what="an id that does not exist on the Hugging Face Hub",
 )
-def absent_checkpoint(subject: Subject) -> RuleResult | None:
-    """Find a model or draft model whose id returned 404 on the hub."""
+def _absent_checkpoint(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
     model, draft = _absent(deployment.model), _absent(drafter)
@@ -106,7 +95,7 @@ def absent_checkpoint(subject: Subject) -> RuleResult | None:
         remedies = (change("vllm.speculative_config", {**(config or {}), "model": one}) for one in fitting)
         last_resorts = iter((change("vllm.speculative_config", None),))
     return RuleResult(
-        message=absent_model(found, found.absent),
+        absent_model(found, found.absent),
         remedies=remedies,
         last_resorts=last_resorts,
         advice="If files of that name are already in your bucket or image, accept this finding.",

@@ -1,17 +1,21 @@
 """Registry of rules. A rule is a decorated function that takes a subject and returns its result, or None."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from planning.cost.subject import Subject
 from planning.question.types import Remedy, Severity
 
+Platform = Literal["tpu", "cloud-run"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class RuleResult:
     """Result of a rule. `remedies` are candidates, read and tested only when remedies are requested."""
 
     message: str
+    _: KW_ONLY
     remedies: Iterable[Remedy] = ()
     last_resorts: Iterable[Remedy] = ()
     """Candidates that are tried if none of `remedies` qualifies."""
@@ -43,7 +47,15 @@ class Rule:
     """True if `acceptFindings` may name it."""
     is_choice: bool
     """True if its warning is about a choice of the user, not a risk of failure: a search weighs it against the price."""
+    on: Platform | None
+    """The only platform on which it is checked; None for all."""
     check: Check
+
+    def result(self, subject: Subject) -> RuleResult | None:
+        """Return what the rule finds; None if it finds nothing, or if the deployment is on another platform."""
+        resolved = subject.resolved
+        here = resolved.is_tpu if self.on == "tpu" else resolved.platform == self.on
+        return self.check(subject) if self.on is None or here else None
 
 
 REGISTRY: dict[str, Rule] = {}
@@ -55,6 +67,7 @@ def rule(
     *severities: Severity,
     source: str,
     what: str,
+    on: Platform | None = None,
     is_acceptable: bool = True,
     is_choice: bool = False,
 ) -> Callable[[Check], Check]:
@@ -68,6 +81,7 @@ def rule(
             severities=severities,
             source=source,
             what=what,
+            on=on,
             is_acceptable=is_acceptable,
             is_choice=is_choice,
             check=check,
@@ -75,8 +89,3 @@ def rule(
         return check
 
     return register
-
-
-def id_of(check: Check) -> str:
-    """Return the id of the rule that a function implements. Raises StopIteration for any other function."""
-    return next(known.id for known in REGISTRY.values() if known.check is check)

@@ -21,13 +21,12 @@ from planning.rules.registry import RuleResult, change, rule
     source="Cloud Monitoring, alerting overview: a policy without a channel opens incidents that only the console shows",
     what="alerts without a recipient",
 )
-def no_recipient(subject: Subject) -> RuleResult | None:
-    """Find alerts without an e-mail address and a webhook."""
+def _no_recipient(subject: Subject) -> RuleResult | None:
     watch = subject.resolved.deployment.watch
     if not watch.alerts_enabled or watch.has_recipient:
         return None
     return RuleResult(
-        message="The alerts have 0 recipients, so only the console and `gemma alerts STACK` show them.",
+        "The alerts have 0 recipients, so only the console and `gemma alerts STACK` show them.",
         advice="Set `watch.email` to an address or `watch.webhook` to a URL. For no alerts, set `watch.alerts_enabled` to false.",
     )
 
@@ -38,8 +37,7 @@ def no_recipient(subject: Subject) -> RuleResult | None:
     source="contracts/alerts.py: metrics that each alert reads",
     what="alerts without the metrics that they read",
 )
-def no_metrics(subject: Subject) -> RuleResult | None:
-    """Find alerts that notify someone, without a collector. Alerts without a recipient are OBS01."""
+def _no_metrics(subject: Subject) -> RuleResult | None:
     watch, resolved = subject.resolved.deployment.watch, subject.resolved
     tells = watch.alerts_enabled and watch.has_recipient
     if not tells or resolved.collects or resolved.platform not in WATCHED_PLATFORMS:
@@ -48,10 +46,8 @@ def no_metrics(subject: Subject) -> RuleResult | None:
     present = "server errors, the daily cost and " if on_run else ""
     missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
     return RuleResult(
-        message=(
-            f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue and the KV cache{missing} "
-            "need metrics."
-        ),
+        f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue and the KV cache{missing} "
+        "need metrics.",
         remedies=(change("watch.metrics_enabled", True), *_room_remedies(resolved)),
     )
 
@@ -62,19 +58,16 @@ def no_metrics(subject: Subject) -> RuleResult | None:
     source='Cloud Run, "Configure CPU limits" and "GPU support"; that the sum must be a size of its own is assumed',
     what="a Cloud Run instance without room for the collector of metrics",
 )
-def no_room(subject: Subject) -> RuleResult | None:
-    """Find an instance whose server would get less vCPU or memory than its GPU requires."""
+def _no_room(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if not resolved.collects_on_cloud_run or resolved.has_room_for_collector:
         return None
     vcpu, memory_gib = server_share(resolved.vcpu, resolved.host_memory_gib)
     host = resolved.host
     return RuleResult(
-        message=(
-            f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each instance. Of `vcpu` {resolved.vcpu:g} "
-            f"and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server would keep {vcpu:g} vCPU and {memory_gib:g} GiB, but a container "
-            f"with {resolved.accelerator.name} needs at least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB."
-        ),
+        f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each instance. Of `vcpu` {resolved.vcpu:g} "
+        f"and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server would keep {vcpu:g} vCPU and {memory_gib:g} GiB, but a container "
+        f"with {resolved.accelerator.name} needs at least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
         remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
     )
 

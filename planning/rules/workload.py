@@ -37,8 +37,7 @@ def _asked(subject: Subject) -> Workload | None:
     source="planning.speed.serving; the band of the rate in planning.speed.bands",
     what="requests that arrive faster than the server can process them",
 )
-def arrivals(subject: Subject) -> RuleResult | None:
-    """Find a request rate at which the queue grows without bound, or may do so."""
+def _arrivals(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.rate_per_s is None:
         return None
@@ -53,10 +52,8 @@ def arrivals(subject: Subject) -> RuleResult | None:
         else "The queue may grow without bound"
     )
     return RuleResult(
-        message=(
-            f"`workload.rate_per_s` is {rate:g}, but the server processes {most:.3g} such requests per second "
-            f"({band.low:.3g} to {band.high:.3g}). {grows}."
-        ),
+        f"`workload.rate_per_s` is {rate:g}, but the server processes {most:.3g} such requests per second "
+        f"({band.low:.3g} to {band.high:.3g}). {grows}.",
         remedies=_more_capacity(subject, change("workload.rate_per_s", _rounded_down(band.low))),
     )
 
@@ -67,8 +64,7 @@ def arrivals(subject: Subject) -> RuleResult | None:
     source="vLLM v1 scheduler; planning.speed.serving",
     what="more concurrent users than the server can run",
 )
-def users(subject: Subject) -> RuleResult | None:
-    """Find users whose requests wait in a fully loaded server."""
+def _users(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
@@ -79,10 +75,8 @@ def users(subject: Subject) -> RuleResult | None:
         else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{each_of(subject.resolved)}"
     )
     return RuleResult(
-        message=(
-            f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will wait, "
-            f"each {duration(answer.queue_s.typical)} per request."
-        ),
+        f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will wait, "
+        f"each {duration(answer.queue_s.typical)} per request.",
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
     )
 
@@ -111,8 +105,7 @@ def _rounded_down(rate: float) -> float:
     source="vLLM entrypoints/openai (a longer request is answered with 400)",
     what="a workload request longer than max-model-len",
 )
-def length(subject: Subject) -> RuleResult | None:
-    """Find requests that the server rejects for their length."""
+def _length(subject: Subject) -> RuleResult | None:
     workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
     if workload is None:
         return None
@@ -132,10 +125,8 @@ def length(subject: Subject) -> RuleResult | None:
         yield _longest_request(subject, workload)
 
     return RuleResult(
-        message=(
-            f"A workload request has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), but "
-            f"`vllm.max_model_len` is {limit:,}. The server will reject it."
-        ),
+        f"A workload request has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), but "
+        f"`vllm.max_model_len` is {limit:,}. The server will reject it.",
         remedies=remedies(),
     )
 
@@ -159,8 +150,7 @@ def _longest_request(subject: Subject, workload: Workload) -> Remedy:
     source="vLLM, limits of items per prompt (a request with more items is answered with 400)",
     what="a workload request with items that the server rejects",
 )
-def items(subject: Subject) -> RuleResult | None:
-    """Find images, videos or audio above a request's limits, or for a model without that modality."""
+def _items(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None:
         return None
@@ -186,9 +176,7 @@ def items(subject: Subject) -> RuleResult | None:
         fewer: dict[str, object] = {f"workload.{name}": allowed for name, (_, allowed) in refused.items()}
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
-    return RuleResult(
-        message=f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies()
-    )
+    return RuleResult(f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies())
 
 
 def _allowed(subject: Subject, modality: str) -> int:
@@ -206,14 +194,13 @@ def _allowed(subject: Subject, modality: str) -> int:
     source="vLLM, LoRA adapters (a request that names an adapter of a server without --enable-lora is answered with 404)",
     what="LoRA adapters in the workload that the server does not load",
 )
-def adapters(subject: Subject) -> RuleResult | None:
-    """Find adapters that no server argument enables."""
+def _adapters(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None or not workload.adapters or lora_of(resolved) is not None:
         return None
     wanted = {f"vllm.{name}": value for name, value in adapter_options(workload).items()}
     return RuleResult(
-        message=f"`workload.adapters` is {workload.adapters}, but the server has no LoRA (`vllm.lora_adapters`).",
+        f"`workload.adapters` is {workload.adapters}, but the server has no LoRA (`vllm.lora_adapters`).",
         remedies=(Remedy(changes=wanted), change("workload.adapters", 0)),
     )
 
@@ -224,18 +211,15 @@ def adapters(subject: Subject) -> RuleResult | None:
     source="vLLM, speculative decoding; planning.model.catalog",
     what="a draft model outside the catalog, whose size is assumed",
 )
-def unknown_drafter(subject: Subject) -> RuleResult | None:
-    """Find a draft model whose weights are unknown."""
+def _unknown_drafter(subject: Subject) -> RuleResult | None:
     drafter = speculation_of(subject.resolved)
     if drafter is None or not subject.resolved.has_unknown_drafter:
         return None
     resolved = subject.resolved
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
-        message=(
-            f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan assumes "
-            f"{to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, and no time for its proposals."
-        ),
+        f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan assumes "
+        f"{to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, and no time for its proposals.",
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),
@@ -250,8 +234,7 @@ def unknown_drafter(subject: Subject) -> RuleResult | None:
     source="planning/data/images.json (audio_source); vLLM model_executor/models/gemma4_mm.py (validate_num_items)",
     what="audio that the model, the device or the image does not support",
 )
-def unheard_audio(subject: Subject) -> RuleResult | None:
-    """Find an audio limit, or audio in the workload, that the server answers with an error."""
+def _unheard_audio(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     limits = dict(deployment.vllm.limit_mm_per_prompt or {})
     workload = deployment.workload
@@ -270,9 +253,7 @@ def unheard_audio(subject: Subject) -> RuleResult | None:
         if items
         else f"A workload request has {workload.audio_s if workload else 0:g} s of audio"
     )
-    return RuleResult(
-        message=f"{asked}. Requests with audio {reason}.", remedies=(Remedy(changes=changes),), advice=advice
-    )
+    return RuleResult(f"{asked}. Requests with audio {reason}.", remedies=(Remedy(changes=changes),), advice=advice)
 
 
 def _why_unheard(subject: Subject) -> tuple[str, str]:
@@ -300,8 +281,7 @@ def _why_unheard(subject: Subject) -> tuple[str, str]:
     source="vLLM, lora/utils.py (get_adapter_absolute_path reads a folder or the hub)",
     what="a LoRA adapter in a bucket that has no staged copy",
 )
-def unstaged_adapter(subject: Subject) -> RuleResult | None:
-    """Find adapters that vLLM cannot read until `scripts.stage_model` has copied them."""
+def _unstaged_adapter(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     adapters = deployment.vllm.lora_adapters or {}
     left = {name: place for name, place in adapters.items() if place.startswith("gs://")}
@@ -310,10 +290,8 @@ def unstaged_adapter(subject: Subject) -> RuleResult | None:
         return None
     kept = {name: place for name, place in adapters.items() if name not in left}
     return RuleResult(
-        message=(
-            f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy ({', '.join(left.values())}). vLLM cannot read gs://, "
-            "so the server will not start."
-        ),
+        f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy ({', '.join(left.values())}). vLLM cannot read gs://, "
+        "so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
         advice="To stage them, run scripts.stage_model, which adds their hash to bucket.parts.",
     )
@@ -325,8 +303,7 @@ def unstaged_adapter(subject: Subject) -> RuleResult | None:
     source="tpu-inference b8692ff, models/common/model_loader.py (get_flax_model has no lora_manager; vllm_model_wrapper.py has one)",
     what="LoRA with a model whose TPU implementation has none",
 )
-def lora_on_jax(subject: Subject) -> RuleResult | None:
-    """Find adapters on a TPU for a model that vLLM serves with its JAX implementation."""
+def _lora_on_jax(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.runtime != "tpu-jax" or lora_of(resolved) is None:
         return None
@@ -338,10 +315,8 @@ def lora_on_jax(subject: Subject) -> RuleResult | None:
     if workload is not None and workload.adapters:
         changes["workload.adapters"] = 0
     return RuleResult(
-        message=(
-            f"vLLM on TPU serves {resolved.model_id} with its JAX implementation, which loads no LoRA adapters (0 of {len(adapters_of(resolved))}). "
-            "The server will fail when it loads one."
-        ),
+        f"vLLM on TPU serves {resolved.model_id} with its JAX implementation, which loads no LoRA adapters (0 of {len(adapters_of(resolved))}). "
+        "The server will fail when it loads one.",
         remedies=(Remedy(changes=changes),),
         advice="Serve adapters on a GPU.",
     )

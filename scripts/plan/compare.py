@@ -11,8 +11,6 @@ from planning.model.catalog import refuse_absent
 from planning.planner import plan
 from planning.question.fields import changed
 from planning.question.types import Deployment, Plan
-from planning.rules.memory import precision
-from planning.rules.registry import id_of
 from planning.solve.plan_json import plan_json
 from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
 
@@ -64,7 +62,7 @@ def _row(deployment: Deployment) -> Row:
     """Return the plan of a deployment, with an image of this project if only that is known to load its precision."""
     planned = plan(deployment)
     for finding in planned.findings:
-        for remedy in finding.remedies if finding.id == id_of(precision) else ():
+        for remedy in finding.remedies if finding.id == "FIT06" else ():
             if "image_version" in remedy.changes and remedy.changes.keys() <= _OF_THE_IMAGE:
                 return plan(changed(deployment, remedy.changes)), built_name(remedy.changes["image_version"])
     return planned, None

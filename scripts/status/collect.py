@@ -215,7 +215,6 @@ def _address(outputs: StackOutputs | None) -> str:
 
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
     """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
-    is_fixed = outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
-    if is_fixed and facts.rollout_phase == "waits":
+    if outputs is not None and outputs.has_fixed_traffic and facts.rollout_phase == "waits":
         return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
     return facts

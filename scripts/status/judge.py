@@ -114,12 +114,6 @@ def _recorded(state: StackState) -> str:
     return str(found.outputs.get("state") or "") if found else ""
 
 
-def _has_fixed_traffic(state: StackState) -> bool:
-    """Return whether the settings of the last `pulumi up` fix the traffic split. A new revision then needs no rollout."""
-    outputs = state.outputs
-    return outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
-
-
 def _renewal(state: StackState) -> str:
     """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty without one."""
     found = serving(state)
@@ -157,12 +151,13 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
+    is_fixed = state.outputs is not None and state.outputs.has_fixed_traffic
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield google in DEAD_STATES, "{up} --refresh"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_waits and not _has_fixed_traffic(state), "gemma rollout {stack}"
+    yield cloud is not None and cloud.rollout_waits and not is_fixed, "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield bool(status.drift), "pulumi preview --stack {stack}"
     yield cloud is None, "gemma doctor {stack}"

@@ -14,7 +14,7 @@ from planning.data.checkpoints import original_of, other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from planning.memory.budget import utilization_leaving
 from planning.question.types import Plan, StartupProbe
-from planning.rules.platforms import loading as rules_loading
+from planning.rules.platforms.places import STREAMS_FROM_GS
 from planning.speed.probes import LONGEST_PROBE
 from planning.units import align_to
 from stacks.secrets import HF_TOKEN, set_command
@@ -96,7 +96,7 @@ def _facts(found: re.Match[str], start: FailedStart) -> Mapping[str, object]:
         "model": model,
         "original": original,
         "version": settings.image.version or "unknown version",
-        "streams_from": rules_loading.STREAMS_FROM_GS,
+        "streams_from": STREAMS_FROM_GS,
         "mount_owner": mount_uid if mount_uid is not None else settings.image.uid or 0,
         "nearest": f" (closest known ids: {', '.join(near)})" if near else "",
         "token": wrong_token if has_token else f"the stack has no secret {HF_TOKEN.key}",

@@ -1,7 +1,8 @@
 """The file of a stack: one frozen model for both targets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
@@ -207,78 +208,51 @@ class Settings(Block):
         return ids
 
     @model_validator(mode="after")
-    def _target_block(self) -> "Settings":
-        blocks = {"tpu": self.tpu, "cloud-run": self.cloud_run}
-        key = {"tpu": "tpu", "cloud-run": "cloudRun"}
-        if blocks[self.target] is None:
-            raise ValueError(f"target {self.target} requires the block {key[self.target]}")
-        other = next(target for target in blocks if target != self.target)
-        if blocks[other] is not None:
-            raise ValueError(
-                f"target {self.target} does not use the block {key[other]}; remove it or change the target"
-            )
+    def _is_consistent(self) -> "Settings":
+        problem = next(chain(self._of_the_target(), self._unused()), None)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+    def _of_the_target(self) -> Iterator[str]:
+        """Yield each contradiction of the target to another key, and what to change."""
+        given = {"tpu": self.tpu is not None, "cloudRun": self.cloud_run is not None}
+        own, other = ("tpu", "cloudRun") if self.target == "tpu" else ("cloudRun", "tpu")
+        if not given[own]:
+            yield f"target {self.target} requires the block {own}"
+        if given[other]:
+            yield f"target {self.target} does not use the block {other}; remove it or change the target"
         if self.target == "tpu" and self.weights == "prefetched-image":
-            raise ValueError("weights prefetched-image works on Cloud Run only; for a TPU set weights to hub or bucket")
-        return self
-
-    @model_validator(mode="after")
-    def _revision_is_used(self) -> "Settings":
-        if self.model_revision is not None and self.weights == "prefetched-image":
-            raise ValueError(
-                "modelRevision has no effect with weights prefetched-image, because image.digest pins the weights; remove modelRevision"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _bucket_is_there(self) -> "Settings":
-        run = self.cloud_run
-        if run is None:
-            return self
-        mode = run.mount.mode
-        if mode in {"streamer", "memory"} and self.weights != "bucket":
-            raise ValueError(
-                f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is {self.weights}; set weights: bucket or remove the mode"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _adapters_can_be_read(self) -> "Settings":
-        adapters = self.vllm.lora_adapters or {}
-        in_bucket = next((name for name, place in adapters.items() if place.startswith("gs://")), None)
-        if in_bucket is not None and self.weights != "bucket":
-            raise ValueError(
-                f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is {self.weights}; set weights: "
-                "bucket, so that scripts.stage_model copies the adapter"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _account_is_used(self) -> "Settings":
-        if self.docker_hub is not None and self.image.build_context is not None:
-            raise ValueError(
-                "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _image_runs_on_the_target(self) -> "Settings":
+            yield "weights prefetched-image works on Cloud Run only; for a TPU set weights to hub or bucket"
         needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
         if known is not None and known.platform != needed:
-            raise ValueError(
+            yield (
                 f"target {self.target} needs a {needed} image, but {known.repository} is a {known.platform} image; "
                 f"set image: {DEFAULT_IMAGES[self.target]}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _each_secret_once(self) -> "Settings":
+    def _unused(self) -> Iterator[str]:
+        """Yield each key that another one makes useless, and what to change."""
+        if self.model_revision is not None and self.weights == "prefetched-image":
+            yield "modelRevision has no effect with weights prefetched-image, because image.digest pins the weights; remove modelRevision"
+        mode = self.cloud_run.mount.mode if self.cloud_run else ""
+        if mode in {"streamer", "memory"} and self.weights != "bucket":
+            yield f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is {self.weights}; set weights: bucket or remove the mode"
+        adapters = self.vllm.lora_adapters or {}
+        in_bucket = next((name for name, place in adapters.items() if place.startswith("gs://")), None)
+        if in_bucket is not None and self.weights != "bucket":
+            yield (
+                f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is {self.weights}; set weights: "
+                "bucket, so that scripts.stage_model copies the adapter"
+            )
+        if self.docker_hub is not None and self.image.build_context is not None:
+            yield "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
         for kind in KINDS:
             if kind.key in self.secrets and self.secret_version(kind.key):
-                raise ValueError(
+                yield (
                     f"{kind.key} and {kind.reference_key} both set the {kind.what}; keep one of them, for example with "
                     f"`pulumi config rm {kind.key}`"
                 )
-        return self
 
     @property
     def served_revision(self) -> str | None:

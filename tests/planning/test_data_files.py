@@ -17,12 +17,12 @@ from planning.machine import hardware
 from planning.machine.hardware import ACCELERATORS, NAMED_TPUS, Accelerator, Host, NamedTpu
 from planning.model.support import Support, support_rows
 from planning.question.server_flags import TABLES, flag_table
-from planning.rules.findings import rules_advisories
+from planning.rules.security import advisories
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
     "images": (Image, IMAGES),
-    "advisories": (rules_advisories.Advisory, rules_advisories.ADVISORIES),
+    "advisories": (advisories.Advisory, advisories.ADVISORIES),
     "prices": (ListPrice, PRICES),
     "sources": (PriceSource, SOURCES),
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),

@@ -98,7 +98,7 @@ def test_each_generation_answers_for_itself(scheme: str, accelerator: str, said:
 
 
 def test_a_device_that_the_table_does_not_know_is_not_promised_anything():
-    unknown = replace(ACCELERATORS["L4"], name="a card at home")
+    unknown = replace(ACCELERATORS["L4"], name="a card at home", generation="")
     assert support_of("w4a16", DENSE, unknown).answer == "unknown"
     assert support_of("bf16", DENSE, unknown).answer == "yes"
 

@@ -7,7 +7,7 @@ import pytest
 
 from authors.accuracy.corpus.measured import load, subject_of
 from planning import plan
-from planning.rules.registry import REGISTRY
+from planning.rules.findings import RULES
 from stacks.hooks.failure_hints import FailedStart, cause_of
 from stacks.loading import from_file
 from stacks.planned import to_deployment
@@ -55,7 +55,7 @@ def test_each_dead_boot_is_recognized_with_what_to_change(name):
     cause = cause_of(["INFO loading", boot.message], start_for(boot))
     assert cause is not None, boot.message
     assert "gemma-serving:" in cause.hint or "`gemma " in cause.hint, cause.hint
-    assert not cause.finding or cause.finding in REGISTRY
+    assert not cause.finding or cause.finding in RULES
 
 
 @pytest.mark.parametrize("name", [name for name in DEAD if name not in NO_LAST_WORDS and name not in UNPREDICTED])

@@ -23,8 +23,6 @@ from planning.machine.devices import parse_device
 from planning.model.catalog import spec_of
 from planning.model.spec import ModelSpec
 from planning.question.types import Deployment
-from planning.rules.findings import rules_advisories
-from planning.rules.registry import id_of
 
 T = TypeVar("T")
 
@@ -392,7 +390,7 @@ def _special(key: str, deployment: Deployment, file: _File) -> Deployment:
 def subject_of(boot: Boot) -> Subject:
     """Return the planner's subject for the boot."""
     # A published vulnerability does not decide whether a server starts.
-    accepted = (*boot.deployment.accept_findings, id_of(rules_advisories.vulnerable_feature))
+    accepted = (*boot.deployment.accept_findings, "SEC11")
     subject = examine(replace(boot.deployment, accept_findings=accepted))
     if boot.usable_gib is None and boot.padding_gap is None:
         return subject

@@ -13,6 +13,7 @@ from localcloud.json_values import JsonObject, packaged, part, parts
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method
+from localcloud.world.catalog import list_prices
 from localcloud.world.cloud import Cloud
 
 _MOST = 5000
@@ -85,7 +86,8 @@ def _skus() -> tuple[JsonObject, ...]:
 def _numbered() -> Iterator[JsonObject]:
     number = 0
     for row in parts(_catalog(), "skus"):
-        for region, usd in part(row, "usd").items():
+        prices = list_prices(str(row["price"])) if "price" in row else part(row, "usd")
+        for region, usd in prices.items():
             number += 1
             yield _sku(f"0000-0000-{number:04X}", row, region, Decimal(str(usd)))
 

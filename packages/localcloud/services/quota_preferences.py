@@ -11,13 +11,12 @@ from typing import Final
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import CloudError
 from localcloud.services import serviceusage
+from localcloud.world.catalog import gpu_types
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Run, Tpu
 
 _TPU: Final = re.compile(r"TPU(?P<family>V6E|V5sLitepod)(?P<preemptible>Preemptible)?PerProjectPerZoneForTPUAPI")
-_GPU: Final = re.compile(r"Nvidia(?P<kind>L4|RtxPro6000)GpuAlloc(?P<single>NoZonalRedundancy)?PerProjectRegion")
-_GPUS: Final = {"L4": ("nvidia-l4", 1), "RtxPro6000": ("nvidia-rtx-pro-6000", 1000)}
-"""Part of a quota id -> GPU type, and units per GPU."""
+_GPU: Final = re.compile(r"(?P<gpu>Nvidia\w+GpuAlloc)(?P<single>NoZonalRedundancy)?PerProjectRegion")
 _GIB: Final = 1024**3
 
 
@@ -77,8 +76,8 @@ def _run(world: Run, quota_id: str, dimensions: Mapping[str, str], value: int) -
         granted = {**world.memory_quota_gib_overrides, region: value // _GIB}
         return world.model_copy(update={"memory_quota_gib_overrides": granted})
     found = _GPU.fullmatch(quota_id)
-    if found is None:
-        return None
-    kind, units = _GPUS[found["kind"]]
-    key = f"{region}/{kind}" + ("" if found["single"] else "/zonal")
-    return world.model_copy(update={"gpu_quota_overrides": {**world.gpu_quota_overrides, key: value // units}})
+    for kind, gpu in gpu_types().items():
+        if found and found["gpu"] == gpu.quota_id:
+            granted = {f"{region}/{kind}" + ("" if found["single"] else "/zonal"): value // gpu.quota_units}
+            return world.model_copy(update={"gpu_quota_overrides": world.gpu_quota_overrides | granted})
+    return None

@@ -14,15 +14,11 @@ from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method
+from localcloud.world.catalog import gpu_types
 from localcloud.world.cloud import Cloud
 from localcloud.world.scenario import Scenario
 
 _TPU_METRICS = {"v6e": "tpu-v6e", "v5litepod": "tpu-v5s-litepod"}
-_GPU_METRICS = {
-    "nvidia-l4": ("nvidia_l4_gpu_allocation", 1),
-    "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", 1000),
-}
-"""GPU type -> metric, and units per GPU."""
 _GIB = 1024**3
 _FAMILY_METRIC = "tpus_per_tpu_family"
 _FAMILY = {"tpu_family": "CT6E"}
@@ -98,16 +94,16 @@ def _compute_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, 
 
 def _run_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
     world, found = scenario.run, dict[str, tuple[str, Mapping[str, int]]]()
-    for kind, (name, units) in _GPU_METRICS.items():
+    for kind, gpu in gpu_types().items():
         for suffix, key, default in (
             ("_no_zonal_redundancy", "", world.gpu_quota),
             ("", "/zonal", world.gpu_quota_zonal_redundancy),
         ):
             limits = {
-                region: units * world.gpu_quota_overrides.get(f"{region}/{kind}{key}", default)
+                region: gpu.quota_units * world.gpu_quota_overrides.get(f"{region}/{kind}{key}", default)
                 for region in world.gpu_regions.get(kind, ())
             }
-            found[name + suffix] = ("region", limits)
+            found[gpu.quota_metric + suffix] = ("region", limits)
     regions = sorted({region for regions in world.gpu_regions.values() for region in regions})
     found["cpu_allocation"] = ("region", {region: world.cpus_of(region) * 1000 for region in regions})
     found["mem_allocation"] = ("region", {region: world.memory_gib_of(region) * _GIB for region in regions})

@@ -11,6 +11,7 @@ from typing import Any
 
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
+from localcloud.world.catalog import GpuType, gpu_types
 from localcloud.world.scenario import Run
 from localcloud.world.timeline import seconds
 
@@ -46,27 +47,9 @@ _CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
 """(GiB, CPUs): more memory than this needs at least this many CPUs (Cloud Run's page on memory limits)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuType:
-    """Minimum and maximum CPUs and memory of a container with this GPU."""
-
-    min_cpu: float
-    min_memory_gib: float
-    max_cpu: float
-    max_memory_gib: float
-    quota: str = ""
-    """Prefix of its quota ids."""
-
-
-GPU_TYPES = {
-    "nvidia-l4": GpuType(min_cpu=4, min_memory_gib=16, max_cpu=8, max_memory_gib=32, quota="NvidiaL4GpuAlloc"),
-    "nvidia-rtx-pro-6000": GpuType(
-        min_cpu=20, min_memory_gib=80, max_cpu=44, max_memory_gib=176, quota="NvidiaRtxPro6000GpuAlloc"
-    ),
-}
 _BETWEEN = {3, 5, 7}
 """Numbers of vCPU that no container can have (run.v2, ResourceRequirements.limits; docs.cloud.google.com/run/docs/configuring/cpu)."""
-_NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
+_NO_GPU = GpuType(max_cpu=8, max_memory_gib=32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +230,7 @@ class _TemplateCheck:
                 f"{path}.resources.limits[memory]",
                 f"'{limits.get('memory')}' is not an amount of memory of at least 128Mi.",
             )
-        most = GPU_TYPES.get(gpu_of(self.template) or "", _NO_GPU)
+        most = gpu_types().get(gpu_of(self.template) or "", _NO_GPU)
         if cpu in _BETWEEN:
             raise _violation(
                 f"{path}.resources.limits[cpu]",
@@ -277,7 +260,7 @@ class _TemplateCheck:
         Cloud Run's pages give the maximum of an instance ("the memory allocated to each instance of a revision"), which all its containers share.
         That the sum is checked at a deployment, and the message, are assumed.
         """
-        most = GPU_TYPES.get(gpu_of(self.template) or "", _NO_GPU)
+        most = gpu_types().get(gpu_of(self.template) or "", _NO_GPU)
         limits = list(_limits(self.template))
         cpu = sum(cpus(each.get("cpu", "1")) or 0 for each in limits)
         memory = sum(memory_gib(each.get("memory", "512Mi")) or 0 for each in limits)
@@ -329,9 +312,10 @@ class _TemplateCheck:
         if kind is None:
             return
         with_gpu_limit = self._with_gpu_limit()
-        if kind not in GPU_TYPES:
+        if kind not in gpu_types():
             raise _violation(
-                f"{self.path}.node_selector.accelerator", f"'{kind}' is not a GPU type; {' and '.join(GPU_TYPES)} are."
+                f"{self.path}.node_selector.accelerator",
+                f"'{kind}' is not a GPU type; {' and '.join(gpu_types())} are.",
             )
         if len(with_gpu_limit) != 1:
             raise _violation(
@@ -354,7 +338,7 @@ class _TemplateCheck:
             )
         if count > gpus_left:
             single = bool(self.template.get("gpuZonalRedundancyDisabled"))
-            quota_id = f"{GPU_TYPES[kind].quota}{'NoZonalRedundancy' if single else ''}PerProjectRegion"
+            quota_id = f"{gpu_types()[kind].quota_id}{'NoZonalRedundancy' if single else ''}PerProjectRegion"
             raise _violation(
                 f"{self.path}.scaling.max_instance_count",
                 f"Max instances must be set to {gpus_left} or fewer in order to set GPU requirements.\nTo request quota: g.co/cloudrun/gpu-quota\n"
@@ -382,7 +366,7 @@ class _TemplateCheck:
         )
 
     def _gpu_container(self, kind: str, container: JsonObject) -> None:
-        need, resources = GPU_TYPES[kind], container["resources"]
+        need, resources = gpu_types()[kind], container["resources"]
         path = f"{self.path}.containers[{self.template['containers'].index(container)}].resources"
         limits: dict[str, str] = resources["limits"]
         if limits[GPU_LIMIT] != "1":

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
+from localcloud.world.catalog import gpu_types
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
 from localcloud.world.runtime import DeviceAccess
 
@@ -126,12 +127,9 @@ class Run(_Part):
     """Cloud Run."""
 
     gpu_regions: dict[str, tuple[str, ...]] = Field(
-        default_factory=lambda: {
-            "nvidia-l4": ("us-east4", "europe-west1", "europe-west4", "asia-southeast1"),
-            "nvidia-rtx-pro-6000": ("us-central1", "europe-west4", "asia-southeast1"),
-        }
+        default_factory=lambda: {name: tuple(gpu.regions) for name, gpu in gpu_types().items()}
     )
-    """GPU type -> regions (Cloud Run's GPU page; us-central1's L4 is by invitation and therefore omitted)."""
+    """GPU type -> regions, without those by invitation."""
     gpu_quota: int = 3
     """GPUs without zonal redundancy, per project, region and type."""
     gpu_quota_zonal_redundancy: int = 0
@@ -342,7 +340,12 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - any YAML or JS
 
 
 _NEW_RUN = Run(
-    gpu_quota_overrides={f"{region}/nvidia-rtx-pro-6000": 0 for region in Run().gpu_regions["nvidia-rtx-pro-6000"]},
+    gpu_quota_overrides={
+        f"{region}/{name}": gpu.new_project_quota
+        for name, gpu in gpu_types().items()
+        if gpu.new_project_quota != Run().gpu_quota
+        for region in gpu.regions
+    },
     cpu_quota=20,
     memory_quota_gib=40,
 )

@@ -21,14 +21,13 @@ _DISK_STEP_GB = 10
     source="Cloud Run, GPU support, CPU and memory limits; machine types of Compute Engine and Cloud TPU",
     what="memory or vCPU outside the platform's limits for the accelerator",
 )
-def host_limits(subject: Subject) -> RuleResult | None:
-    """Find memory or vCPU outside Cloud Run's limits for the GPU, or above the size of the machine."""
+def _host_limits(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     wrong = list(_cloud_run(resolved) if resolved.platform == "cloud-run" else _machine(resolved))
     if not wrong:
         return None
     return RuleResult(
-        message=f"{'; '.join(wrong)}.",
+        f"{'; '.join(wrong)}.",
         remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
         advice=_quota_advice(resolved) if resolved.platform == "cloud-run" else "",
     )
@@ -40,13 +39,11 @@ def host_limits(subject: Subject) -> RuleResult | None:
     "warn",
     source="planning/data/overheads.py (HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB); tmpfs of Linux, half of the memory",
     what="weights that exceed, or may exceed, the disk or the shared memory of a TPU node",
+    on="tpu",
 )
-def room_for_weights(subject: Subject) -> RuleResult | None:
-    """Find weights that do not fit on the boot disk with the OS and the image, or in half of the host's memory."""
+def _room_for_weights(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     weights_gib = subject.memory.checkpoint_gib + to_gib(parts_bytes(resolved))
-    if resolved.platform != "tpu-vm":
-        return None
     if resolved.weights_mode == "memory":
         return _shared_memory(resolved, weights_gib)
     if resolved.weights_mode not in _ON_DISK:
@@ -58,11 +55,9 @@ def room_for_weights(subject: Subject) -> RuleResult | None:
         return None
     fails = disk_gib < least_gib
     return RuleResult(
+        f"A {disk_gib} GB boot disk {'is' if fails else 'may be'} too small for the OS, the image and {weights_gib:.1f} GiB of weights. "
+        f"Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB.",
         severity="block" if fails else "warn",
-        message=(
-            f"A {disk_gib} GB boot disk {'is' if fails else 'may be'} too small for the OS, the image and {weights_gib:.1f} GiB of weights. "
-            f"Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB."
-        ),
         remedies=(change("tpu.boot_disk_size_gb", align_to(int(enough_gib) + 1, _DISK_STEP_GB)),),
         advice="Resizing the disk replaces the capacity.",
     )
@@ -73,10 +68,8 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
     if weights_gib <= room_gib:
         return None
     return RuleResult(
-        message=(
-            f"{weights_gib:.1f} GiB of weights do not fit in /dev/shm, which has {room_gib:g} GiB (half of the host's "
-            f"{resolved.host_memory_gib:g} GiB)."
-        ),
+        f"{weights_gib:.1f} GiB of weights do not fit in /dev/shm, which has {room_gib:g} GiB (half of the host's "
+        f"{resolved.host_memory_gib:g} GiB).",
         remedies=(change("weights_mode", "disk"),),
     )
 

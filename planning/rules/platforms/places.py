@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
@@ -18,15 +19,15 @@ from planning.machine.hardware import (
     CLOUD_RUN_MAX_STARTUP_S,
     FLEX_START_MAX_RUN_S,
     FLEX_START_V6E_ZONES,
-    GPUS_BY_REQUEST,
     MIN_RUN_S,
     gpu_regions,
 )
+from planning.model.support import version_in_use
 from planning.question.hub_files import LoadedRepository, hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
-from planning.question.vllm_args import LORA_MODULES, TOKENIZER, TOKENIZER_REVISION
+from planning.question.vllm_args import LORA_MODULES, STREAMER, TOKENIZER, TOKENIZER_REVISION
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import kept_arguments, read_arguments
@@ -37,6 +38,9 @@ from planning.speed.serving import saturation_batch
 from planning.speed.startup import compile_s_of
 from planning.units import DAY_S, HOUR_S, duration
 
+STREAMS_FROM_GS: Final = "0.11.1"
+"""First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
+_IN_BUCKET: Final = (*FUSE_MODES, "memory")
 _PROBES = "Cloud Run, container health checks"
 _GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
@@ -49,8 +53,54 @@ _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 """Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
 
-def _passing_probe(subject: Subject) -> dict[str, object]:
-    """Return the probe that allows the predicted start plus its margin, within Cloud Run's limits."""
+@rule(
+    "LDR01",
+    "block",
+    source="docs.vllm.ai, Loading models with Run:ai Model Streamer",
+    what="a load format that conflicts with the weights mode",
+    on="cloud-run",
+)
+def _load_format(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    given, mode = resolved.deployment.vllm.load_format, resolved.weights_mode
+    if given is None:
+        return None
+    if mode == "streamer" and given != STREAMER:
+        return RuleResult(
+            f"`vllm.load_format` is {given}, but weights streamed from gs:// need {STREAMER}. The server will find no weights.",
+            remedies=(change("vllm.load_format", None),),
+        )
+    if mode == "streamer" or not given.startswith(STREAMER):
+        return None
+    streamed = Remedy(changes={"weights_mode": "streamer", "vllm.load_format": None})
+    return RuleResult(
+        f"`vllm.load_format` is {given}, but the weights mode is {mode}, planned at {duration(subject.startup.load_s)}. The streamer "
+        "will read local files at an untested rate; it is fast only when it reads gs:// directly.",
+        remedies=(*((streamed,) if mode in _IN_BUCKET else ()), change("vllm.load_format", None)),
+    )
+
+
+@rule(
+    "LDR02",
+    "block",
+    source="GKE, Run:ai Model Streamer (vLLM 0.11.1 and later); vllm-project/vllm#26464",
+    what="an image that may not stream from gs://",
+    on="cloud-run",
+)
+def _streams(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    if resolved.weights_mode != "streamer" or is_known_from(resolved, STREAMS_FROM_GS):
+        return None
+    version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
+    has = f"has vLLM {version}" if version else "has an unknown version of vLLM (`image_version`)"
+    return RuleResult(
+        f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its image.",
+        remedies=(change("weights_mode", "fuse-buffered"),),
+    )
+
+
+def _probe_remedies(subject: Subject) -> tuple[Remedy, Remedy]:
+    """Return the probe that allows the predicted start plus its margin, within Cloud Run's limits, and the usual one."""
     budget_s = min(subject.startup.probe_budget_s, CLOUD_RUN_MAX_STARTUP_S)
     delay_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if budget_s > CLOUD_RUN_MAX_GPU_PROBE_S else 0
     probe = {
@@ -59,14 +109,12 @@ def _passing_probe(subject: Subject) -> dict[str, object]:
         "failure_threshold": math.ceil((budget_s - delay_s) / PROBE_PERIOD_S),
         "timeout_s": PROBE_TIMEOUT_S,
     }
-    return {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
+    passing: dict[str, object] = {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
+    return Remedy(changes=passing), change("cloud_run.startup_probe", None)
 
 
-@rule("PRB01", "block", source=_PROBES, what="a start that takes longer than the startup probe allows")
-def probe_budget(subject: Subject) -> RuleResult | None:
-    """Find a probe that fails before the start is complete."""
-    if subject.resolved.platform != "cloud-run":
-        return None
+@rule("PRB01", "block", source=_PROBES, what="a start that takes longer than the startup probe allows", on="cloud-run")
+def _probe_budget(subject: Subject) -> RuleResult | None:
     startup, probe = subject.startup, subject.resolved.deployment.cloud_run.startup_probe
     budget_s = probe.budget_s if probe else CLOUD_RUN_MAX_STARTUP_S
     if startup.total_s <= budget_s:
@@ -77,12 +125,6 @@ def probe_budget(subject: Subject) -> RuleResult | None:
         else f"Cloud Run allows at most {duration(budget_s)}"
     )
 
-    def remedies() -> Iterator[Remedy]:
-        yield Remedy(changes=_passing_probe(subject))
-        yield change("cloud_run.startup_probe", None)
-        for mode in _FASTER_MODES:
-            yield change("weights_mode", mode)
-
     def last_resorts() -> Iterator[Remedy]:
         for mode in _FASTER_MODES:
             faster = {"weights_mode": mode, "cloud_run.startup_probe": None}
@@ -91,11 +133,9 @@ def probe_budget(subject: Subject) -> RuleResult | None:
         yield from alternatives_for(subject)
 
     return RuleResult(
-        message=(
-            f"Predicted start time is up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
-            f"{duration(startup.compile_s)} compiling and warm-up), but {given}. The revision will never become ready."
-        ),
-        remedies=remedies(),
+        f"Predicted start time is up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
+        f"{duration(startup.compile_s)} compiling and warm-up), but {given}. The revision will never become ready.",
+        remedies=(*_probe_remedies(subject), *(change("weights_mode", mode) for mode in _FASTER_MODES)),
         last_resorts=last_resorts(),
         advice="No probe within Cloud Run's limits is long enough."
         if startup.total_s > CLOUD_RUN_MAX_STARTUP_S
@@ -103,18 +143,17 @@ def probe_budget(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run rejects")
-def probe_limits(subject: Subject) -> RuleResult | None:
-    """Find a probe that Cloud Run rejects."""
+@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run rejects", on="cloud-run")
+def _probe_limits(subject: Subject) -> RuleResult | None:
     probe = subject.resolved.deployment.cloud_run.startup_probe
-    if subject.resolved.platform != "cloud-run" or probe is None:
+    if probe is None:
         return None
     wrong = [text for is_wrong, text in _probe_checks(probe) if is_wrong]
     if not wrong:
         return None
     return RuleResult(
-        message=f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
-        remedies=(Remedy(changes=_passing_probe(subject)), change("cloud_run.startup_probe", None)),
+        f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
+        remedies=_probe_remedies(subject),
     )
 
 
@@ -150,11 +189,11 @@ def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
     "warn",
     source="Cloud Run concurrency; vLLM v1 scheduler",
     what="a concurrency that queues requests outside or inside the server",
+    on="cloud-run",
 )
-def queueing(subject: Subject) -> RuleResult | None:
-    """Find requests that queue before a server with spare capacity, or inside a full one."""
+def _queueing(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    if resolved.platform != "cloud-run" or run.concurrency is None:
+    if run.concurrency is None:
         return None
     workload = resolved.deployment.workload or DEFAULT_WORKLOAD
     at_once = saturation_batch(resolved, subject.memory, workload)
@@ -162,11 +201,9 @@ def queueing(subject: Subject) -> RuleResult | None:
     allowed = run.concurrency * run.max_instances
     if allowed < at_once:
         return RuleResult(
-            message=(
-                f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
-                f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} tokens. "
-                "Requests will queue while the GPU is underused."
-            ),
+            f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
+            f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} tokens. "
+            "Requests will queue while the GPU is underused.",
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
                 change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
@@ -180,10 +217,8 @@ def queueing(subject: Subject) -> RuleResult | None:
         else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
-        message=(
-            f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests {limit}. "
-            "The others will queue inside the instance, where scaling does not count them."
-        ),
+        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests {limit}. "
+        "The others will queue inside the instance, where scaling does not count them.",
         remedies=(
             change("cloud_run.concurrency", at_once),
             change("vllm.max_num_seqs", run.concurrency),
@@ -200,12 +235,10 @@ _MORE_QUOTA = "Or request more GPU quota (free of charge, takes days)."
     "warn",
     source=_GPU_QUOTA,
     what="more instances than the GPU quota, or a quota that is not set",
+    on="cloud-run",
 )
-def quota(subject: Subject) -> RuleResult | None:
-    """Find more instances than GPUs in the quota."""
+def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
-    if subject.resolved.platform != "cloud-run":
-        return None
     region = run.region or "the region"
     extra = max(run.min_instances, 1) if run.rolls_out else 0
     if run.gpu_quota is None:
@@ -213,8 +246,8 @@ def quota(subject: Subject) -> RuleResult | None:
             return None
         candidate = f", and a rollout needs {extra} more for the revision under test" if extra else ""
         return RuleResult(
+            f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             severity="warn",
-            message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             advice=(
                 "To read it and print how to set `cloud_run.gpu_quota`, run `gemma doctor STACK`. "
                 "Revisions that still hold instances count too."
@@ -226,10 +259,8 @@ def quota(subject: Subject) -> RuleResult | None:
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
     return RuleResult(
-        message=(
-            f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
-            "The deployment will fail."
-        ),
+        f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
+        "The deployment will fail.",
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
         advice=_MORE_QUOTA,
     )
@@ -238,7 +269,7 @@ def quota(subject: Subject) -> RuleResult | None:
 def _without_quota(subject: Subject) -> int:
     """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
     is_project = subject.resolved.deployment.cloud_run.region is not None
-    return 0 if is_project and subject.resolved.accelerator.name in GPUS_BY_REQUEST else 1
+    return 0 if is_project and not subject.resolved.accelerator.cloud_run.new_project_quota else 1
 
 
 def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
@@ -253,24 +284,27 @@ def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleRes
         f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. "
     )
     if 2 * extra > allowed:
-        return RuleResult(message=f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
+        return RuleResult(f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
     return RuleResult(
-        severity="warn", message=f"{needs}The new revision will not start while all instances run.", advice=_MORE_QUOTA
+        f"{needs}The new revision will not start while all instances run.", severity="warn", advice=_MORE_QUOTA
     )
 
 
-@rule("SCL03", "block", source="Cloud Run, GPU support by region", what="a region that is not listed for the GPU")
-def region(subject: Subject) -> RuleResult | None:
-    """Find a region without this GPU."""
+@rule(
+    "SCL03",
+    "block",
+    source="Cloud Run, GPU support by region",
+    what="a region that is not listed for the GPU",
+    on="cloud-run",
+)
+def _region(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    if resolved.platform != "cloud-run" or run.region is None:
-        return None
     known = gpu_regions(resolved.accelerator)
-    if run.region in known:
+    if run.region is None or run.region in known:
         return None
     nearest_first = sorted(known, key=lambda name: _continent(name) != _continent(run.region or ""))
     return RuleResult(
-        message=f"{resolved.accelerator.name} is not listed for Cloud Run in {run.region}.",
+        f"{resolved.accelerator.name} is not listed for Cloud Run in {run.region}.",
         remedies=tuple(change("cloud_run.region", name) for name in nearest_first[:3]),
         advice="If the region is newer than this list, accept this finding.",
     )
@@ -288,12 +322,12 @@ def _continent(place: str) -> str:
         "(DEFAULT_TIMEOUT, 600 s)"
     ),
     what="a cold start longer than a request is allowed to wait",
+    on="cloud-run",
 )
-def cold_start(subject: Subject) -> RuleResult | None:
-    """Find a service that scales to zero and whose first request times out before an instance is ready."""
+def _cold_start(subject: Subject) -> RuleResult | None:
     resolved, run = subject.resolved, subject.resolved.deployment.cloud_run
     limit_s = run.request_timeout_s
-    if resolved.platform != "cloud-run" or run.min_instances or limit_s is None:
+    if run.min_instances or limit_s is None:
         return None
     start_s = usual_start_s(subject.startup)
     if start_s <= min(limit_s, _CLIENT_TIMEOUT_S):
@@ -301,20 +335,16 @@ def cold_start(subject: Subject) -> RuleResult | None:
     by_client = f"OpenAI's client libraries give up after {duration(_CLIENT_TIMEOUT_S)} by default"
     by_google = f"Cloud Run ends it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
     causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
-
-    def remedies() -> Iterator[Remedy]:
-        yield change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S)
-        if resolved.weights_mode == "fuse":
-            yield change("weights_mode", "fuse-buffered")
-        yield change("cloud_run.graph_cache", "bucket")
-        yield change("cloud_run.min_instances", 1)
-
+    faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
-        message=(
-            f"`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to {duration(start_s)}. "
-            f"{', and '.join(causes)}."
+        f"`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to {duration(start_s)}. "
+        f"{', and '.join(causes)}.",
+        remedies=(
+            change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
+            *faster,
+            change("cloud_run.graph_cache", "bucket"),
+            change("cloud_run.min_instances", 1),
         ),
-        remedies=remedies(),
         advice=f"One minimum instance costs ${subject.cost.usd_per_hour * 24:,.2f} per day.",
     )
 
@@ -324,12 +354,12 @@ def cold_start(subject: Subject) -> RuleResult | None:
     "block",
     source="vLLM on TPU, Gemma 4 recipe; vllm-project/tpu-inference#2700 (one process per replica, on chips of its own)",
     what="tensor parallelism times data parallelism that differs from the chips of the slice",
+    on="tpu",
 )
-def slice_parallelism(subject: Subject) -> RuleResult | None:
-    """Find replicas that together use more or fewer chips than the slice has."""
+def _slice_parallelism(subject: Subject) -> RuleResult | None:
     resolved, chips = subject.resolved, subject.resolved.accelerator.devices
     used = resolved.tp * resolved.dp
-    if not resolved.is_tpu or used == chips:
+    if used == chips:
         return None
     set_to = f"`vllm.tensor_parallel_size` is {resolved.tp}"
     if resolved.dp > 1:
@@ -344,9 +374,7 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
             yield change("vllm.tensor_parallel_size", None)
 
     return RuleResult(
-        message=(
-            f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave paid chips idle."
-        ),
+        f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave paid chips idle.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
     )
@@ -357,12 +385,10 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
     "block",
     source="Cloud TPU, queued resources (runDuration)",
     what="a run duration below 10 min or above 7 days, or none with flex-start",
+    on="tpu",
 )
-def run_duration(subject: Subject) -> RuleResult | None:
-    """Find capacity without a run limit, or with one that is too short or too long."""
+def _run_duration(subject: Subject) -> RuleResult | None:
     tpu = subject.resolved.deployment.tpu
-    if not subject.resolved.is_tpu:
-        return None
     run_s = tpu.max_run_duration_s
     if run_s is None:
         if tpu.provisioning_model != "flex-start":
@@ -383,7 +409,7 @@ def run_duration(subject: Subject) -> RuleResult | None:
         return None
     price = subject.cost.usd_per_hour * allowed_s / HOUR_S
     return RuleResult(
-        message=message,
+        message,
         remedies=(change("tpu.max_run_duration_s", allowed_s),),
         advice=f"A run of {duration(allowed_s)} costs ${price:,.2f}.",
     )
@@ -395,8 +421,7 @@ def run_duration(subject: Subject) -> RuleResult | None:
     source="Cloud TPU regions and zones",
     what="a zone that is not listed for flex-start v6e",
 )
-def zones(subject: Subject) -> RuleResult | None:
-    """Find zones that are not listed for flex-start v6e."""
+def _zones(subject: Subject) -> RuleResult | None:
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
     if not accelerator.name.startswith("v6e") or tpu.provisioning_model != "flex-start":
         return None
@@ -410,10 +435,8 @@ def zones(subject: Subject) -> RuleResult | None:
     # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
     own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
     return RuleResult(
-        message=(
-            f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the flex-start offer; "
-            "many have only two of the three."
-        ),
+        f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the flex-start offer; "
+        "many have only two of the three.",
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
             *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
@@ -427,16 +450,14 @@ def zones(subject: Subject) -> RuleResult | None:
     "warn",
     source="tpu-inference (VLLM_XLA_CACHE_PATH)",
     what="no compile cache: each restart compiles everything",
+    on="tpu",
 )
-def compile_cache(subject: Subject) -> RuleResult | None:
-    """Find a server that compiles everything at each restart."""
-    if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.compile_cache != "off":
+def _compile_cache(subject: Subject) -> RuleResult | None:
+    if subject.resolved.deployment.tpu.compile_cache != "off":
         return None
     return RuleResult(
-        message=(
-            f"`tpu.compile_cache` is off. Each restart will compile for {duration(subject.startup.compile_s)} "
-            f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}."
-        ),
+        f"`tpu.compile_cache` is off. Each restart will compile for {duration(subject.startup.compile_s)} "
+        f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}.",
         remedies=(change("tpu.compile_cache", "machine"),),
     )
 
@@ -447,35 +468,30 @@ def compile_cache(subject: Subject) -> RuleResult | None:
     "warn",
     source="planning/question/releases.py (STREAMS_ON_TPU); marin-community/marin#3768, #7136",
     what="weights that a TPU server streams from the bucket with an unsuitable image or at an unmeasured rate",
+    on="tpu",
 )
-def streamer_on_tpu(subject: Subject) -> RuleResult | None:
-    """Find a TPU server that reads gs:// directly: with an image that may lack the loader, or at an unmeasured rate."""
+def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    if not resolved.is_tpu or resolved.weights_mode != "streamer":
+    if resolved.weights_mode != "streamer":
         return None
     remedies = (Remedy(changes={"vllm.load_format": None, "weights_mode": "disk"}),)
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
-            message=(
-                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. The image is older or of "
-                "unknown version, so the server will not start."
-            ),
+            f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. The image is older or of "
+            "unknown version, so the server will not start.",
             remedies=remedies,
         )
     return RuleResult(
+        "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
+        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to over 1 GB/s; the plan "
+        f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
         severity="warn",
-        message=(
-            "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
-            f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to over 1 GB/s; the plan "
-            f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s."
-        ),
         remedies=remedies,
     )
 
 
 @rule("NET01", "block", source="vLLM binds to IPv4", what="an endpoint URL with localhost")
-def localhost(subject: Subject) -> RuleResult | None:
-    """Find a name that resolves to IPv6 first."""
+def _localhost(subject: Subject) -> RuleResult | None:
     url = subject.resolved.deployment.endpoint_url
     parts = urlsplit(url or "")
     if url is None or (parts.hostname or "").lower() != "localhost":
@@ -483,21 +499,23 @@ def localhost(subject: Subject) -> RuleResult | None:
     port = parts.netloc.lower().rpartition("localhost")[2]
     address = urlunsplit(parts._replace(netloc=f"127.0.0.1{port}"))
     return RuleResult(
-        message=f"`endpoint_url` is {url}, but localhost may resolve to ::1 first, where vLLM does not listen.",
+        f"`endpoint_url` is {url}, but localhost may resolve to ::1 first, where vLLM does not listen.",
         remedies=(change("endpoint_url", address),),
     )
 
 
-@rule("NET02", "block", source="VPC, Private Google Access", what="an existing subnet without Private Google Access")
-def private_access(subject: Subject) -> RuleResult | None:
-    """Find a machine that cannot pull images or weights."""
-    tpu = subject.resolved.deployment.tpu
-    if not subject.resolved.is_tpu or tpu.private_google_access is not False:
+@rule(
+    "NET02",
+    "block",
+    source="VPC, Private Google Access",
+    what="an existing subnet without Private Google Access",
+    on="tpu",
+)
+def _private_access(subject: Subject) -> RuleResult | None:
+    if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
     return RuleResult(
-        message=(
-            "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull the image or the weights."
-        ),
+        "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull the image or the weights.",
         remedies=(change("tpu.private_google_access", None),),
         advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
@@ -508,22 +526,18 @@ def private_access(subject: Subject) -> RuleResult | None:
     "block",
     source="stacks/tpu.py (Cloud NAT only in the network of the stack); Compute Engine, machines without external addresses",
     what="a drafter, tokenizer or adapter on the hub that a machine in an existing network may not reach",
+    on="tpu",
 )
-def hub_without_nat(subject: Subject) -> RuleResult | None:
-    """Find files that a machine without an external address downloads from the hub, although its weights need no internet access."""
+def _hub_without_nat(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    if not resolved.is_tpu or resolved.deployment.tpu.private_google_access is None or resolved.weights_mode == "hub":
-        return None
     files = tuple(hub_files(resolved))
-    if not files:
+    if resolved.deployment.tpu.private_google_access is None or resolved.weights_mode == "hub" or not files:
         return None
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
-        message=(
-            f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged copy. The "
-            "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in the subnet of "
-            "tpu.existingNetwork, the server will not start."
-        ),
+        f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged copy. The "
+        "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in the subnet of "
+        "tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
             "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud NAT, accept this finding."
@@ -551,16 +565,14 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
     "warn",
     source='Compute Engine, "Choose an access method"; gcloud 528, command_lib/compute/ssh_utils.py',
     what="a machine that SSH keys in metadata can access",
+    on="tpu",
 )
-def metadata_keys(subject: Subject) -> RuleResult | None:
-    """Find a TPU node without OS Login."""
-    if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.ssh == "os-login":
+def _metadata_keys(subject: Subject) -> RuleResult | None:
+    if subject.resolved.deployment.tpu.ssh == "os-login":
         return None
     return RuleResult(
-        message=(
-            "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or the machine is root on it, "
-            "and can read the stack's secrets and the token of its service account."
-        ),
+        "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or the machine is root on it, "
+        "and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
     )
@@ -571,20 +583,18 @@ def metadata_keys(subject: Subject) -> RuleResult | None:
     "warn",
     source="Cloud TPU, IAM roles and permissions; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py",
     what="tunnel members with full rights on every TPU of the project",
+    on="tpu",
 )
-def tunnel_admins(subject: Subject) -> RuleResult | None:
-    """Find tunnel members who get roles/tpu.admin."""
+def _tunnel_admins(subject: Subject) -> RuleResult | None:
     tpu = subject.resolved.deployment.tpu
-    if not subject.resolved.is_tpu or tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
+    if tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
         return None
     count = len(tpu.tunnel_members)
     whom = f"{count} members" if count > 1 else "1 member"
     command = TunnelRole("projects/YOUR_PROJECT", SUGGESTED_ID).create_command()
     return RuleResult(
-        message=(
-            f"`tpu.tunnel_members` grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
-            "project. A tunnel needs only a custom role with 3 permissions."
-        ),
+        f"`tpu.tunnel_members` grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
+        "project. A tunnel needs only a custom role with 3 permissions.",
         remedies=(change("tpu.tunnel_role", SUGGESTED_ID),),
         advice=f"Create the role once, before `pulumi up`: `{command}`.",
     )
@@ -595,11 +605,11 @@ def tunnel_admins(subject: Subject) -> RuleResult | None:
     "block",
     source="Cloud Storage FUSE mount options (uid, gid)",
     what="a mount that the server's user cannot read",
+    on="cloud-run",
 )
-def mount_owner(subject: Subject) -> RuleResult | None:
-    """Find a mount owned by another user than the server's."""
+def _mount_owner(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
-    if resolved.platform != "cloud-run" or resolved.weights_mode not in FUSE_MODES or not run.image_uid:
+    if resolved.weights_mode not in FUSE_MODES or not run.image_uid:
         return None
     owners = (("uid", run.mount_uid, run.image_uid), ("gid", run.mount_gid, run.image_gid or 0))
     wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
@@ -607,14 +617,13 @@ def mount_owner(subject: Subject) -> RuleResult | None:
         return None
     listed = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
     return RuleResult(
-        message=f"The mount will be owned by {listed}. The server will fail with Permission denied.",
+        f"The mount will be owned by {listed}. The server will fail with Permission denied.",
         remedies=(Remedy(changes={f"cloud_run.mount_{name}": None for name in wrong}),),
     )
 
 
 @rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and maximum")
-def whole_bill(subject: Subject) -> RuleResult | None:
-    """Return the bill with the parts that estimates often miss; None for a device without a price."""
+def _whole_bill(subject: Subject) -> RuleResult | None:
     cost, resolved = subject.cost, subject.resolved
     if not cost.is_known:
         return None
@@ -625,10 +634,8 @@ def whole_bill(subject: Subject) -> RuleResult | None:
     daily_usd = daily_limit_usd(subject)
     watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
-        message=(
-            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
-            f"prices of {cost.prices_as_of or 'an unknown date'}."
-        ),
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
+        f"prices of {cost.prices_as_of or 'an unknown date'}.",
     )
 
 
@@ -642,17 +649,16 @@ def _range(subject: Subject) -> str:
     return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
 
 
-@rule("CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while idle")
-def kept_warm(subject: Subject) -> RuleResult | None:
-    """Find instances that always run."""
+@rule(
+    "CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while idle", on="cloud-run"
+)
+def _kept_warm(subject: Subject) -> RuleResult | None:
     least = subject.resolved.deployment.cloud_run.min_instances
-    if subject.resolved.platform != "cloud-run" or not least:
+    if not least:
         return None
     return RuleResult(
-        message=(
-            f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even when idle. "
-            "Google never stops it."
-        ),
+        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even when idle. "
+        "Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
             "An idle service then costs nothing, and the first request after a pause waits for a cold start of up to "
@@ -661,27 +667,25 @@ def kept_warm(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST03", "warn", source="docs/limits.md", what="a spending limit that is reached before the run expires")
-def limit_before_the_end(subject: Subject) -> RuleResult | None:
-    """Find a spending limit that is reached during the run."""
+@rule(
+    "CST03", "warn", source="docs/limits.md", what="a spending limit that is reached before the run expires", on="tpu"
+)
+def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
-    if not subject.resolved.is_tpu or limit_usd is None or cost.max_usd <= limit_usd:
+    if limit_usd is None or cost.max_usd <= limit_usd:
         return None
     renewed = renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
-        message=(
-            f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is ${cost.max_usd:,.0f} "
-            f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will tear the stack down then."
-        ),
+        f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is ${cost.max_usd:,.0f} "
+        f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 
 
 @rule("CST04", "info", source="planning/data/prices.json", what="a price that is out of date, or without a date")
-def old_prices(subject: Subject) -> RuleResult | None:
-    """Find prices that may have changed. Without today's date, no price is old."""
+def _old_prices(subject: Subject) -> RuleResult | None:
     today, prices = subject.resolved.deployment.today, _prices(subject)
     # CST05 reports an unknown price, and one that a refresh did not find.
     known = (price for price in prices if not (price.is_assumed or price.missed_on))
@@ -692,7 +696,7 @@ def old_prices(subject: Subject) -> RuleResult | None:
     age_days = oldest.age_days(today)
     age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
     return RuleResult(
-        message=f"{len(old)} of {len(prices)} prices may be out of date: {_named(oldest)} is {age}.",
+        f"{len(old)} of {len(prices)} prices may be out of date: {_named(oldest)} is {age}.",
         advice=_update(old),
     )
 
@@ -703,24 +707,21 @@ def old_prices(subject: Subject) -> RuleResult | None:
     source="planning/data/prices.json",
     what="a region without a known price, for which the highest is used",
 )
-def assumed_prices(subject: Subject) -> RuleResult | None:
-    """Find locations with an unknown price, and prices that Google's catalog does not have."""
+def _assumed_prices(subject: Subject) -> RuleResult | None:
     prices = [price for price in _prices(subject) if price.is_assumed or price.missed_on]
     if not prices:
         return None
     missed = [price for price in prices if price.missed_on]
     if not missed:
-        return RuleResult(message=f"{_unknown(prices)} The highest known price is used.", advice=_update(prices))
+        return RuleResult(f"{_unknown(prices)} The highest known price is used.", advice=_update(prices))
     price = missed[0]
     found = "several prices" if price.is_unclear else "no price"
     others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
     used = "highest known price" if price.is_assumed else "list price"
     fixes = tuple(_without_regions(subject, missed))
     return RuleResult(
-        message=(
-            f"Google's price catalog of {price.missed_on} has {found} for {price.key} in {price.region}. "
-            f"The {used} is used (${price.usd:g}).{others}"
-        ),
+        f"Google's price catalog of {price.missed_on} has {found} for {price.key} in {price.region}. "
+        f"The {used} is used (${price.usd:g}).{others}",
         remedies=fixes,
         advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
     )

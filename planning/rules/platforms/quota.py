@@ -19,7 +19,7 @@ from planning.rules.registry import RuleResult, change, rule
 _SOURCE: Final = "Cloud Run quotas; googlecodelabs/feedback#1856, #1868, #2311"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Use:
     """One instance's use of a quota, and the quota in the region."""
 
@@ -27,23 +27,13 @@ class _Use:
     quota: str
     unit: str
     each: float
-    allowed: float
-    is_known: bool
-    """False if the quota is not set; the quota of a new project is then used."""
+    given: float | None
+    """None if the quota is not set; the quota of a new project is then used."""
+    of_new_project: float
 
-    def needed(self, instances: int) -> float:
-        """Return the use of this many instances."""
-        return self.each * instances
-
-    def sentence(self, instances: str, needed: float, region: str) -> str:
-        """Return the requirement and the quota, in one clause."""
-        kind = "vCPU" if self.unit == "vCPU" else "memory"
-        known = "is" if self.is_known else "is not set (new projects have"
-        end = "" if self.is_known else ")"
-        return (
-            f"{instances} x `{self.setting}` {self.each:g} {self.unit} is {needed:g} {self.unit}, "
-            f"but the {kind} quota of {region} {known} {self.allowed:g} {self.unit}{end}"
-        )
+    @property
+    def allowed(self) -> float:
+        return self.of_new_project if self.given is None else self.given
 
 
 @rule(
@@ -52,18 +42,17 @@ class _Use:
     "warn",
     source=_SOURCE,
     what="more vCPU or memory than the region's quota, or than a new project's quota if none is set",
+    on="cloud-run",
 )
-def compute_quota(subject: Subject) -> RuleResult | None:
-    """Find a service whose instances together exceed the quota for vCPU or memory."""
+def _compute_quota(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
-    over = [use for use in uses if use.needed(instances) > use.allowed]
+    over = [use for use in uses if use.each * instances > use.allowed]
     if not over:
         return None
-    instances_text = f"`cloud_run.max_instances` {instances}"
-    is_certain = any(use.is_known for use in over)
+    is_certain = any(use.given is not None for use in over)
     return RuleResult(
+        f"{_clauses(subject, over, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         severity="block" if is_certain else "warn",
-        message=f"{_message(subject, over, instances_text, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         remedies=_remedies(subject, uses, revisions=1),
         advice=_advice(uses, instances),
     )
@@ -74,20 +63,17 @@ def compute_quota(subject: Subject) -> RuleResult | None:
     "warn",
     source=f"{_SOURCE}; ledger run-quota-at-an-update",
     what="an update whose old and new revisions together exceed the quota for vCPU or memory",
+    on="cloud-run",
 )
-def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
-    """Find a service that can be deployed but not updated."""
+def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
-    both = REVISIONS_AT_AN_UPDATE * instances
-    over = [use for use in uses if use.needed(both) > use.allowed]
-    if not over or any(use.needed(instances) > use.allowed for use in uses):
+    over = [use for use in uses if use.each * instances * REVISIONS_AT_AN_UPDATE > use.allowed]
+    if not over or any(use.each * instances > use.allowed for use in uses):
         return None
-    instances_text = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
     return RuleResult(
-        message=(
-            "During an update, instances of the old and the new revision both count toward the quota: "
-            f"{_message(subject, over, instances_text, both)}. The new revision will not start, and the old one will keep serving."
-        ),
+        "During an update, instances of the old and the new revision both count toward the quota: "
+        f"{_clauses(subject, over, instances, revisions=REVISIONS_AT_AN_UPDATE)}. "
+        "The new revision will not start, and the old one will keep serving.",
         remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
         advice=_advice(uses, instances),
     )
@@ -95,37 +81,34 @@ def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
 
 def _uses(resolved: Resolved) -> Sequence[_Use]:
     """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
-    run = resolved.deployment.cloud_run
-    if resolved.platform != "cloud-run":
-        return ()
+    run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
     uses = (
-        ("vcpu", "cloud_run.cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        (
+        _Use("vcpu", "cloud_run.cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        _Use(
             "host_memory_gib",
             "cloud_run.memory_quota_gib",
             "GiB",
-            resolved.host_memory_gib,
+            memory_gib,
             run.memory_quota_gib,
             NEW_PROJECT_MEMORY_GIB,
         ),
     )
-    return [
-        _Use(
-            setting=setting,
-            quota=quota,
-            unit=unit,
-            each=each,
-            allowed=default if given is None else given,
-            is_known=given is not None,
-        )
-        for setting, quota, unit, each, given, default in uses
-        if given is not None or run.region is not None
-    ]
+    return [use for use in uses if use.given is not None or run.region is not None]
 
 
-def _message(subject: Subject, over: Sequence[_Use], instances_text: str, instances: int) -> str:
+def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
+    """Return what each quota allows, and what the instances of all revisions need."""
     region = subject.resolved.deployment.cloud_run.region or "the region"
-    return "; ".join(use.sentence(instances_text, use.needed(instances), region) for use in over)
+    counted = f"{f'{revisions} x ' if revisions > 1 else ''}`cloud_run.max_instances` {instances}"
+    found: list[str] = []
+    for use in over:
+        allowed = f"{use.allowed:g} {use.unit}"
+        known = f"is {allowed}" if use.given is not None else f"is not set (new projects have {allowed})"
+        kind = "vCPU" if use.unit == "vCPU" else "memory"
+        needed = f"{use.each * revisions * instances:g} {use.unit}"
+        one = f"{counted} x `{use.setting}` {use.each:g} {use.unit} is {needed}"
+        found.append(f"{one}, but the {kind} quota of {region} {known}")
+    return "; ".join(found)
 
 
 def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:
@@ -164,6 +147,6 @@ def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str
 
 def _advice(uses: Sequence[_Use], instances: int) -> str:
     """Return the quota that the service and its updates need."""
-    needs = [(use, use.needed(REVISIONS_AT_AN_UPDATE * instances)) for use in uses]
+    needs = [(use, use.each * REVISIONS_AT_AN_UPDATE * instances) for use in uses]
     enough = " and ".join(f"{need:g} {use.unit} (`{use.quota}`)" for use, need in needs if need > use.allowed)
     return f"To raise the quota, request {enough}. To print the request, run `gemma doctor STACK`."

@@ -50,8 +50,7 @@ def each_of(resolved: Resolved) -> str:
     ),
     what="data parallelism of a mixture of experts",
 )
-def experts(subject: Subject) -> RuleResult | None:
-    """Find replicas of a mixture of experts."""
+def _experts(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     has_no_device = not resolved.is_tpu and resolved.tp * resolved.dp > resolved.accelerator.devices  # FIT08
     if resolved.dp == 1 or not resolved.spec.is_moe or has_no_device:
@@ -62,7 +61,7 @@ def experts(subject: Subject) -> RuleResult | None:
         else "vLLM divides the experts among all replicas, which the plan does not model"
     )
     return RuleResult(
-        message=f"`vllm.data_parallel_size` is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
+        f"`vllm.data_parallel_size` is {resolved.dp}, but {resolved.model_id} is a mixture of experts: {reason}.",
         remedies=(sized(None),),
     )
 
@@ -74,18 +73,15 @@ def experts(subject: Subject) -> RuleResult | None:
     what="replicas whose speed, start and host memory are arithmetic",
     is_choice=True,
 )
-def arithmetic(subject: Subject) -> RuleResult | None:
-    """Find replicas whose figures follow from one replica alone."""
+def _arithmetic(subject: Subject) -> RuleResult | None:
     resolved, startup = subject.resolved, subject.startup
     is_blocked = resolved.spec.is_moe or resolved.tp * resolved.dp != resolved.accelerator.devices
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
         return None
     return RuleResult(
-        message=(
-            f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, which was not measured. "
-            f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one alone, and up to "
-            f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load."
-        ),
+        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, which was not measured. "
+        f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one alone, and up to "
+        f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load.",
         remedies=(sized(None),),
         advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
     )

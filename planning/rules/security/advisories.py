@@ -60,29 +60,27 @@ def _text(subject: Subject, found: Sequence[Advisory]) -> str:
 
 
 @rule("SEC11", "block", source=_SOURCE, what="a published vulnerability of a feature that the settings turn on")
-def vulnerable_feature(subject: Subject) -> RuleResult | None:
-    """Find vulnerabilities that need trustRemoteCode or a stated limit of videos."""
+def _vulnerable_feature(subject: Subject) -> RuleResult | None:
     vllm = subject.resolved.deployment.vllm
     limits = vllm.limit_mm_per_prompt or {}
     found = _found(subject, {"trustRemoteCode": bool(vllm.trust_remote_code), "video": bool(limits.get("video"))})
     if not found:
         return None
     off = {"vllm.trust_remote_code": None, "vllm.limit_mm_per_prompt": {**limits, "video": 0} if limits else None}
-    return RuleResult(message=_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)
+    return RuleResult(_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)
 
 
 @rule(
     "SEC04", "info", "warn", source=_SOURCE, what="a version of vLLM that is unknown, or has published vulnerabilities"
 )
-def vulnerable(subject: Subject) -> RuleResult | None:
-    """Return the number of vulnerabilities, the worst effect and the release that fixes all. A public endpoint gets a warning."""
+def _vulnerable(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if version_key(_version(subject)) is None:
         return RuleResult(
-            message="The image's version of vLLM is unknown, and so are its published vulnerabilities.",
+            "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
             advice="Set `image_version` to the version in the first lines of its log.",
         )
     needs = {"nothing": True, "no chat template of the server": resolved.vllm.chat_template is None}
     needs |= {"video": resolved.item_limit("video") > 0, "trustRemoteCode": bool(resolved.vllm.trust_remote_code)}
     found, severity = _found(subject, needs), "warn" if resolved.deployment.public else None
-    return RuleResult(message=_text(subject, found), severity=severity, advice=_ADVICE) if found else None
+    return RuleResult(_text(subject, found), severity=severity, advice=_ADVICE) if found else None

@@ -30,8 +30,7 @@ _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("
     source=f"Cloud Run IAM (allUsers); {_GUIDE}",
     what="an endpoint reachable from the internet",
 )
-def public(subject: Subject) -> RuleResult | None:
-    """Find a public endpoint. Without the key, the path guard allows only /health."""
+def _public(subject: Subject) -> RuleResult | None:
     deployment, cost = subject.resolved.deployment, subject.cost
     if not deployment.public:
         return None
@@ -39,34 +38,29 @@ def public(subject: Subject) -> RuleResult | None:
     limit = "" if deployment.max_usd is not None else " No `max_usd` limits the cost."
     if not deployment.has_api_key:
         return RuleResult(
-            message=f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
+            f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
             remedies=(change("public", False),),
             advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
         )
     return RuleResult(
+        "The endpoint is reachable from the internet. Every path except /health requires the API key, but any request can start an instance and "
+        f"keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
-        message=(
-            "The endpoint is reachable from the internet. Every path except /health requires the API key, but any request can start an instance and "
-            f"keep it running, at a cost of up to {at_most}.{limit}"
-        ),
         remedies=(change("public", False),),
         advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
     )
 
 
 @rule("SEC05", "block", source=_GUIDE, what="an API key that does not protect every interface of the server")
-def unguarded(subject: Subject) -> RuleResult | None:
-    """Find an interface of the server without a path guard."""
+def _unguarded(subject: Subject) -> RuleResult | None:
     if not subject.resolved.deployment.has_api_key:
         return None
     found = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name == "--grpc"]
     if not found:
         return None
     return RuleResult(
-        message=(
-            f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, which checks no API key "
-            "and lacks the /health that the stack polls."
-        ),
+        f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, which checks no API key "
+        "and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
 
@@ -78,8 +72,7 @@ def unguarded(subject: Subject) -> RuleResult | None:
     source=f"{_GUIDE} (SSRF); vllm-project/vllm#57157",
     what="media that the server fetches by URL",
 )
-def read_media(subject: Subject) -> RuleResult | None:
-    """Find domains from which the server fetches URLs that callers choose."""
+def _read_media(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     domains = open_domains(resolved.vllm.allowed_media_domains)
     if not domains or not resolved.has_processor:
@@ -89,11 +82,9 @@ def read_media(subject: Subject) -> RuleResult | None:
     where = f" The server is in your network ({network})." if network else ""
     named = f" {', '.join(inner)} can only be inside it or on the server's machine." if inner else ""
     return RuleResult(
+        f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of {', '.join(domains)} from its own "
+        f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}",
         severity="block" if network or inner else "warn",
-        message=(
-            f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of {', '.join(domains)} from its own "
-            f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}"
-        ),
         remedies=(change("vllm.allowed_media_domains", None),),
         advice="Clients can send images, audio and video as data: URLs instead.",
     )
@@ -108,14 +99,13 @@ def _inner_network(subject: Subject) -> str:
 
 
 @rule("SEC10", "warn", source=_GUIDE, what="an argument in extraArgs that opens access the stack blocks")
-def opened(subject: Subject) -> RuleResult | None:
-    """Find arguments that allow callers or web pages more than the stack does."""
+def _opened(subject: Subject) -> RuleResult | None:
     found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
     if not found:
         return None
     listed = "; ".join(dict.fromkeys(found.values()))
     return RuleResult(
-        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {listed}.",
+        f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {listed}.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
     )
 
@@ -134,19 +124,16 @@ def _opens(argument: ServerArgument) -> str:
     source="docs/decisions/0036-signed-archives.md; vllm-project/vllm#38920",
     what="archives of compiled programs in a bucket that the stack did not create",
 )
-def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
-    """Find archives in a bucket with other writers that the stack does not know."""
+def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")
     value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.graph_cache
     if deployment.existing_bucket is None or value != "bucket":
         return None
     return RuleResult(
-        message=(
-            f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
-            "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can delete archives and "
-            "restore older ones of this stack."
-        ),
+        f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
+        "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can delete archives and "
+        "restore older ones of this stack.",
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",
     )

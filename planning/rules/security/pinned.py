@@ -37,8 +37,7 @@ class _Floating:
     source="vLLM, `vllm serve --help` (--revision); huggingface.co/docs/hub/repositories-getting-started",
     what="a hub repository that the server loads without a commit",
 )
-def floating_repository(subject: Subject) -> RuleResult | None:
-    """Find repositories whose owner can change what the server loads at its next start."""
+def _floating_repository(subject: Subject) -> RuleResult | None:
     found = tuple(_floating(subject.resolved))
     if not found:
         return None
@@ -47,10 +46,8 @@ def floating_repository(subject: Subject) -> RuleResult | None:
     named = " and ".join(f"the {one.what} {one.name}" for one in found)
     one_of = "the account that owns it" if len(found) == 1 else "an account that owns one of them"
     return RuleResult(
-        message=(
-            f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
-            f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat template without any sign in a preview."
-        ),
+        f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
+        f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat template without any sign in a preview.",
         remedies=(Remedy(changes=known),) if is_whole else (),
         advice=" ".join(one.advice for one in found if not (is_whole and one.changes)),
     )
@@ -62,18 +59,15 @@ def floating_repository(subject: Subject) -> RuleResult | None:
     source="vLLM, model_executor/model_loader/default_loader.py and weight_utils.py (0.32.0); CVE-2025-32434",
     what="a load format that opens pickled files",
 )
-def pickled_weights(subject: Subject) -> RuleResult | None:
-    """Find a load format that opens .bin or .pt files, which can contain code."""
+def _pickled_weights(subject: Subject) -> RuleResult | None:
     given = subject.resolved.deployment.vllm.load_format
     if given not in _UNPICKLES:
         return None
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
-        message=(
-            f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
-            f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
-            "without any other."
-        ),
+        f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
+        f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
+        "without any other.",
         remedies=(change("vllm.load_format", None),),
     )
 
@@ -84,13 +78,12 @@ def pickled_weights(subject: Subject) -> RuleResult | None:
     source="vLLM, docs/usage/security.md",
     what="code of the checkpoint's repository that the server runs",
 )
-def remote_code(subject: Subject) -> RuleResult | None:
-    """Find a server that runs Python code from the hub."""
+def _remote_code(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     if not deployment.vllm.trust_remote_code:
         return None
     return RuleResult(
-        message=f"`vllm.trust_remote_code` is true. The server will run Python code from the repository of {deployment.model}, which Gemma 4 does not need.",
+        f"`vllm.trust_remote_code` is true. The server will run Python code from the repository of {deployment.model}, which Gemma 4 does not need.",
         remedies=(change("vllm.trust_remote_code", None),),
     )
 

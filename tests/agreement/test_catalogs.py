@@ -1,0 +1,35 @@
+"""What Google offers stands once, in `planning/data`: the local cloud has a generated copy, and the lists that need another form name the same GPUs."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from authors.docs import PAGES
+from localcloud.json_values import packaged
+from localcloud.world.scenario import Run
+from planning.data.prices import PRICES
+from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, gpu_regions
+from stacks.settings.cloud_run import CloudRunSettings
+
+COPY = "packages/localcloud/world/data/catalog.json"
+
+
+def test_the_local_cloud_has_the_planners_catalog():
+    assert (Path(__file__).parents[2] / COPY).read_text() == PAGES[COPY]()
+
+
+def test_every_list_of_gpus_has_those_of_the_planner():
+    names = set(CLOUD_RUN_GPUS.values())
+    assert set(get_args(CloudRunSettings.model_fields["gpu"].annotation)) == names
+    assert set(Run().gpu_drivers) == set(Run().gpu_regions) == names
+    assert names <= set(packaged("localcloud.vllm", "models.json")["accelerators"])
+    skus = {sku.get("price") for sku in packaged("localcloud.services", "skus.json")["skus"]}
+    assert {key for key in PRICES if key.startswith("cloud_run_")} <= skus
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_only_a_gpu_of_cloud_run_has_regions_there(name: str):
+    accelerator = ACCELERATORS[name]
+    assert bool(gpu_regions(accelerator)) == ("cloud-run" in accelerator.platforms) == (name in CLOUD_RUN_GPUS)
+    assert set(accelerator.cloud_run.by_invitation) <= set(gpu_regions(accelerator))
