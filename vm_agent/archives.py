@@ -76,7 +76,7 @@ class Archive:
 
         Raises:
             ServingError: its bytes do not match its name, or it cannot be read.
-            OSError: the disk is full, or the folder has files already.
+            OSError: the disk is full.
             tarfile.TarError: it is not a tar of such files.
         """
         digest, size = self._signer.signed(name) or ("", 0)
@@ -92,9 +92,12 @@ class Archive:
                     file.write(data)
             if not hmac.compare_digest(sha256.hexdigest(), digest):
                 self._delete(name)
-                raise ServingError(f"the bytes of {self.uri}/{name} do not match its name, so it was deleted")
+                raise ServingError(f"the bytes of {self.uri}/{name} do not match its name, so it is not used")
             unpack(tar, fresh)
-            fresh.replace(self.folder)
+            for path in [path for path in fresh.rglob("*") if not path.is_dir()]:
+                target = self.folder / path.relative_to(fresh)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)  # one by one: a running container keeps the folder that it mounted
 
     def save(self, pack: "Callable[[Path], None]", secrets: Collection[str] = ()) -> str:
         """Archive the tar that `pack` writes and delete earlier ones. Return words about it, or none if it exists already.
