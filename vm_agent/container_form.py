@@ -16,7 +16,7 @@ SET_PRIVILEGED = "set tpu.container: privileged"
 
 @dataclass
 class ContainerForm:
-    """Selector of the next container's form. Also knows the form of the current one."""
+    """Selector of the next container's form."""
 
     latest: LatestDocument
     publisher: PhasePublisher
