@@ -161,16 +161,6 @@ class RequestScaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAccess:
-    """Callers of the service."""
-
-    invokers: Sequence[str]
-    """IAM members, such as user:a@example.com. Not used for a public service."""
-    public: bool
-    """Allow everyone to call the service without authentication, at your cost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunGpuServiceArgs:
     """A service, its container and the hardware of each instance."""
 
@@ -186,7 +176,8 @@ class CloudRunGpuServiceArgs:
     container: ServerContainer
     machine: GpuMachine
     scaling: RequestScaling
-    access: ServiceAccess
+    invokers: Sequence[str]
+    """IAM members that can call the service, such as user:a@example.com, or allUsers."""
     deletion_protection: bool
     """Make the engine refuse to delete the service until this is turned off and deployed, or until scripts.teardown clears it."""
     direct_vpc: DirectVpc | None = None
@@ -227,8 +218,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
-        members = ["allUsers"] if args.access.public else args.access.invokers
-        for member in members:
+        for member in args.invokers:
             gcp.cloudrunv2.ServiceIamMember(
                 f"{name}-{member}",
                 gcp.cloudrunv2.ServiceIamMemberArgs(

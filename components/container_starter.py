@@ -6,8 +6,7 @@ vLLM's image has Python but none of our code. So the program is an argument of t
 from functools import cache
 from typing import Final
 
-from components.packed_program import packed
-from components.startup_script import joined_program
+from components.startup_script import joined_program, packed
 
 ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
 """Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,

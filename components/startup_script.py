@@ -1,13 +1,46 @@
 """Start-up script of the TPU machine: the modules of `vm_agent` and eight of `contracts`, joined into one program and compressed."""
 
 import ast
+import base64
+import bz2
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Final
 
-from components.packed_program import PlainFile, packed
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.serving_document import DOCUMENT_METADATA_KEY
+
+_LINE: Final = 120
+_UNPACKING: Final = '''import base64, bz2, os
+
+PACKED = """
+{packed}
+"""
+TEXT = bz2.decompress(base64.b64decode(PACKED))
+'''
+_WRITING: Final = """FOLDER = os.environ.get("{variable}") or "{folder}"
+PLAIN = os.path.join(FOLDER, "{name}")
+try:
+    os.makedirs(FOLDER, exist_ok=True)
+    with open(PLAIN + ".new", "wb") as file:
+        file.write(TEXT)
+    os.replace(PLAIN + ".new", PLAIN)
+except OSError:
+    pass  # a disk that is full or read-only does not stop the program
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainFile:
+    """Plain-text copy of a packed program, for inspection on the machine."""
+
+    name: str
+    folder: str
+    variable: str
+    """Environment variable with another folder."""
+
 
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
@@ -81,6 +114,21 @@ def startup_script() -> str:
 def agent_program() -> str:
     """Return the program that the start-up script runs, in plain text."""
     return joined_program(HEADER, SECTIONS)
+
+
+def packed(header: str, program: str, plain: PlainFile | None = None) -> str:
+    """Return a program for Python 3.10 that runs `program`, after writing it to `plain` if set.
+
+    The same program results in the same text on every machine, because bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a
+    colleague's preview would show a change although nothing changed.
+    """
+    encoded = base64.b64encode(bz2.compress(program.encode(), 9)).decode()
+    lines = "\n".join(encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE))
+    text = header + _UNPACKING.format(packed=lines)
+    if plain is not None:
+        text += _WRITING.format(variable=plain.variable, folder=plain.folder, name=plain.name)
+    name = "PLAIN" if plain is not None else '"packed program"'
+    return text + f'exec(compile(TEXT, {name}, "exec"))\n'
 
 
 def joined_program(header: str, sections: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from components.cloud_run_gpu_service import (
     RequestScaling,
     SecretVariable,
     ServerContainer,
-    ServiceAccess,
 )
 from components.container_starter import container_command
 from contracts.collector import COLLECTOR_IMAGE
@@ -134,7 +133,7 @@ def _arguments(
             concurrency=run.concurrency,
             request_timeout_s=run.request_timeout_s,
         ),
-        access=ServiceAccess(invokers=run.invokers, public=run.public),
+        invokers=["allUsers"] if run.public else run.invokers,
         deletion_protection=run.deletion_protection,
         ingress=run.ingress,
         kept_traffic=_kept_traffic(context, run),

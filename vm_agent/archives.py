@@ -54,7 +54,7 @@ class Archive:
         return f"{endpoint('storage')}{path}/{urllib.parse.quote(prefix + name, safe='')}"
 
     def listed(self) -> "tuple[list[str], str]":
-        """Return the names that this stack signed, newest first, and a sentence about other objects. Raises ServingError."""
+        """Return the names that this stack signed, newest first, and a sentence about others. Raises ServingError."""
         path, prefix = self._place
         query = {"prefix": prefix, "fields": "items(name,timeCreated)", "maxResults": MOST_LISTED}
         answer = google(self.metadata, f"{endpoint('storage')}{path}?{urllib.parse.urlencode(query)}")
@@ -76,7 +76,7 @@ class Archive:
 
         Raises:
             ServingError: its bytes do not match its name, or it cannot be read.
-            OSError: the disk is full, or the folder has files already.
+            OSError: the disk is full.
             tarfile.TarError: it is not a tar of such files.
         """
         digest, size = self._signer.signed(name) or ("", 0)
@@ -92,12 +92,15 @@ class Archive:
                     file.write(data)
             if not hmac.compare_digest(sha256.hexdigest(), digest):
                 self._delete(name)
-                raise ServingError(f"the bytes of {self.uri}/{name} do not match its name, so it was deleted")
+                raise ServingError(f"the bytes of {self.uri}/{name} do not match its name, so it is not used")
             unpack(tar, fresh)
-            fresh.replace(self.folder)
+            for path in [path for path in fresh.rglob("*") if not path.is_dir()]:
+                target = self.folder / path.relative_to(fresh)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)  # one by one: a running container keeps its folder
 
     def save(self, pack: "Callable[[Path], None]", secrets: Collection[str] = ()) -> str:
-        """Archive the tar that `pack` writes and delete earlier ones. Return words about it, or none if it exists already.
+        """Archive the tar that `pack` writes and delete earlier ones. Return words about it, or none if it exists.
 
         Raises:
             ServingError: the tar contains a secret or is too large, or the bucket rejects it.
@@ -136,7 +139,7 @@ class Archive:
 
 @contextmanager
 def harmless(tell: Callable[[str], None], what: str, grant: str) -> Generator[None]:
-    """Report an error in one line, with the grant to add if Google denied access to the bucket, and go on."""
+    """Report an error in one line, with the grant to add if Google denied access, and go on."""
     try:
         yield
     except (ServingError, *CONNECTION_ERRORS, KeyError, TypeError, EOFError, tarfile.TarError, zlib.error) as error:

@@ -47,7 +47,7 @@ class CompiledPrograms:
     settle_s: float = 10.0
     """Time without changes after which a folder is archived, because the server may still be writing."""
     limit_s: float = 120.0
-    """Maximum time that a start waits for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
+    """Maximum wait of a start for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
     """Interval between checks of a folder while its server runs."""
     _archived: "set[Path]" = field(default_factory=set[Path])
@@ -61,7 +61,7 @@ class CompiledPrograms:
         return thread
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
-        """Wait at most `limit_s` for a restore to finish."""
+        """Wait at most `limit_s` for a restore."""
         deadline = time.monotonic() + self.limit_s
         while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
             restore.join(0.2)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.guest_attributes import CONFINED, EXPOSED, PRIVILEGED
+from contracts.guest_attributes import CONFINED, PRIVILEGED
 from vm_agent.base import TMPFS, environment_variable
 
 DEVICE_FOLDER_VARIABLE = "GEMMA_SERVING_DEVICES"
@@ -39,29 +39,16 @@ BUSY = re.compile(r"device or resource busy", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Container:
-    """A form of the container. `exposure` explains why a confined one can read the machine's token; otherwise empty."""
+    """A form of the container: docker's options, its label, and the reason for more access than the accelerator's devices."""
 
     options: "tuple[str, ...]"
-    is_confined: bool = True
-    """True if it gets only the accelerator's devices."""
-    exposure: str = ""
-
-    @property
-    def label(self) -> str:
-        """Return the value of the container's label."""
-        if not self.is_confined:
-            return PRIVILEGED
-        return EXPOSED if self.exposure else CONFINED
+    label: str = CONFINED
+    reason: str = ""
 
     @property
     def words(self) -> str:
         """Return the guest attribute."""
-        return container_words(self.label, self.exposure if self.is_confined else "set by tpu.container")
-
-
-def container_words(label: str, reason: str) -> str:
-    """Return the guest attribute of a container: its label and the reason for its access."""
-    return f"{label}: {reason}" if reason else label
+        return f"{self.label}: {self.reason}" if self.reason else self.label
 
 
 def accelerator_devices() -> "tuple[str, ...]":
@@ -85,7 +72,7 @@ def confined(devices: Sequence[str], shm_size_gib: float) -> Container:
 def privileged(shm_size_gib: float) -> Container:
     """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm."""
     options = ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}")
-    return Container(options, is_confined=False)
+    return Container(options, PRIVILEGED, "set by tpu.container")
 
 
 def is_device_error(lines: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from contracts.guest_attributes import CONFINED, CONTAINER_KEY, EXPOSED, PRIVILEGED
 from vm_agent.base import ServingError
-from vm_agent.confinement import Container, accelerator_devices, confined, container_words, is_device_error, privileged
+from vm_agent.confinement import Container, accelerator_devices, confined, is_device_error, privileged
 from vm_agent.containers import ContainerState, container_log, container_state
 from vm_agent.follow import LatestDocument
 from vm_agent.kept import Assignment, KeptState
@@ -16,7 +16,7 @@ SET_PRIVILEGED = "set tpu.container: privileged"
 
 @dataclass
 class ContainerForm:
-    """Selector of the next container's form. Also knows the form of the current one."""
+    """Selector of the next container's form."""
 
     latest: LatestDocument
     publisher: PhasePublisher
@@ -34,14 +34,16 @@ class ContainerForm:
             raise ServingError(f"No accelerator device was found below /dev: {SET_PRIVILEGED}.", retry=False)
         options, exposure = self.guard.options(assignment.document)
         form = confined(devices, shm_size_gib)
-        return replace(form, options=(*form.options, *options), exposure=exposure)
+        return replace(
+            form, options=(*form.options, *options), label=EXPOSED if exposure else CONFINED, reason=exposure
+        )
 
     def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
         """Return the error, with the setting to change if a confined server could not use a device.
 
         It is the last attempt on a machine where no server was ever ready. Where one was, the usual restarts follow.
         """
-        if self.started is None or not self.started.is_confined or was_ready:
+        if self.started is None or self.started.label == PRIVILEGED or was_ready:
             return problem
         try:
             state = container_state()
@@ -53,14 +55,11 @@ class ContainerForm:
         text = f"{problem} The confined server could not use the accelerator: {SET_PRIVILEGED}."
         return ServingError(text, problem.log_lines, retry=bool(self.kept.documents()))
 
-    def adopt(self, assignment: Assignment, state: ContainerState) -> None:
+    def adopt(self, state: ContainerState) -> None:
         """Publish the form of a container that an earlier agent started."""
-        since = "started before this agent"
-        if state.form in {CONFINED, EXPOSED}:
-            self.started = confined(accelerator_devices(), assignment.document.shm_size_gib)
-            words = container_words(state.form, "" if state.form == CONFINED else since)
-        else:
-            words = container_words(PRIVILEGED, since)
-        if state.form == CONFINED:
+        label = state.form if state.form in {CONFINED, EXPOSED} else PRIVILEGED
+        found = Container((), label, "" if label == CONFINED else "started before this agent")
+        self.started = None if label == PRIVILEGED else found
+        if label == CONFINED:
             self.guard.keep()
-        self.publisher.set_fact(CONTAINER_KEY, words)
+        self.publisher.set_fact(CONTAINER_KEY, found.words)

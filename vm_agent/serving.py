@@ -289,7 +289,7 @@ class Agent:
             and not self._is_asked_to_restart(state)
         ):
             is_new, drain_s = False, state.drain_s
-            self.form.adopt(assignment, state)
+            self.form.adopt(state)
         else:
             is_new, drain_s = True, self._replace(assignment, state)
         follower, shipped = self._followed(assignment.document, is_new=is_new)

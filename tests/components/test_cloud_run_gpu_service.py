@@ -17,7 +17,6 @@ from components.cloud_run_gpu_service import (
     RequestScaling,
     SecretVariable,
     ServerContainer,
-    ServiceAccess,
 )
 from contracts.labels import Ownership
 from planning.question.types import StartupProbe
@@ -45,7 +44,7 @@ ARGS = CloudRunGpuServiceArgs(
     container=CONTAINER,
     machine=MACHINE,
     scaling=RequestScaling(min_instances=1, max_instances=2, concurrency=16, request_timeout_s=3600),
-    access=ServiceAccess(invokers=("user:a@example.com",), public=False),
+    invokers=("user:a@example.com",),
     deletion_protection=False,
 )
 
@@ -64,7 +63,7 @@ def test_a_service_is_private_and_callable_by_its_invokers_alone(declare):
 
 
 def test_a_public_service_grants_everybody(declare):
-    recorder, _, _ = service(declare, access=ServiceAccess(invokers=("user:a@example.com",), public=True))
+    recorder, _, _ = service(declare, invokers=("allUsers",))
     assert [grant.inputs["member"] for grant in recorder.all("serviceIamMember")] == ["allUsers"]
 
 

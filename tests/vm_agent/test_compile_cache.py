@@ -257,7 +257,7 @@ class TestWhatGoesWrong:
         whole = tar_of(PROGRAMS)
         for data in (whole[:-1] + b"x", whole[:-700]):
             name = put(machine, data, signed=whole)
-            assert "do not match its name, so it was deleted. The server is not affected." in restored(tmp_path)
+            assert "do not match its name, so it is not used. The server is not affected." in restored(tmp_path)
             assert held(tmp_path) == {}
             assert name not in machine.objects
 
