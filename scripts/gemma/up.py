@@ -103,10 +103,7 @@ def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequen
 
 
 def _settings_of(stack: str) -> Settings:
-    """Return the settings, and create the stack's state if the backend has none.
-
-    Raises CommandRefusedError for a stack without valid settings or project, and for a gateway.
-    """
+    """Return the settings, and create the state if the backend has none. Raises CommandRefusedError, also for a gateway."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
@@ -184,10 +181,7 @@ class _Elapsed(ProgressColumn):
 
 @contextlib.contextmanager
 def moving(step: str) -> Generator[Callable[[str, str], None]]:
-    """Show a step and its time until the body ends. Yield what shows another step, and what that waits for.
-
-    Elsewhere than on a terminal, each message is a line.
-    """
+    """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
     is_terminal = sys.stderr.isatty()
     whole = Column(no_wrap=True, overflow="ellipsis")
     text = TextColumn("{task.description}", markup=False, table_column=whole)
