@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
 from rich.text import Text
 
 from contracts.errors import CommandRefusedError, ScriptError
@@ -40,6 +38,7 @@ from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
+from scripts.cli.tables import console
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
@@ -183,9 +182,8 @@ class _Elapsed(ProgressColumn):
 def moving(step: str) -> Generator[Callable[[str, str], None]]:
     """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
     is_terminal = sys.stderr.isatty()
-    whole = Column(no_wrap=True, overflow="ellipsis")
-    text = TextColumn("{task.description}", markup=False, table_column=whole)
-    progress = Progress(_Elapsed(), text, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    text = TextColumn("{task.description}", markup=False)
+    progress = Progress(_Elapsed(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
     task = progress.add_task(step, total=None)
 
     def show(step: str, detail: str) -> None:
