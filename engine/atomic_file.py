@@ -40,7 +40,7 @@ def read_kept(path: Path, kind: type[T], version: int, *, check: Callable[[T], o
 
 
 def change_file(path: Path, text: Callable[[], str]) -> None:
-    """Rewrite a file. `text` reads it and returns the new text; no other process writes in between. Raises OSError."""
+    """Rewrite a file by a function that reads it, under a lock. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         replace_file(path, text())
@@ -48,7 +48,7 @@ def change_file(path: Path, text: Callable[[], str]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Wait for the lock at this path, and hold it. Raises OSError if the file cannot be opened, for example because it is a link."""
+    """Wait for the lock at this path, and hold it. Raises OSError, for example for a link."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, OWNER_ONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -79,7 +79,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file that only its owner can read. Raises OSError; with `new`, including for an existing file."""
+    """Write a file that only its owner can read. Raises OSError; with `new`, if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC)
     with os.fdopen(os.open(path, flags, OWNER_ONLY), "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,6 +1,7 @@
 """Location of the engine's states, including when it runs in a copy of the project.
 
-The engine resolves a relative path such as `file://./state` against the folder that it runs in. In a copy that would be another, empty backend.
+The engine resolves a relative path such as `file://./state` against the folder that it runs in.
+In a copy that would be another, empty backend.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ def absolute_backend() -> Generator[None]:
 
 
 def absolute(url: str, folder: Path) -> str | None:
-    """Return a file backend's URL with an absolute path, or None if it already has one or is of another kind."""
+    """Return the absolute URL of a file backend with a relative path, or None."""
     path, mark, options = url.removeprefix(_FILE).partition("?")
     if not url.startswith(_FILE) or path.startswith(("/", "~")):
         return None
@@ -65,7 +66,7 @@ def state_folder() -> Path | None:
 
 
 def chosen_url(folder: Path) -> str:
-    """Return the backend's URL, chosen like the engine does: variable, project file, login. Empty if none is set."""
+    """Return the backend's URL as the engine chooses it: variable, project file, login. Empty if none is set."""
     given = os.environ.get(BACKEND_VARIABLE, "")
     if given:
         return given

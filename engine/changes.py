@@ -1,4 +1,4 @@
-"""Changes of an engine preview, as data for users and programs: one entry per resource, with the values before and after."""
+"""Changes of an engine preview: one entry per resource, with the values before and after."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
 
 
 class ResourceChange(BaseModel):
-    """A resource that will change. `properties` differ, and `forced_by` are the properties that force a replacement."""
+    """A resource that will change."""
 
     model_config = ConfigDict(frozen=True)
     op: str = Field(description="Operation: create, update, replace, delete or read.")
@@ -36,7 +36,10 @@ class ResourceChange(BaseModel):
 def changes_of(
     preview: Mapping[str, object], secrets: Sequence[str] = ()
 ) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
-    """Return a preview's changes without these secrets, the number of unchanged resources, and the warnings."""
+    """Return a preview's changes without secrets, the number of unchanged resources, and the warnings.
+
+    The preview can be one with `--refresh`.
+    """
     changes = tuple(
         _change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN and _type(step) != STACK_TYPE
     )

@@ -26,7 +26,7 @@ def git(*arguments: str) -> str:
 def other_checkout(commit: str) -> Generator[Path]:
     """Yield a temporary folder with the files of another commit and this checkout's packages.
 
-    The working tree and git's own files do not change. Raises CommandRefusedError if git does not know the commit.
+    Raises CommandRefusedError if git does not know the commit.
     """
     root = runner.project_folder()
     with tempfile.TemporaryDirectory(prefix="checkout-") as parent:

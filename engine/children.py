@@ -1,4 +1,4 @@
-"""Child programs of a command. Each terminating signal reaches each of them exactly once, no matter where it was sent.
+"""Child programs of a command. Each terminating signal reaches each of them exactly once.
 
 A child has its own process group. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
 engine exit without saving its state. So only the command gets the signal, and forwards it as SIGINT.
@@ -51,7 +51,7 @@ _SIGNALS: Final = _Signals()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Handle terminating signals: forward them to children, and raise KeyboardInterrupt. Ignored signals stay ignored."""
+    """Forward terminating signals to children, and raise KeyboardInterrupt. Ignored signals stay ignored."""
     _SIGNALS.came = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -103,7 +103,7 @@ def ended(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a program that leaves nothing half done, and return its result and output.
 
-    It stays in the group of the command, so Ctrl-C stops both. Raises OSError if it cannot be started, and subprocess.TimeoutExpired.
+    It stays in the group of the command, so Ctrl-C stops both. Raises OSError and subprocess.TimeoutExpired.
     """
     import subprocess  # noqa: PLC0415 - as in `started`
 
@@ -118,7 +118,7 @@ def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. An interrupt cancels it at a wait, because an interrupt inside a step leaves the step half done.
+    """Run a coroutine and return its result. An interrupt cancels it at a wait, not inside a step.
 
     Raises KeyboardInterrupt once the coroutine has finished.
     """

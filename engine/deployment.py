@@ -32,7 +32,7 @@ _CHECKPOINT_VERSION: Final = 3
 
 
 class StateUnreadableError(ScriptError):
-    """The stack's state exists but is unreadable. `cut_off` means that the document is incomplete, so nothing in it can be used."""
+    """The stack's state exists but is unreadable. `cut_off`: the document is incomplete."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)
@@ -152,7 +152,7 @@ class StackDeployment:
 def read_deployment(stack: str) -> StackDeployment:
     """Return the stack's deployment.
 
-    Raises CommandRefusedError if the stack does not exist, and StateUnreadableError if its state cannot be read.
+    Raises CommandRefusedError if the stack does not exist, and StateUnreadableError.
     """
     try:
         text = runner.query(["stack", "export", "--stack", stack])
@@ -173,7 +173,7 @@ def parse_deployment(stack: str, text: str) -> StackDeployment:
 
 
 def parse_checkpoint(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in a file backend's file (pulumi/pulumi, apitype, VersionedCheckpoint). Raises StateUnreadableError."""
+    """Return the deployment in a file backend's file (apitype.VersionedCheckpoint). Raises StateUnreadableError."""
     try:
         raw = as_mapping(json.loads(text))
     except ValueError as error:
@@ -222,7 +222,7 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine reports that it cannot decrypt: the passphrase is wrong or not set, or the Cloud KMS key denies access.
+    """Return whether the engine reports that it cannot decrypt.
 
     It exports a state without either, and decrypts nothing.
     """
@@ -230,7 +230,7 @@ def is_passphrase_error(text: str) -> bool:
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error with the fix for a passphrase that is wrong, not set or lost, or a key without access."""
+    """Return the error with the fix for a wrong passphrase, or a key without access."""
     return StateUnreadableError(
         f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
         f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "

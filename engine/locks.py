@@ -57,7 +57,7 @@ class StackLock:
 
     @property
     def is_dead(self) -> bool:
-        """True if its process ran on this host and is gone. A process on another host is treated as alive, because it is not visible from here."""
+        """True if its process ran on this host and is gone. One on another host counts as alive."""
         return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
 
 
@@ -76,7 +76,7 @@ def parse_locks(text: str) -> tuple[StackLock, ...]:
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
-    """Return the locks in a stack's lock folder of a file backend. An incomplete file is skipped: its writer is alive, or never got the lock."""
+    """Return the locks in a lock folder. The writer of an incomplete file is alive, or never got the lock."""
     found: list[StackLock] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -91,9 +91,9 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
 
 
 def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
-    """Run `work` of the engine. If the stack is locked and every holder is gone, remove the locks and run it again.
+    """Run `work` of the engine, again after removing and reporting locks whose holders are all gone.
 
-    `report` gets a line about the removed locks. Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
+    Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
     """
     return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
@@ -113,7 +113,7 @@ def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], 
 def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[str], None]) -> None:
     """Remove a stack's locks. Raises CommandRefusedError, and removes none, if a holder may be alive.
 
-    Lock files are deleted one by one, because `pulumi cancel` also removes newer locks, and fails if the state is unreadable.
+    `pulumi cancel` also removes newer locks, and fails if the state is unreadable.
     """
     require_dead(stack, locks)
     files = [Path(lock.place.removeprefix(_FILE)) for lock in locks if lock.place.startswith(_FILE)]
@@ -127,7 +127,7 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
-    """Return the locks of a stack in a file backend. Other backends return none: their locks only show when a command is blocked."""
+    """Return the locks of a stack in a file backend. Other backends list none."""
     return all_locks([stack])[stack]
 
 
@@ -138,7 +138,7 @@ def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
 
 
 def remove_lock_files(stack: str) -> None:
-    """Remove a stack's lock files from a file backend, like `pulumi cancel`, if the engine does not run or has nothing to do."""
+    """Remove a stack's lock files from a file backend, like `pulumi cancel` without an engine."""
     folder = state_folder()
     for path in _place(folder, stack).glob("*.json") if folder else ():
         path.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def locked(locks: Sequence[StackLock]) -> str:
 
 
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:
-    """Raise CommandRefusedError unless the process of every lock is known to be gone. Without a lock file the holder is unknown."""
+    """Raise CommandRefusedError unless the process of every lock is known to be gone."""
     alive = [lock for lock in locks if not lock.is_dead]
     if locks and not alive:
         return

@@ -1,4 +1,4 @@
-"""Previews of the engine: resources that are declared but not in the state, and changes that a refresh would find."""
+"""Previews of the engine, in JSON."""
 
 import contextlib
 import tempfile
@@ -69,7 +69,7 @@ def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
-    """Return the errors of a preview in JSON, in order. "preview failed" is included only if it is the only one."""
+    """Return the errors of a preview in JSON, in order."""
     return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
 
 
@@ -81,7 +81,7 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
 
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
-    """Select a stack and yield whether the backend has it. With `create`, an unknown one is created in a temporary backend.
+    """Select a stack and yield whether the backend has it. With `create`, a temporary one gets an unknown stack.
 
     Raises PreviewFailedError.
     """
@@ -100,7 +100,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend temporarily, and restore the settings file afterwards, because a new stack writes its salt there."""
+    """Use an empty backend, and restore the settings file, because a new stack writes its salt there."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):

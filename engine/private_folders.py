@@ -1,4 +1,4 @@
-"""Temporary folders for project copies and command output: readable only by their owner, and removed after their last user.
+"""Temporary folders that only their owner can read, removed after their last user.
 
 A killed process removes nothing. Its folder is removed later, unless a program that it started still uses it: the
 lock of a folder is inherited, and the kernel releases it when the last of them has exited.

@@ -31,9 +31,9 @@ _NO_MEMORY: Final = ", for example because the machine ran out of memory"
 _LOST_TRACK = re.compile(
     r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations|\bError 50\d\b", re.IGNORECASE
 )
-"""Errors after which a resource may exist that is not in the state. Google may fail after it has created the resource."""
+"""Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
-"""Text that the engine adds to a run's errors (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
+"""Text that the engine adds to a run's errors (pulumi/pulumi, deployment_executor.go), often before them."""
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
@@ -48,7 +48,7 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: the current folder or this checkout. Raises CommandRefusedError if neither has one."""
+    """Return the folder with Pulumi.yaml: the current one or this checkout. Raises CommandRefusedError."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
         if (folder / "Pulumi.yaml").is_file():
             return folder
@@ -62,7 +62,7 @@ def listed_stacks(*options: str) -> frozenset[str]:
 
 
 def require_stacks(names: Sequence[str]) -> Sequence[str]:
-    """Return the project's stacks with a settings file, sorted. Raises CommandRefusedError if one of `names` has none, or no stack has one."""
+    """Return the stacks with a settings file. Raises CommandRefusedError without any, or if one of `names` has none."""
     known = stacks_in(project_folder())
     if not known:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
@@ -84,7 +84,7 @@ def pulumi() -> str:
 def environment() -> Mapping[str, str]:
     """Return the engine's environment: the user's, without the check for newer versions.
 
-    PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
+    PYTHONPATH does not contain this checkout, because the program may run in a copy.
     """
     given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     checkout = Path(__file__).resolve().parents[1]
@@ -138,7 +138,7 @@ def _because(output: str) -> str:
 
 
 def recover_hint(stack: str, output: str) -> str:
-    """Return the first sentence of an error, with the command for resources missing from the state, if the output hints at them."""
+    """Return the first sentence of an error whose output hints at resources missing from the state."""
     if _LOST_TRACK.search(output) is None:
         return ""
     return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
@@ -219,7 +219,7 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
 
 
 def _no_such_stack(stack: str) -> str:
-    """Return the error for a stack that the backend does not know. Without settings, the name is a typing error."""
+    """Return the error for a stack that the backend does not know."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
@@ -236,7 +236,7 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
+    """Return the engine's first reason as one line, or its exit if it reported none."""
     lines = _lines(text)
     chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
     return _shortened(chosen)

@@ -58,7 +58,7 @@ def parse_key(text: str) -> KmsKey:
 
 
 def provider_of(stack: str) -> str:
-    """Return the secrets provider in the stack's settings file, or an empty string for a passphrase or without a file."""
+    """Return the secrets provider in the stack's settings file; empty for a passphrase."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 def stack_outputs(stack: str) -> StackOutputs:
     """Return the outputs of a deployed stack.
 
-    Raises CommandRefusedError if the stack does not exist, is not deployed, or was deployed by another version of the project.
+    Raises CommandRefusedError if the stack is not deployed, or by another version of the project.
     """
     return outputs_in(stack, read_deployment(stack).resources)
 
@@ -50,7 +50,7 @@ def not_deployed(stack: str) -> CommandRefusedError:
 
 
 def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
-    """Raise CommandRefusedError if a stack is a gateway, with the stacks to use instead. `what` cannot be done with it, as a verb phrase."""
+    """Raise CommandRefusedError if a stack is a gateway, to which `what`, a verb phrase, cannot be done."""
     if outputs.backends is not None:
         instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
         raise CommandRefusedError(

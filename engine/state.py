@@ -1,4 +1,4 @@
-"""Content of a stack's state, as far as it is readable: resources, unfinished creations, projects, buckets, protection.
+"""Content of a stack's state, as far as it is readable.
 
 A state that is lost, broken or out of reach is not a reason to stop, because the search by labels needs none.
 """
@@ -106,7 +106,7 @@ class StackState:
 
     @property
     def outputs(self) -> StackOutputs | None:
-        """Outputs of the stack, or None if it is not deployed or was deployed by another version of the project."""
+        """Outputs of the stack, or None if it is not deployed, or by another version of the project."""
         found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
         try:
             return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
@@ -149,7 +149,7 @@ def require_deployed(state: StackState) -> None:
 
 
 def all_states() -> Sequence[StackState]:
-    """Return the state of each stack in the backend or with a settings file, by name. They are read in parallel."""
+    """Return the state of each stack in the backend or with a settings file, by name."""
     known = set(runner.stacks_in(runner.project_folder()))
     try:
         deployed = runner.listed_stacks("--project", PRODUCT)

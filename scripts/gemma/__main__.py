@@ -36,7 +36,7 @@ _HELP: Final = frozenset({"-h", "--help", "help"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `gemma` with these arguments, by default those of the process, and return the exit code."""
+    """Run `gemma` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _drop_own_path()
     for stream in (sys.stdout, sys.stderr):
@@ -99,7 +99,7 @@ def _first() -> str:
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
-    """Return the sentence about a word that is not a command, with the command that was probably meant."""
+    """Return the sentence about a word that is not a command."""
     if has_settings(word):
         return f"{word} is not a command. The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
     if word.startswith("-"):
@@ -126,7 +126,7 @@ def _start(entry: Entry, rest: Sequence[str]) -> int:
 
 
 def _drop_own_path() -> None:
-    """Remove the launcher's entry from PYTHONPATH: programs that a command starts do not inherit it."""
+    """Remove the launcher's entry from PYTHONPATH, which other programs would inherit."""
     root = str(_ROOT)
     paths = [path for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if path and path != root]
     if paths:

@@ -16,7 +16,7 @@ from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE, Entry
 
 @dataclass(frozen=True, slots=True)
 class GemmaCall:
-    """One command of `gemma` with the words after it. `lead` is the word of a subcommand."""
+    """A command with the words after it. `lead` selects a subcommand."""
 
     name: str
     command: Command[Any]
@@ -26,8 +26,7 @@ class GemmaCall:
     def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:
         """Return the arguments with the stack as `--stack NAME`.
 
-        The first word is the stack if it has a settings file, or if the command takes fewer words than there are.
-        `require_known` refuses one that does not exist; `default` names the stack where none is given.
+        The first word is the stack if it has a settings file, or if there are more words than the command takes.
 
         Raises CommandRefusedError if a command that changes something has no stack.
         """
@@ -92,10 +91,7 @@ def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
 
 
 def default_stack(command: str) -> tuple[str, str]:
-    """Return the stack that is meant where none is named, and why: `selected`, or `the only one deployed`.
-
-    Raises CommandRefusedError if neither exists.
-    """
+    """Return the stack that is meant where none is named, and why. Raises CommandRefusedError."""
     stacks = listed()
     for stack in stacks:
         if stack.is_selected:
@@ -108,7 +104,7 @@ def default_stack(command: str) -> tuple[str, str]:
 
 
 def require_known(word: str) -> None:
-    """Raise CommandRefusedError for a word that names no stack of the settings files or of the backend."""
+    """Raise CommandRefusedError for a word that names no stack."""
     with_settings = runner.stacks_in(runner.project_folder())
     if word in with_settings:
         return

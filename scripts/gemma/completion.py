@@ -10,7 +10,7 @@ from scripts.gemma.arguments import call_of
 from scripts.gemma.catalog import ENTRIES, Entry, entry_of
 
 COMPLETE: Final = "__complete"
-"""Word with which a shell asks for candidates; the words so far follow, the unfinished one last."""
+"""A shell asks for candidates with it. The words so far follow."""
 
 _SCRIPTS: Final[Mapping[str, str]] = {
     "bash": """\
@@ -48,7 +48,7 @@ def script(words: Sequence[str]) -> str:
 
 
 def candidates(words: Sequence[str]) -> Sequence[str]:
-    """Return what the last word can become, sorted; none if the words before it name no command."""
+    """Return what the last word can become, sorted."""
     *before, start = words or [""]
     found = [*ENTRIES, "completion", "help"]
     if before:

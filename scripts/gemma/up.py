@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
 from rich.text import Text
 
 from contracts.errors import CommandRefusedError, ScriptError
@@ -40,6 +38,7 @@ from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
+from scripts.cli.tables import console
 from scripts.preview.face import Upcoming, upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
@@ -103,10 +102,7 @@ def told(stack: str, messages: Sequence[str], warnings: Sequence[str]) -> Sequen
 
 
 def _settings_of(stack: str) -> Settings:
-    """Return the settings, and create the stack's state if the backend has none.
-
-    Raises CommandRefusedError for a stack without valid settings or project, and for a gateway.
-    """
+    """Return the settings, and create the state if the backend has none. Raises CommandRefusedError, also for a gateway."""
     runner.require_stacks([stack])
     if is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml"):
         raise CommandRefusedError(f"Stack {stack} is a gateway. Run `pulumi up --stack {stack}`.")
@@ -184,14 +180,10 @@ class _Elapsed(ProgressColumn):
 
 @contextlib.contextmanager
 def moving(step: str) -> Generator[Callable[[str, str], None]]:
-    """Show a step and its time until the body ends. Yield what shows another step, and what that waits for.
-
-    Elsewhere than on a terminal, each message is a line.
-    """
+    """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
     is_terminal = sys.stderr.isatty()
-    whole = Column(no_wrap=True, overflow="ellipsis")
-    text = TextColumn("{task.description}", markup=False, table_column=whole)
-    progress = Progress(_Elapsed(), text, console=Console(stderr=True), transient=True, disable=not is_terminal)
+    text = TextColumn("{task.description}", markup=False)
+    progress = Progress(_Elapsed(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
     task = progress.add_task(step, total=None)
 
     def show(step: str, detail: str) -> None:

@@ -46,7 +46,7 @@ class ServerLog:
 def server_log(state: StackState) -> ServerLog:
     """Return the log of a stack from its outputs or its settings, because logs outlive the server.
 
-    Raises CommandRefusedError if the stack has neither, or if its settings are invalid.
+    Raises CommandRefusedError if it has neither.
     """
     outputs = state.outputs
     if outputs is not None:

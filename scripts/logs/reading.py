@@ -76,9 +76,9 @@ def follow(
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[PrintedLine | None]:
-    """Yield new lines since a time, each once, and None after each read. Failed reads are reported and retried.
+    """Yield new lines since a time, each once, and None after each read.
 
-    Raises ScriptError if the first read fails.
+    Reports and retries a failed read. Raises ScriptError if the first one fails.
     """
     seen: dict[tuple[str, str], datetime] = {}
     start, first = since, True
@@ -126,7 +126,7 @@ def _entries(
 
 
 def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
-    """Return the lines of an entry: several for a traceback in one entry, none for a request log."""
+    """Return the lines of an entry: several for a traceback, none for a request log."""
     source = as_mapping(entry.get("labels")).get(SOURCE_LABEL)
     place = as_mapping(as_mapping(entry.get("resource")).get("labels"))
     return [

@@ -1,4 +1,4 @@
-"""Pull request comment with the effect on each stack and the metrics before and after."""
+"""The comment on a pull request."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -198,7 +198,7 @@ def engine_preview(preview: StackPreview | None) -> Iterator[str]:
 
 
 def _where(preview: StackPreview) -> str:
-    """Return what the engine compared with, if it is not the state of a deployed stack."""
+    """Return what the engine compared with, if not a state."""
     new = " as a new stack" if preview.new_stack else ""
     where = " on an empty local cloud (simulated)" if preview.simulated else new
     return f" of base and pull request, each{where}" if preview.against_base else where
@@ -232,7 +232,7 @@ def _lines(change: ResourceChange, word: str) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
-    """Yield one line for all unchanged stacks, and one for those that `up` changes nevertheless."""
+    """Yield the unchanged stacks, and those that `up` changes nevertheless."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     count = sum(verdict.preview is not None and verdict.preview.skipped for verdict in found)
     have, were = ("has", "was") if count == 1 else ("have", "were")

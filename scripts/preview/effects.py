@@ -67,7 +67,7 @@ def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
 
 
 def replacing(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
-    """Return the changed settings that replace the queued resource, or the service of Cloud Run."""
+    """Return the changed settings that replace the queued resource or the service."""
     settings = changed_values(before.settings, after.settings)
     moved = [change for change in settings if change.key == "target"]
     gone = bool(removed_zones(before, after))
@@ -79,7 +79,7 @@ def replacing(before: StackDescription, after: StackDescription) -> Sequence[Cha
 
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
-    """Return the effect stated by the setting or its block, or `serves` if neither states one."""
+    """Return the effect that the setting or its block states, or `serves`."""
     if change.key == PROJECT:  # a file without it uses the project of the environment, which is unknown here
         return "nothing" if None in {change.before, change.after} else "capacity" if serves == "restart" else "service"
     effects, key = stated_effects(), change.key

@@ -33,7 +33,7 @@ from stacks.units import format_memory
 from stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"
-"""Stand-in if neither the file nor the environment sets a project. A plan needs none."""
+"""Stand-in if no project is set. A plan needs none."""
 START: Final = "first start"
 RESTART: Final = "server restart"
 HOURLY: Final = "USD per hour"
@@ -104,7 +104,7 @@ class PlansDocument(_Data):
 
 
 def plans_of_base(folder: Path) -> PlansDocument:
-    """Return the plans of another checkout, by its own code, or by this code if that fails."""
+    """Return the plans of another checkout, by its own code or, if that fails, by this one."""
     out = folder.with_name("plans.json").absolute()
     done = ended(
         [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out)],
