@@ -78,8 +78,9 @@ class AlertReport:
 def no_policies(stack: str, project: str) -> AlertReport:
     """Return the report of a stack without alert policies."""
     why = (
-        f"Stack {stack} has no alert policies, so nothing watches it. To create them, run `pulumi up --stack {stack}`, unless its settings "
-        f"have alerts.enabled: false ({RUNBOOK})."
+        f"Stack {stack} has no alert policies, so nothing watches it. "
+        f"To create them, run `pulumi up --stack {stack}`, "
+        f"unless its settings have alerts.enabled: false ({RUNBOOK})."
     )
     return AlertReport(stack=stack, project=project, policies=0, unwatched=(why,))
 
@@ -207,7 +208,7 @@ def _row(policy: Item) -> MetricAlert | LogAlert | None:
 
 
 def _needs_collector(policy: Item) -> bool:
-    """Return whether a policy reads metrics of the server, which the collector writes with the server's name as `namespace`."""
+    """Return whether a policy reads metrics of the server, whose name is their `namespace`."""
     conditions = map(as_mapping, as_sequence(policy.get("conditions")))
     queries = (as_mapping(each.get("conditionPrometheusQueryLanguage")).get("query") for each in conditions)
     return any("namespace=" in str(query) for query in queries)
@@ -252,8 +253,8 @@ def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[b
 
 def _no_data(stack: str, policies: int, window: str) -> str:
     return (
-        f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
-        f"collector does not work: run `gemma logs {stack}`."
+        f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) "
+        f"cannot fire. Either no instance ran, or its collector does not work: run `gemma logs {stack}`."
     )
 
 

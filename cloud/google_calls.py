@@ -28,9 +28,9 @@ async def call(
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the response of a GET, of a POST if there is a body, or of another verb. Raises GoogleCallError, including after `limit_s` seconds.
+    """Return the response of a GET, of a POST if there is a body, or of another verb.
 
-    The project is the quota project.
+    The project is the quota project. Raises GoogleCallError, including after `limit_s` seconds.
     """
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ def call_now(
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the result of `call` while the program waits, before it declares anything. Raises GoogleCallError, including after `limit_s` seconds."""
+    """Return the result of `call` while the program waits. Raises GoogleCallError as `call` does."""
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     try:
         return work.result(limit_s)
@@ -103,7 +103,7 @@ def _ask(
 def _started(work: Callable[[], Answer]) -> "Future[Answer]":
     """Return the future result of `work`, in a thread that no caller waits for after the limit.
 
-    A request's own timeout does not stop a slow, trickling response, and the interpreter waits for the threads of an executor.
+    A request's own timeout does not stop a trickling response, and threads of an executor are waited for.
     """
     future: Future[Answer] = Future()
 

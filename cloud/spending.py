@@ -82,7 +82,7 @@ class StackSpending:
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
-        """Result of the comparison with the limits. If a figure could not be read, it is unknown unless another one exceeds a limit."""
+        """Result of the comparison. A figure that could not be read makes it unknown, unless one exceeds a limit."""
         if not self.limits.labels:
             return "no limit"
         if self.exceeded:
@@ -109,7 +109,7 @@ class StackSpending:
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
-    """Return each stack's use of its limits, by name. Needs two calls for a service that scales with requests, otherwise none."""
+    """Return each stack's use of its limits, by name."""
     owners = {(item.owner.project, item.owner.stack): item.owner for item in found}
     return [
         _spending(api, owner, [item for item in found if _is_of(item, owner)], now)
@@ -158,14 +158,15 @@ class _Read:
             if not any(item.kind in SERVING for item in self.found):
                 return Absent()
             return Unknown(
-                "The stack's service account, which records its first start and the cost of past machines, was not found. "
-                "Only current resources are counted."
+                "The stack's service account, which records its first start and the cost of past machines, "
+                "was not found. Only current resources are counted."
             )
         try:
             record = RunRecord.of(str(account.document.get("description") or ""))
         except RecordError as error:
             return Unknown(
-                f"The record in the description of {account.name} cannot be read ({error}). Only current resources are counted."
+                f"The record in the description of {account.name} cannot be read ({error}). "
+                "Only current resources are counted."
             )
         return Absent() if record is None else Present(record)
 
@@ -250,7 +251,8 @@ def _line(use: Use) -> str:
     start = _shown(use.run.start_s)
     if use.is_bound:
         limit = "its run limit" if use.run.longest_s is not None else "no known run limit"
-        return f"{usd} maximum: {_name(use)}, started {start}; its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
+        end = f"its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
+        return f"{usd} maximum: {_name(use)}, started {start}; {end}"
     return f"{usd}: {_name(use)}, since {start}, from {use.seen.name if use.seen else ''}"
 
 
@@ -289,8 +291,8 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
         return usd
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
     read.lines.append(
-        f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h since {_shown(run.start_s)}, "
-        "from Cloud Monitoring"
+        f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h "
+        f"since {_shown(run.start_s)}, from Cloud Monitoring"
     )
     return usd
 
@@ -301,12 +303,13 @@ def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str
         yield f"{name} is older than six weeks, but Cloud Monitoring keeps only that much. Its earlier cost is unknown."
     if use.seen is not None and use.seen.requested_s > use.run.start_s:
         yield (
-            f"{name} was recreated at {_shown(use.seen.requested_s)}. Cloud Monitoring may not include the use of the former service."
+            f"{name} was recreated at {_shown(use.seen.requested_s)}. "
+            "Cloud Monitoring may not include the use of the former service."
         )
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
-    """Return the strictest limits of any resource of the stack, because an interrupted update may have changed only some."""
+    """Return the strictest limits of the resources: an interrupted update may have changed only some."""
     each = [StackLimits.of(item.labels) for item in found]
     ages = [limits.max_age_s for limits in each if limits.max_age_s is not None]
     costs = [limits.max_usd for limits in each if limits.max_usd is not None]

@@ -1,8 +1,9 @@
 """Copy a checkpoint into a folder of a bucket.
 
-The hub and local folders are read in parts. A file of more than one part is written as temporary objects `PARTS/PREFIX/NAME/START-END`, which
-Cloud Storage joins at the end. Their names, sizes and CRC32C are the only state: a later run reads the source again, uploads missing or different
-parts, and hashes every byte, so a part is never accepted based on an earlier run (docs/decisions/0027). Another bucket is copied within Google.
+The hub and local folders are read in parts. A file of several is written as temporary objects
+`PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state: a later run reads
+the source again, uploads missing or different parts, and hashes every byte (docs/decisions/0027).
+Another bucket is copied within Google.
 """
 
 import hashlib
@@ -146,7 +147,7 @@ class _Reading:
 
 
 def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
-    """Return the files of the source. Reads those whose hash it does not state, unless they stay within Google."""
+    """Return the files with hashes. Reads those whose hash is not stated, unless they stay within Google."""
     source, files = plan.source, plan.source.files()
     if isinstance(source, BucketSource):
         return files
@@ -242,7 +243,7 @@ class _Copy:
         return self._plan.target.compose(name, members, replaced=self._parts.get(name))
 
     def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
-        """Copy a file of another bucket within Google. Raises ScriptError if Google rejects it or the file has changed."""
+        """Copy a file of another bucket within Google. Raises ScriptError."""
         name, before = self._name(file), 0
 
         def on_step(copied: int) -> None:

@@ -86,7 +86,7 @@ class _Readers:
     def _reads(self, state: StackState, uri: str, mounted: str) -> bool:
         for resource in state.resources:
             text = json.dumps(resource)
-            # A machine's own copy has the path of every folder, but a service has only the path in its bucket.
+            # A machine's own copy has the path of every folder, a service only that of its bucket.
             wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
             if resource.get("type") in CAPACITY_TYPES and re.search(wanted, text):
                 return True
@@ -94,9 +94,9 @@ class _Readers:
 
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
-    """List the folders of a stack's bucket, or remove the one with this name.
+    """List the folders of a stack's bucket, or remove one.
 
-    Raises CommandRefusedError if it is or may be served, or the answer is not yes, and ScriptError.
+    Raises CommandRefusedError if it may be served or the answer is not yes, and ScriptError.
     """
     bucket, existing = settings.bucket_name(stack), settings.bucket.existing
     target = WeightsBucket(bucket, settings.project)
@@ -144,11 +144,17 @@ def _remove(
     if not yes:
         confirm(
             f"Delete {uses.size}, in {uri}?",
-            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. "
+            "Pass --yes to confirm.",
             declined="The answer was not yes. Nothing was deleted.",
         )
     count = remove_folder(target, name)
-    document = {"stack": stack, "bucket": target.name, "removed": _document(uses, readers), "objects": count}
+    document = {
+        "stack": stack,
+        "bucket": target.name,
+        "removed": _document(uses, readers),
+        "objects": count,
+    }
     print(json.dumps(document) if as_json else f"stage_model: deleted {count} objects, {uri}")
     return ExitCode.DONE
 
@@ -202,7 +208,8 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
             case Absent():
                 pass
             case Unknown(why=why):
-                unknown.append(f"the revisions of service {short_name(service)} could not be read: {why.rstrip('.')}")
+                about = f"the revisions of service {short_name(service)}"
+                unknown.append(f"{about} could not be read: {why.rstrip('.')}")
     return _Readers(
         bucket=bucket,
         is_shared=settings.bucket.existing is not None,
@@ -246,5 +253,5 @@ def _revisions(api: GoogleApi, service: str) -> tuple[set[str], Mapping[str, str
 
 
 def _pattern(path: str) -> str:
-    """Return a pattern for a path and everything below it, but not for other paths with the same prefix."""
+    """Return a pattern for a path and everything below it."""
     return rf"{re.escape(path)}(?![\w.-])"
