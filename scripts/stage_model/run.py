@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ruamel.yaml.error import YAMLError
 
@@ -29,12 +29,10 @@ from scripts.cli.settings_file import SettingsFile
 from scripts.cli.transfer import Transfer, overwrite_line
 from scripts.stage_model import housekeeping
 from scripts.stage_model.bucket_creation import require_bucket
+from scripts.stage_model.options import StageOptions
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of
 from stacks.settings import Settings
-
-if TYPE_CHECKING:
-    from scripts.stage_model.__main__ import StageOptions
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
@@ -68,7 +66,7 @@ class _Staged:
         }
 
 
-def stage_model(options: "StageOptions") -> ExitCode:
+def stage_model(options: StageOptions) -> ExitCode:
     """Run the command. Raises CommandRefusedError before the first change, and ScriptError."""
     stack, settings = options.stack, stack_settings(options.stack)
     _require_compatible(options)
@@ -106,7 +104,7 @@ def stage_model(options: "StageOptions") -> ExitCode:
     return ExitCode.DONE
 
 
-def _require_compatible(options: "StageOptions") -> None:
+def _require_compatible(options: StageOptions) -> None:
     """Reject options that cannot be combined. Raises CommandRefusedError."""
     manages = options.list_folders or options.remove is not None
     together = {
@@ -121,7 +119,7 @@ def _require_compatible(options: "StageOptions") -> None:
         raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
 
 
-def _plan(options: "StageOptions", settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
+def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
     """List the source of the model, a drafter or an adapter.
 
     Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
@@ -178,7 +176,7 @@ def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[
     return on_file
 
 
-def _show(options: "StageOptions", staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
+def _show(options: StageOptions, staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
     """Print the folders and what was copied."""
     model, *parts = staged
     if options.as_json:
