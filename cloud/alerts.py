@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
-from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, MetricAlert, Severity, first_command, row_of
+from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, Severity, first_command, row_of
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
@@ -148,12 +148,11 @@ def _unknowns(
 
 
 def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:
-    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", lambda item: _owner(item) == stack)
+    def is_ours(policy: Item) -> bool:
+        owner = owner_of(labels=as_mapping(policy.get("userLabels")))
+        return owner is not None and owner.stack == stack
 
-
-def _owner(policy: Item) -> str:
-    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
-    return "" if owner is None else owner.stack
+    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", is_ours)
 
 
 def _incidents(api: GoogleApi, project: str, *, has_closed: bool) -> Answer[Sequence[Item]]:
@@ -203,10 +202,6 @@ def _title(policy: Item) -> str:
     return name.partition(": ")[2] or name
 
 
-def _row(policy: Item) -> MetricAlert | LogAlert | None:
-    return row_of(_title(policy))
-
-
 def _needs_collector(policy: Item) -> bool:
     """Return whether a policy reads metrics of the server, whose name is their `namespace`."""
     conditions = map(as_mapping, as_sequence(policy.get("conditions")))
@@ -230,7 +225,7 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
 
 
 def _notes(policies: Sequence[Item]) -> Iterator[str]:
-    has_server = any(isinstance(_row(policy), LogAlert) for policy in policies)
+    has_server = any(isinstance(row_of(_title(policy)), LogAlert) for policy in policies)
     if has_server and not any(_needs_collector(policy) for policy in policies):
         yield "Without metrics.enabled, only log lines and, on Cloud Run, server errors and the daily cost are watched."
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):

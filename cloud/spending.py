@@ -97,11 +97,13 @@ class StackSpending:
             return f"{name} has no limit; it is {duration(self.age_s)} old and has cost ${self.usd:,.2f}."
         if self.verdict == "exceeded":
             return f"{name} exceeds {' and '.join(self.exceeded)}."
-        limits = [f"maxAge {duration(self.limits.max_age_s)}"] if self.limits.max_age_s is not None else []
-        limits += [f"maxUsd {self.limits.max_usd}"] if self.limits.max_usd is not None else []
-        limits += (
-            [f"tpu.idleAfter {duration(self.limits.idle_after_s)}"] if self.limits.idle_after_s is not None else []
-        )
+        of, limits = self.limits, list[str]()
+        if of.max_age_s is not None:
+            limits.append(f"maxAge {duration(of.max_age_s)}")
+        if of.max_usd is not None:
+            limits.append(f"maxUsd {of.max_usd}")
+        if of.idle_after_s is not None:
+            limits.append(f"tpu.idleAfter {duration(of.idle_after_s)}")
         used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
             return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
@@ -135,11 +137,6 @@ class _Read:
     found: Sequence[FoundResource]
     lines: list[str] = field(default_factory=list[str])
     unknown: list[str] = field(default_factory=list[str])
-
-    @property
-    def now_s(self) -> int:
-        """Now, in seconds since 1970."""
-        return int(self.now.timestamp())
 
     @property
     def account(self) -> FoundResource | None:
@@ -192,7 +189,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
     micros = record.spent_micros
     if micros:
         read.lines.append(f"${micros / MICROS:,.2f}: past machines, from the description of {read.account_name}")
-    uses = record.uses(seen, read.now_s)
+    uses = record.uses(seen, int(now.timestamp()))
     for use in uses:
         micros += use.micros
         if not use.run.is_service:
@@ -264,7 +261,8 @@ def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
 
 def _seen_one(item: FoundResource, found: Sequence[FoundResource]) -> Seen | None:
     if item.kind == QUEUED:
-        nodes = sorted(_nodes_of(item, found), key=lambda node: node.created)
+        nodes = [node for node in found if node.kind == NODE and Node(node.document).request == item.id]
+        nodes.sort(key=lambda node: node.created)
         return seen_queued(item.document, nodes[0].document if nodes else None)
     if item.kind == NODE:
         return None if Node(item.document).request else seen_node(item.document)
@@ -311,18 +309,11 @@ def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
     """Return the strictest limits of the resources: an interrupted update may have changed only some."""
     each = [StackLimits.of(item.labels) for item in found]
-    ages = [limits.max_age_s for limits in each if limits.max_age_s is not None]
-    costs = [limits.max_usd for limits in each if limits.max_usd is not None]
-    idle = [limits.idle_after_s for limits in each if limits.idle_after_s is not None]
     return StackLimits(
-        max_age_s=min(ages, default=None), max_usd=min(costs, default=None), idle_after_s=min(idle, default=None)
+        max_age_s=min((one.max_age_s for one in each if one.max_age_s is not None), default=None),
+        max_usd=min((one.max_usd for one in each if one.max_usd is not None), default=None),
+        idle_after_s=min((one.idle_after_s for one in each if one.idle_after_s is not None), default=None),
     )
-
-
-def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[FoundResource]:
-    for node in found:
-        if node.kind == NODE and Node(node.document).request == item.id:
-            yield node
 
 
 def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> float:
