@@ -8,7 +8,7 @@ Another bucket is copied within Google.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final, TypeAlias
@@ -98,7 +98,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     missing = [file for file in files if file.name not in done]
     if missing:
         withdraw_manifest(target, plan.prefix)
-    for copied in copy.copied(missing, _progress("copying", missing, on_bytes)):
+    for copied in copy.copied(missing, _Progress("copying", missing, on_bytes)):
         done[copied.name] = copied
         on_file(copied, True)
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
@@ -107,22 +107,15 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     return StagingOutcome(copied=len(missing), kept=len(files) - len(missing), manifest=digest)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Progress:
-    work: str
-    total_bytes: int
-    on_bytes: OnBytes
-    done_bytes: int = 0
-    lock: Lock = field(default_factory=Lock)
+    def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
+        self._work, self._on_bytes, self._lock = work, on_bytes, Lock()
+        self._done_bytes, self._total_bytes = 0, sum(file.size_bytes for file in files)
 
     def add(self, size_bytes: int) -> None:
-        with self.lock:
-            self.done_bytes += size_bytes
-            self.on_bytes(self.work, self.done_bytes, self.total_bytes)
-
-
-def _progress(work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> _Progress:
-    return _Progress(work=work, total_bytes=sum(file.size_bytes for file in files), on_bytes=on_bytes)
+        with self._lock:
+            self._done_bytes += size_bytes
+            self._on_bytes(self._work, self._done_bytes, self._total_bytes)
 
 
 class _Reading:
@@ -152,7 +145,7 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
     if isinstance(source, BucketSource):
         return files
     unknown = [file for file in files if file.sha256 is None]
-    progress = _progress("hashing", unknown, on_bytes)
+    progress = _Progress("hashing", unknown, on_bytes)
 
     def read(file: SourceFile) -> SourceFile:
         reading = _Reading(file)
