@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
-from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, MetricAlert, Severity, row_of
+from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, Severity, row_of
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
@@ -78,8 +78,9 @@ class AlertReport:
 def no_policies(stack: str, project: str) -> AlertReport:
     """Return the report of a stack without alert policies."""
     why = (
-        f"Stack {stack} has no alert policies, so nothing watches it. To create them, run `pulumi up --stack {stack}`, unless its settings "
-        f"have alerts.enabled: false ({RUNBOOK})."
+        f"Stack {stack} has no alert policies, so nothing watches it. "
+        f"To create them, run `pulumi up --stack {stack}`, "
+        f"unless its settings have alerts.enabled: false ({RUNBOOK})."
     )
     return AlertReport(stack=stack, project=project, policies=0, unwatched=(why,))
 
@@ -147,12 +148,11 @@ def _unknowns(
 
 
 def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:
-    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", lambda item: _owner(item) == stack)
+    def is_ours(policy: Item) -> bool:
+        owner = owner_of(labels=as_mapping(policy.get("userLabels")))
+        return owner is not None and owner.stack == stack
 
-
-def _owner(policy: Item) -> str:
-    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
-    return "" if owner is None else owner.stack
+    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", is_ours)
 
 
 def _incidents(api: GoogleApi, project: str, *, has_closed: bool) -> Answer[Sequence[Item]]:
@@ -202,12 +202,8 @@ def _title(policy: Item) -> str:
     return name.partition(": ")[2] or name
 
 
-def _row(policy: Item) -> MetricAlert | LogAlert | None:
-    return row_of(_title(policy))
-
-
 def _needs_collector(policy: Item) -> bool:
-    """Return whether a policy reads metrics of the server, which the collector writes with the server's name as `namespace`."""
+    """Return whether a policy reads metrics of the server, whose name is their `namespace`."""
     conditions = map(as_mapping, as_sequence(policy.get("conditions")))
     queries = (as_mapping(each.get("conditionPrometheusQueryLanguage")).get("query") for each in conditions)
     return any("namespace=" in str(query) for query in queries)
@@ -229,7 +225,7 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
 
 
 def _notes(policies: Sequence[Item]) -> Iterator[str]:
-    has_server = any(isinstance(_row(policy), LogAlert) for policy in policies)
+    has_server = any(isinstance(row_of(_title(policy)), LogAlert) for policy in policies)
     if has_server and not any(_needs_collector(policy) for policy in policies):
         yield "Without metrics.enabled, only log lines and, on Cloud Run, server errors and the daily cost are watched."
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):
@@ -252,8 +248,8 @@ def _has_data(api: GoogleApi, project: str, stack: str, window: str) -> Answer[b
 
 def _no_data(stack: str, policies: int, window: str) -> str:
     return (
-        f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) cannot fire. Either no instance ran, or its "
-        f"collector does not work: run `gemma logs {stack}`."
+        f"No metrics of the server arrived in the last {window}, so alerts that read them ({policies}) "
+        f"cannot fire. Either no instance ran, or its collector does not work: run `gemma logs {stack}`."
     )
 
 

@@ -1,4 +1,4 @@
-"""The caller of Google APIs for a project, and the fix for a rejected call: enable the API or grant the missing role."""
+"""The caller of Google APIs for a project, and the fix for a rejected call."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -35,12 +35,13 @@ class GoogleCaller:
 
     def grant(self, role: str) -> str:
         """Return the command that grants the caller a role on the project."""
-        return f"gcloud projects add-iam-policy-binding {self.project} --member={self.member} --role={role} --condition=None"
+        change = f"gcloud projects add-iam-policy-binding {self.project}"
+        return f"{change} --member={self.member} --role={role} --condition=None"
 
     def refusal(self, api: str, role: str, error: GoogleListError, *, about: str = "") -> tuple[str, str]:
-        """Return why Google rejected a call, and the command that fixes it: the API is off, or the caller has no permission to read it.
+        """Return why Google rejected a call, and the command that fixes it, or an empty one.
 
-        `about` is the API whose quota was requested, if it differs from `api`, which responded. The command is empty if there is none.
+        `about` is the API whose quota was requested, if it differs from `api`, which responded.
         """
         detail = str(error)
         if error.is_api_off:

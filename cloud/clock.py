@@ -23,7 +23,7 @@ _RESOLUTION: Final = timedelta(seconds=2)
 
 @dataclass(slots=True)
 class GoogleClock:
-    """Google's time of day. Stamps of Google or of another machine are compared with it, because this machine's clock may be wrong."""
+    """Google's time of day, for its stamps: this machine's clock may be wrong."""
 
     _ahead: timedelta = timedelta()
 
@@ -34,7 +34,7 @@ class GoogleClock:
             self._ahead = ahead if abs(ahead) > _RESOLUTION else timedelta()
 
     def now(self) -> datetime:
-        """Return Google's time according to its last response to this process; before the first one, this machine's time."""
+        """Return Google's time by its last response; before the first one, this machine's time."""
         return datetime.now(UTC) + self._ahead
 
 

@@ -1,7 +1,7 @@
 """Delete found resources by the API, in dependency order.
 
-Each resource is read again before its deletion. If it no longer has the labels of the same stack, it is not deleted. If the API takes an
-etag, only the version that was read is deleted. A resource that no longer exists counts as deleted.
+Each resource is read again before its deletion. Without the labels of the same stack, it is not deleted.
+If the API takes an etag, only the version that was read is deleted. What no longer exists counts as deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class DeletedResource:
 
     resource: FoundResource
     outcome: Outcome
-    """`already deleted`: it no longer existed. `not owned`: its labels name another owner now, so it was not deleted."""
+    """`already deleted`: it no longer existed. `not owned`: its labels name another owner now."""
     detail: str = ""
     """Google's error message, if it failed."""
     elapsed_s: float = 0.0
@@ -114,7 +114,7 @@ class _Deleting:
     report: Report
 
     def run(self) -> None:
-        """Delete the resource and wait until it no longer exists. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
+        """Delete the resource and wait until it no longer exists."""
         _attempts(self.clock)(self._attempt)
 
     def _attempt(self) -> None:
@@ -149,7 +149,7 @@ class _Deleting:
         return inner == "DELETING"
 
     def _address(self, fresh: Item) -> str:
-        """Return the path to delete: a service account by its unique id, because another account can get its email at any time."""
+        """Return the path to delete: an account by its unique id, because another one can get its email."""
         unique = str(fresh.get("uniqueId") or "")
         return self.kind.address(f"{self.item.name.rpartition('/')[0]}/{unique}" if unique else self.item.name)
 
@@ -224,7 +224,7 @@ def _raise_for(operation: Item) -> None:
 def _remove(
     api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], report: Report, clock: WaitClock
 ) -> Sequence[DeletedResource]:
-    """Remove grants from one policy: read it, write it back with its etag, and retry if it changed in between."""
+    """Remove grants from one policy: read it, and write it back with its etag."""
     started_s = clock.now_s()
     outcome: Outcome = "deleted"
     detail = ""

@@ -17,7 +17,7 @@ PAUSE_S: Final = 10.0
 
 
 def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> frozenset[str]:
-    """Return the enabled ones of these APIs, by the first part of their services' names. Raises GoogleListError and ScriptError."""
+    """Return the names of the enabled ones of these APIs. Raises GoogleListError and ScriptError."""
     parent = f"projects/{project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     answer = google.get(SERVICE_USAGE, f"v1/{parent}/services:batchGet?{query}")
@@ -29,20 +29,22 @@ def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> f
 def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None]) -> None:
     """Raise CommandRefusedError, with the command that enables them, if APIs that a stack uses are off.
 
-    If Service Usage rejects the call or is off itself, that is unknown: it is reported with `say` and blocks nothing.
+    If Service Usage rejects the call, that is unknown: it is reported with `say` and blocks nothing.
     """
     try:
         enabled = read_enabled_apis(connect(project), project, apis)
     except (GoogleListError, ScriptError) as error:
         command = enable_command(project, [SERVICE_USAGE, *apis])
         say(
-            f"Could not check which APIs are enabled in project {project}: {str(error).rstrip('.')}. If one is off, run `{command}`."
+            f"Could not check which APIs are enabled in project {project}: {str(error).rstrip('.')}. "
+            f"If one is off, run `{command}`."
         )
         return
     off = [api for api in apis if api not in enabled]
     if off:
         raise CommandRefusedError(
-            f"Project {project} lacks {len(off)} APIs that this stack uses. Run `{enable_command(project, off)}`, then the same command again."
+            f"Project {project} lacks {len(off)} APIs that this stack uses. "
+            f"Run `{enable_command(project, off)}`, then the same command again."
         )
 
 
@@ -51,7 +53,7 @@ def await_api(
 ) -> Answer[Mapping[str, object]]:
     """Return the answer to a read of `path`.
 
-    Waits up to START_LIMIT_S while Google responds that the API is off, although it was just enabled. Raises ScriptError after that.
+    Waits up to START_LIMIT_S while the API, which was just enabled, is off. Raises ScriptError after that.
     """
     clock = clock or WaitClock()
     end_s = clock.now_s() + START_LIMIT_S

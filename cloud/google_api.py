@@ -1,4 +1,4 @@
-"""Calls of Google's REST APIs with Application Default Credentials. Endpoints come from the environment, like gcloud's."""
+"""Calls of Google's REST APIs with Application Default Credentials, at the environment's endpoints."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ _CAUSES: Mapping[int, Cause] = {HTTPStatus.FORBIDDEN: "denied", HTTPStatus.NOT_I
 _API_OFF = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
 """Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
 _NO_QUOTA_PROJECT = "requires a quota project"
-"""Google's error message, with the reason of an API that is off, for a call without a quota project. It proves nothing about the API."""
+"""Google's message, with the reason of an API that is off, for a call without a quota project."""
 
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class _TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GoogleApi:
-    """One authorized session for all APIs. Each call raises GoogleListError, or ScriptError if the API cannot be reached."""
+    """One session for all APIs. Calls raise GoogleListError, or ScriptError without a response."""
 
     session: requests.Session
     projects: tuple[str, ...]
@@ -105,7 +105,8 @@ class GoogleApi:
             raise UnansweredError(f"{url} failed {_ATTEMPTS} times ({error}). Try again later.") from None
         except google.auth.exceptions.GoogleAuthError as error:
             raise ScriptError(
-                f"Google rejected the credentials ({str(error).splitlines()[0]}). Run `gcloud auth application-default login`."
+                f"Google rejected the credentials ({str(error).splitlines()[0]}). "
+                "Run `gcloud auth application-default login`."
             ) from None
 
     def _counted(self, url: str) -> "google_session.Counted | None":
@@ -166,9 +167,9 @@ def enable_command(project: str, apis: Iterable[str]) -> str:
 
 
 def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:
-    """Return a session with the user's credentials, or those `given`, and quota projects: the stack's, or all that are searched.
+    """Return a session with the user's credentials, or those `given`, and quota projects.
 
-    Without a project, only Cloud Storage accepts a user's login. Raises CommandRefusedError without credentials.
+    Without a project, only Cloud Storage accepts a login. Raises CommandRefusedError without credentials.
     """
     session = google_session.open_session(None, given=given or credentials(), connections=connections)
     return GoogleApi(session, projects)

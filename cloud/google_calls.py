@@ -6,7 +6,7 @@ Endpoints and credentials come from the environment, as for gcloud and the provi
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, cast
@@ -28,28 +28,15 @@ async def call(
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the response of a GET, of a POST if there is a body, or of another verb. Raises GoogleCallError, including after `limit_s` seconds.
+    """Return the response of a GET, of a POST if there is a body, or of another verb.
 
-    The project is the quota project.
+    The project is the quota project. Raises GoogleCallError, including after `limit_s` seconds.
     """
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def tell(_: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed if no caller waits any more
-            loop.call_soon_threadsafe(finish)
-
-    work.add_done_callback(tell)
     try:
-        await asyncio.wait_for(done, limit_s)
+        return await asyncio.wait_for(asyncio.wrap_future(work), limit_s)
     except TimeoutError:
         raise _late(limit_s) from None
-    return work.result()
 
 
 def call_now(
@@ -61,7 +48,7 @@ def call_now(
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the result of `call` while the program waits, before it declares anything. Raises GoogleCallError, including after `limit_s` seconds."""
+    """Return the result of `call` while the program waits. Raises GoogleCallError as `call` does."""
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     try:
         return work.result(limit_s)
@@ -103,15 +90,16 @@ def _ask(
 def _started(work: Callable[[], Answer]) -> "Future[Answer]":
     """Return the future result of `work`, in a thread that no caller waits for after the limit.
 
-    A request's own timeout does not stop a slow, trickling response, and the interpreter waits for the threads of an executor.
+    A request's own timeout does not stop a trickling response, and threads of an executor are waited for.
     """
     future: Future[Answer] = Future()
 
     def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
-            future.set_exception(error)
+        with suppress(InvalidStateError):  # the caller no longer waits
+            try:
+                future.set_result(work())
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                future.set_exception(error)
 
     threading.Thread(target=run, name="google-call", daemon=True).start()
     return future

@@ -1,6 +1,6 @@
-"""The session for every call to Google's REST APIs, in the program and the scripts: the user's credentials and the quota project.
+"""The session for every call to Google's REST APIs: the user's credentials and the quota project.
 
-Loading Google's libraries takes half a second, and few runs of the program need them, so they are imported when a session is opened.
+Loading Google's libraries takes half a second, so they are imported when a session is opened.
 """
 
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GoogleCallError(Exception):
-    """A call without a usable response: the HTTP status (0 without a response), Google's error message and machine-readable reason."""
+    """A call without a usable response: HTTP status (0 without a response), message and reason."""
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -36,14 +36,14 @@ _CONNECTIONS: Final = 32
 def endpoint(api: str) -> str:
     """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, otherwise Google's.
 
-    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root excludes them.
+    gcloud expects `storage/v1/` and `compute/v1/` at the end of two of them; the root excludes these.
     """
     override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
     return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
 
 
 def refusal_in(answer: "requests.Response") -> tuple[str, str]:
-    """Return the message and machine-readable reason in an error response from Google; for another body, only the status."""
+    """Return the message and reason in an error response from Google; for another body, the status."""
     try:
         error = as_mapping(as_mapping(answer.json()).get("error"))
     except ValueError:
@@ -71,7 +71,7 @@ def open_session(
     """Return a session with the user's credentials and a quota project.
 
     Args:
-        project: the project of the stack. None only for Cloud Storage without a stack, whose calls use the bucket's project.
+        project: the project of the stack. None if each call names its own.
         given: credentials in place of the user's.
         connections: how many connections to one API are kept.
 

@@ -1,4 +1,4 @@
-"""IAM grants: members of a policy that belong to a stack, found by their account or by the text of their condition."""
+"""IAM grants of a stack: members of a policy, found by their account or their condition's text."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyHolder:
-    """A resource whose IAM policy can hold grants of a stack: the project, or a bucket or secret that the stack does not own."""
+    """A resource whose policy can hold grants of a stack: the project, or another owner's bucket or secret."""
 
     kind: Literal["project", "bucket", "secret"]
     project: str
@@ -60,7 +60,7 @@ class PolicyHolder:
         return api.get(self.api, call.path) if call.body is None else api.post(self.api, call.path, call.body)
 
     def write(self, api: GoogleApi, policy: Item) -> None:
-        """Replace the policy that was read; its etag rejects a policy that changed since. Raises GoogleListError and ScriptError."""
+        """Replace the policy that was read, unless it changed. Raises GoogleListError and ScriptError."""
         call = self.policy.write(self.policy.name_of(self.inputs), policy)
         send = api.put if call.verb == "PUT" else api.post
         send(self.api, call.path, call.body or {})
@@ -84,7 +84,7 @@ class Accounts:
     """Accounts of stacks: existing ones with a stack's description, and deleted ones with a stack's name."""
 
     def owner(self, member: str) -> Ownership | None:
-        """Return the stack that a member belongs to, even after the account was deleted (`deleted:serviceAccount:EMAIL?uid=N`)."""
+        """Return the stack of a member, even of a deleted account (`deleted:serviceAccount:EMAIL?uid=N`)."""
         kind, _, rest = member.removeprefix(_DELETED).partition(":")
         email = rest.partition("?")[0]
         return self.owners.get(email) if f"{kind}:" == _ACCOUNT else None
@@ -134,7 +134,7 @@ def found_grant(
 def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -> tuple[Item, int]:
     """Return the policy without these grants, and how many of them it had.
 
-    A grant that changed owner since the search stays. A grant in the stack's state (`stated`) belongs to the stack without a description.
+    A grant that changed owner since the search stays, unless the stack's state has it (`stated`).
     """
     wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
     removed = 0
@@ -160,12 +160,12 @@ def _key(binding: Item, member: str) -> tuple[str, str, str]:
 
 
 def _condition_flag(condition: Item) -> str:
-    """Return a condition in gcloud's format, with a separator that none of its texts contains (gcloud topic escaping)."""
+    """Return a condition in gcloud's format, with an unused separator (gcloud topic escaping)."""
     texts = [f"{key}={value}" for key, value in condition.items()]
     separator = next(mark for mark in (",", "|", "#", "~", ";", "@@") if not any(mark in text for text in texts))
     return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
 
 
 def _bare(member: str) -> str:
-    """Return a member without the prefix and suffix of a deleted account, because it may be deleted between the search and the removal."""
+    """Return a member without the marks of a deleted account, which it may become before the removal."""
     return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

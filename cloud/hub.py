@@ -49,8 +49,8 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
 def lost_connections() -> tuple[type[Exception], ...]:
     """Return the errors of the hub's client that another attempt may resolve.
 
-    Threads share a client, which each of them closes when it gets no connection. Requests that other threads start on it then raise RuntimeError,
-    and AttributeError at that moment (huggingface_hub 2.4).
+    Threads share a client, which each of them closes when it gets no connection. Requests on it then raise
+    RuntimeError, and AttributeError at that moment (huggingface_hub 2.4).
     """
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
 
@@ -58,7 +58,7 @@ def lost_connections() -> tuple[type[Exception], ...]:
 
 
 def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of a repository's main branch, or why the hub did not state it. Private and missing repositories return the same error.
+    """Return the commit of a repository's main branch, or why the hub did not state it.
 
     The token comes from HF_TOKEN or the hub client's login.
     """
@@ -73,17 +73,14 @@ def main_commit(model: str) -> Present[str] | Unknown:
 
 
 def real_sizes(info: object) -> Mapping[str, int]:
-    """Return the sizes of a repository's real files by name, which the local cloud's hub states in addition to shrunk ones.
-
-    Empty for the real hub, whose files are real.
-    """
+    """Return the sizes of real files by name, which the local cloud's hub states besides shrunk ones; otherwise empty."""
     about = getattr(info, "simulated", None)
     sizes = as_mapping(as_mapping(about).get("realBytes"))
     return {name: size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
-    """Return the meaning of the hub's rejection and the fix. The hub's text may contain a signed address, so it is not repeated."""
+    """Return the fix of a rejection. The hub's text may contain a signed address, so it is not repeated."""
     from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError  # noqa: PLC0415
 
@@ -95,8 +92,8 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
         # With a valid token the hub returns 404 for a missing or private repository.
         origin = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the token of `hf auth login`"
         return (
-            f"{origin} is invalid or has expired; create a token at https://huggingface.co/settings/tokens and set HF_TOKEN to it, "
-            "or remove the token (public models need none)"
+            f"{origin} is invalid or has expired; create a token at https://huggingface.co/settings/tokens "
+            "and set HF_TOKEN to it, or remove the token (public models need none)"
         )
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
         near = other_ids(model)
@@ -108,10 +105,9 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
-    """Return the config.json of a checkpoint's main branch, and the index of its safetensors files; None if it has no such files.
+    """Return the config.json of a checkpoint's main branch, and the index of its weights; None without weights.
 
-    Downloads only those two files. With a single file of weights and therefore no index, its size replaces the index. The token comes
-    from HF_TOKEN or the hub client's login.
+    Downloads only those two files. Without an index, the size of the weights replaces it.
 
     Raises:
         ScriptError: as `hub_errors` does, and if the repository has no usable config.json.

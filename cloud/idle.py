@@ -1,4 +1,4 @@
-"""Idle time of a stack's TPU machines, by their own report: idle since, busy, or unknown. Unknown never counts as idle."""
+"""Idle time of a stack's TPU machines, by their own report. Unknown never counts as idle."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -59,7 +59,7 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
 
 
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
-    """Return the idle time in the guest attributes of one machine. The reason of Unknown continues a sentence about the machine."""
+    """Return the idle time in a machine's guest attributes. Unknown continues a sentence about it."""
     phase = published.get(PHASE_KEY, "")
     if not phase:
         return Unknown("has published no phase")

@@ -17,7 +17,7 @@ from contracts.labels import Ownership, owner_of, words_of
 
 Item = Mapping[str, object]
 Places = Literal["project", "aggregated", "tpu", "run", "artifactregistry"]
-"""`project`: one list for the project. `aggregated`: one list with all regions. Otherwise one list for each location of that API."""
+"""`project`, `aggregated` (all regions): one list. Otherwise one list for each location of that API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ LOCATIONS: Final[Mapping[Places, str]] = {
 
 
 def list_in(answer: Item, key: str) -> Sequence[object]:
-    """Return a list in a response; empty without one. Raises ScriptError for a value that is not a list, which proves nothing."""
+    """Return a list in a response; empty without one. Raises ScriptError for another value."""
     value = answer.get(key)
     if value is not None and not isinstance(value, list | tuple):
         raise ScriptError(f"Google returned an invalid response: {key} is not a list.")
@@ -373,7 +373,7 @@ class PolicyCall(NamedTuple):
 class PolicyOf(NamedTuple):
     """The resource whose policy holds a grant.
 
-    Its name is made of the grant's inputs, with paths as their last segment; the input `subject` may be the whole name.
+    Its name is made of the grant's inputs; the input `subject` may be the whole name.
     """
 
     noun: str

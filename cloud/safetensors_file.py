@@ -47,6 +47,6 @@ def read_table(size_bytes: int, read: Callable[[int, int], bytes]) -> TensorTabl
 
 
 def _tensors(header: object) -> Mapping[str, int]:
-    """Return the names of the tensors and the position where the last one ends. Raises ValueError, TypeError, KeyError and AttributeError."""
+    """Return where each tensor ends. Raises ValueError, TypeError, KeyError and AttributeError."""
     entries = cast("Mapping[str, Mapping[str, Sequence[int]]]", header)
     return {name: int(entry["data_offsets"][1]) for name, entry in entries.items() if name != _METADATA}

@@ -1,7 +1,7 @@
 """Search projects for all resources of one stack, or of all stacks of this product.
 
-The locations come from the APIs, not from a stack's settings, because a stack may have used zones that its settings no longer list.
-No list uses the wildcard location `-`, because Cloud Run rejects it, and for Cloud TPU and Artifact Registry it is not documented to be complete.
+The locations come from the APIs, because a stack may have used zones that its settings no longer list.
+No list uses the wildcard location `-`: Cloud Run rejects it, and elsewhere it is not documented to be complete.
 """
 
 import time
@@ -41,8 +41,7 @@ READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 _SETTLE_S: Final = 30.0
-"""Delay after which the lists of such an API are read once more, because the first ones may be incomplete (ledger
-`enabled-api-lists-late`)."""
+"""Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
 """Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
@@ -63,9 +62,9 @@ class Scope:
     kept: Sequence[str] = ()
     """Full names of retained resources. Grants on them are found like those on other owners' resources."""
     apis: frozenset[str] | None = None
-    """APIs in the stacks' settings and states. Other APIs that are off cannot have resources of the stacks. None: they may use any."""
+    """APIs in the stacks' settings and states, which alone can have their resources. None: any."""
     held: Sequence[str] = ()
-    """Zones in which a state has a resource. If Google denies access to such a zone, it is not assumed to be empty."""
+    """Zones in which a state has a resource. A denied one is not assumed to be empty."""
 
     def may_use(self, api: str) -> bool:
         """Return whether an API can have resources of the stacks."""
@@ -147,11 +146,11 @@ class _ListReader:
     clock: WaitClock
     say: Say
     enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
-    """For each project and API that responded as if it were off: whether Service Usage reports it as enabled."""
+    """For each project and API that responded as if it were off: whether it is enabled."""
     end_s: float | None = None
 
     def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
-        """Return the result of each list. Lists of a recently enabled API are read until they succeed, and then once more."""
+        """Return the result of each list. Those of a just enabled API are read until they succeed, and once more."""
         reads = list(each(tasks, workers=CONNECTIONS))
         late = self._starting(reads)
         settled = False
@@ -177,7 +176,7 @@ class _ListReader:
         return self.clock.now_s() < self.end_s
 
     def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
-        """Return the APIs that respond as if they were off although Service Usage reports them as enabled, with one call per project."""
+        """Return the APIs that respond as if they were off although they are enabled."""
         off = {read.service for read in reads if read.is_off} - self.enabled.keys()
         for project in sorted({project for project, _ in off}):
             apis = sorted(api for of, api in off if of == project)
@@ -200,13 +199,16 @@ class _ListReader:
                 if starting == apis
                 else f"Run `{enable_command(project, apis)}`, then the same command again."
             )
-            yield f"Could not check resources of {names} in project {project} because the API is off. They may still be running. {fix}"
+            yield (
+                f"Could not check resources of {names} in project {project} because the API is off. "
+                f"They may still be running. {fix}"
+            )
 
 
 def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:
     """Return the owners of accounts.
 
-    An existing account belongs to the stack in its description, a deleted one to the stack that would have its name.
+    A deleted account belongs to the stack that would have its name.
     """
     by_email = {str(item.get("email")): by_name(ACCOUNT).owner(item) for item in existing}
     by_stack = {owner.stack: owner for owner in owners}
@@ -338,7 +340,7 @@ def _pages(  # noqa: PLR0917 - the parameters of one list
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
-    """Return the items of a page; an aggregated list groups them by scope. Raises ScriptError for an invalid response."""
+    """Return the items of a page, which an aggregated list groups by scope. Raises ScriptError."""
     parts = [as_mapping(part) for part in as_mapping(page.get("items")).values()] if key != "items" else [page]
     return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
 

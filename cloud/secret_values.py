@@ -1,4 +1,4 @@
-"""Read and write secret values in Secret Manager. A value never appears in argument lists, messages or exceptions."""
+"""Read and write secret values in Secret Manager. No argument list, message or exception has a value."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""Machines and services of a stack in Google's responses, with start time and list price, for the record of its runs."""
+"""Machines and services of a stack in Google's responses, for the record of its runs."""
 
 import math
 from datetime import datetime

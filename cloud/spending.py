@@ -82,7 +82,7 @@ class StackSpending:
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
-        """Result of the comparison with the limits. If a figure could not be read, it is unknown unless another one exceeds a limit."""
+        """Result of the comparison. A figure that could not be read makes it unknown, unless one exceeds a limit."""
         if not self.limits.labels:
             return "no limit"
         if self.exceeded:
@@ -97,11 +97,13 @@ class StackSpending:
             return f"{name} has no limit; it is {duration(self.age_s)} old and has cost ${self.usd:,.2f}."
         if self.verdict == "exceeded":
             return f"{name} exceeds {' and '.join(self.exceeded)}."
-        limits = [f"maxAge {duration(self.limits.max_age_s)}"] if self.limits.max_age_s is not None else []
-        limits += [f"maxUsd {self.limits.max_usd}"] if self.limits.max_usd is not None else []
-        limits += (
-            [f"tpu.idleAfter {duration(self.limits.idle_after_s)}"] if self.limits.idle_after_s is not None else []
-        )
+        of, limits = self.limits, list[str]()
+        if of.max_age_s is not None:
+            limits.append(f"maxAge {duration(of.max_age_s)}")
+        if of.max_usd is not None:
+            limits.append(f"maxUsd {of.max_usd}")
+        if of.idle_after_s is not None:
+            limits.append(f"tpu.idleAfter {duration(of.idle_after_s)}")
         used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
             return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
@@ -109,7 +111,7 @@ class StackSpending:
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
-    """Return each stack's use of its limits, by name. Needs two calls for a service that scales with requests, otherwise none."""
+    """Return each stack's use of its limits, by name."""
     owners = {(item.owner.project, item.owner.stack): item.owner for item in found}
     return [
         _spending(api, owner, [item for item in found if _is_of(item, owner)], now)
@@ -137,11 +139,6 @@ class _Read:
     unknown: list[str] = field(default_factory=list[str])
 
     @property
-    def now_s(self) -> int:
-        """Now, in seconds since 1970."""
-        return int(self.now.timestamp())
-
-    @property
     def account(self) -> FoundResource | None:
         """The service account of the stack."""
         return next((item for item in self.found if item.kind == ACCOUNT), None)
@@ -158,14 +155,15 @@ class _Read:
             if not any(item.kind in SERVING for item in self.found):
                 return Absent()
             return Unknown(
-                "The stack's service account, which records its first start and the cost of past machines, was not found. "
-                "Only current resources are counted."
+                "The stack's service account, which records its first start and the cost of past machines, "
+                "was not found. Only current resources are counted."
             )
         try:
             record = RunRecord.of(str(account.document.get("description") or ""))
         except RecordError as error:
             return Unknown(
-                f"The record in the description of {account.name} cannot be read ({error}). Only current resources are counted."
+                f"The record in the description of {account.name} cannot be read ({error}). "
+                "Only current resources are counted."
             )
         return Absent() if record is None else Present(record)
 
@@ -191,7 +189,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
     micros = record.spent_micros
     if micros:
         read.lines.append(f"${micros / MICROS:,.2f}: past machines, from the description of {read.account_name}")
-    uses = record.uses(seen, read.now_s)
+    uses = record.uses(seen, int(now.timestamp()))
     for use in uses:
         micros += use.micros
         if not use.run.is_service:
@@ -250,7 +248,8 @@ def _line(use: Use) -> str:
     start = _shown(use.run.start_s)
     if use.is_bound:
         limit = "its run limit" if use.run.longest_s is not None else "no known run limit"
-        return f"{usd} maximum: {_name(use)}, started {start}; its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
+        end = f"its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
+        return f"{usd} maximum: {_name(use)}, started {start}; {end}"
     return f"{usd}: {_name(use)}, since {start}, from {use.seen.name if use.seen else ''}"
 
 
@@ -262,7 +261,8 @@ def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
 
 def _seen_one(item: FoundResource, found: Sequence[FoundResource]) -> Seen | None:
     if item.kind == QUEUED:
-        nodes = sorted(_nodes_of(item, found), key=lambda node: node.created)
+        nodes = [node for node in found if node.kind == NODE and Node(node.document).request == item.id]
+        nodes.sort(key=lambda node: node.created)
         return seen_queued(item.document, nodes[0].document if nodes else None)
     if item.kind == NODE:
         return None if Node(item.document).request else seen_node(item.document)
@@ -289,8 +289,8 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
         return usd
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
     read.lines.append(
-        f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h since {_shown(run.start_s)}, "
-        "from Cloud Monitoring"
+        f"${usd:,.2f}: {billed_s:,.0f} s of instances of {name} at ${run.micros_per_hour / MICROS:,.2f}/h "
+        f"since {_shown(run.start_s)}, from Cloud Monitoring"
     )
     return usd
 
@@ -301,25 +301,19 @@ def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str
         yield f"{name} is older than six weeks, but Cloud Monitoring keeps only that much. Its earlier cost is unknown."
     if use.seen is not None and use.seen.requested_s > use.run.start_s:
         yield (
-            f"{name} was recreated at {_shown(use.seen.requested_s)}. Cloud Monitoring may not include the use of the former service."
+            f"{name} was recreated at {_shown(use.seen.requested_s)}. "
+            "Cloud Monitoring may not include the use of the former service."
         )
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
-    """Return the strictest limits of any resource of the stack, because an interrupted update may have changed only some."""
+    """Return the strictest limits of the resources: an interrupted update may have changed only some."""
     each = [StackLimits.of(item.labels) for item in found]
-    ages = [limits.max_age_s for limits in each if limits.max_age_s is not None]
-    costs = [limits.max_usd for limits in each if limits.max_usd is not None]
-    idle = [limits.idle_after_s for limits in each if limits.idle_after_s is not None]
     return StackLimits(
-        max_age_s=min(ages, default=None), max_usd=min(costs, default=None), idle_after_s=min(idle, default=None)
+        max_age_s=min((one.max_age_s for one in each if one.max_age_s is not None), default=None),
+        max_usd=min((one.max_usd for one in each if one.max_usd is not None), default=None),
+        idle_after_s=min((one.idle_after_s for one in each if one.idle_after_s is not None), default=None),
     )
-
-
-def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[FoundResource]:
-    for node in found:
-        if node.kind == NODE and Node(node.document).request == item.id:
-            yield node
 
 
 def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> float:

@@ -1,4 +1,4 @@
-"""The TPU machine of a stack, a node or an instance: its document, its guest attributes, and a change of one metadata key."""
+"""The TPU machine of a stack: its document, its guest attributes, and a change of one metadata key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,13 +96,14 @@ class TpuMachine:
             self.clock.sleep(_PAUSE_S)
 
     def owned_document(self, owner: Ownership) -> Item:
-        """Return its document. Raises CommandRefusedError if it is gone or has another owner, and ScriptError if it cannot be read."""
+        """Return its document. Raises CommandRefusedError if it is gone or not `owner`'s, and ScriptError."""
         match self.read():
             case Present(value=document):
                 pass
             case Absent():
                 raise CommandRefusedError(
-                    f"Machine {self.name} of stack {owner.stack} does not exist: its run expired, Google reclaimed it, or another user deleted it. "
+                    f"Machine {self.name} of stack {owner.stack} does not exist: its run expired, "
+                    "Google reclaimed it, or another user deleted it. "
                     f"Run `gemma up {owner.stack} --refresh`."
                 )
             case Unknown(why=why):

@@ -19,7 +19,7 @@ _SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
 _RETRY_S: Final = 600
-"""Time within which a failed upload is restarted. The library's default is 120 s, but a part takes longer on a slow line."""
+"""Time within which a failed upload is restarted. A part can take longer than the library's 120 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class BucketObject:
 
 
 class WeightsBucket:
-    """A bucket with the user's credentials and the endpoint of the environment. Thread-safe. Each method raises ScriptError."""
+    """A bucket, with the user's credentials. Thread-safe. Each method raises ScriptError."""
 
     def __init__(self, name: str, project: str) -> None:
         """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials."""
@@ -74,17 +74,6 @@ class WeightsBucket:
             blob = self._bucket.blob(name)
             return cast("bytes", blob.download_as_bytes(start=start, end=end - 1, timeout=_LIMIT_S, checksum=None))
 
-    def soft_delete_s(self) -> int:
-        """Return how many seconds the bucket keeps and bills deleted objects; 0 if it does not, or if unknown."""
-        from google.api_core.exceptions import Forbidden  # noqa: PLC0415 - slow to load
-
-        with storage_errors(self.name):
-            try:
-                self._bucket.reload(timeout=_LIMIT_S)
-            except Forbidden:
-                return 0
-            return int(self._bucket.soft_delete_policy.retention_duration_seconds or 0)
-
     def upload(
         self, name: str, data: bytes, *, replaced: BucketObject | None, sha256: str | None = None
     ) -> BucketObject:
@@ -114,7 +103,7 @@ class WeightsBucket:
     ) -> BucketObject:
         """Join at most MOST_SOURCES objects of the bucket in exactly these generations.
 
-        `crc32c` is the checksum of the result, if known. It is compared only to distinguish a lost response from a second writer.
+        `crc32c` is the checksum of the result, if known: it tells a lost response from a second writer.
         """
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
@@ -177,7 +166,7 @@ class WeightsBucket:
     ) -> BucketObject:
         """Write an object, and return it as Cloud Storage has it.
 
-        An object in the way with the intended content means that the response to an earlier attempt was lost, or another run was faster.
+        An object in the way with this content means that a response was lost, or another run was faster.
         """
         from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
 

@@ -1,13 +1,14 @@
 """Copy a checkpoint into a folder of a bucket.
 
-The hub and local folders are read in parts. A file of more than one part is written as temporary objects `PARTS/PREFIX/NAME/START-END`, which
-Cloud Storage joins at the end. Their names, sizes and CRC32C are the only state: a later run reads the source again, uploads missing or different
-parts, and hashes every byte, so a part is never accepted based on an earlier run (docs/decisions/0027). Another bucket is copied within Google.
+The hub and local folders are read in parts. A file of several is written as temporary objects
+`PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state: a later run reads
+the source again, uploads missing or different parts, and hashes every byte (docs/decisions/0027).
+Another bucket is copied within Google.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final, TypeAlias
@@ -97,7 +98,7 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     missing = [file for file in files if file.name not in done]
     if missing:
         withdraw_manifest(target, plan.prefix)
-    for copied in copy.copied(missing, _progress("copying", missing, on_bytes)):
+    for copied in copy.copied(missing, _Progress("copying", missing, on_bytes)):
         done[copied.name] = copied
         on_file(copied, True)
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
@@ -106,22 +107,15 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     return StagingOutcome(copied=len(missing), kept=len(files) - len(missing), manifest=digest)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Progress:
-    work: str
-    total_bytes: int
-    on_bytes: OnBytes
-    done_bytes: int = 0
-    lock: Lock = field(default_factory=Lock)
+    def __init__(self, work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> None:
+        self._work, self._on_bytes, self._lock = work, on_bytes, Lock()
+        self._done_bytes, self._total_bytes = 0, sum(file.size_bytes for file in files)
 
     def add(self, size_bytes: int) -> None:
-        with self.lock:
-            self.done_bytes += size_bytes
-            self.on_bytes(self.work, self.done_bytes, self.total_bytes)
-
-
-def _progress(work: str, files: Sequence[SourceFile], on_bytes: OnBytes) -> _Progress:
-    return _Progress(work=work, total_bytes=sum(file.size_bytes for file in files), on_bytes=on_bytes)
+        with self._lock:
+            self._done_bytes += size_bytes
+            self._on_bytes(self._work, self._done_bytes, self._total_bytes)
 
 
 class _Reading:
@@ -146,12 +140,12 @@ class _Reading:
 
 
 def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
-    """Return the files of the source. Reads those whose hash it does not state, unless they stay within Google."""
+    """Return the files with hashes. Reads those whose hash is not stated, unless they stay within Google."""
     source, files = plan.source, plan.source.files()
     if isinstance(source, BucketSource):
         return files
     unknown = [file for file in files if file.sha256 is None]
-    progress = _progress("hashing", unknown, on_bytes)
+    progress = _Progress("hashing", unknown, on_bytes)
 
     def read(file: SourceFile) -> SourceFile:
         reading = _Reading(file)
@@ -242,7 +236,7 @@ class _Copy:
         return self._plan.target.compose(name, members, replaced=self._parts.get(name))
 
     def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
-        """Copy a file of another bucket within Google. Raises ScriptError if Google rejects it or the file has changed."""
+        """Copy a file of another bucket within Google. Raises ScriptError."""
         name, before = self._name(file), 0
 
         def on_step(copied: int) -> None:

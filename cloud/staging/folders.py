@@ -1,4 +1,4 @@
-"""Folders of staged checkpoints: each named by its content, so staging never changes a folder in use, and described by a manifest.
+"""Folders of staged checkpoints, each named by its content, so staging never changes a folder in use.
 
 A manifest is deleted before the first change of its folder and written after the last.
 """
@@ -24,8 +24,8 @@ _WORKERS = 16
 def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile], stack: str) -> str:
     """Return the folder for these files.
 
-    Raises CommandRefusedError if it has anything else: a file outside the manifest, the manifest of other weights, or other bytes with the same
-    stated hash. A copy within Google reads no bytes, so it cannot determine which hash is wrong.
+    Raises CommandRefusedError if it has anything else: another file, the manifest of other weights, or other
+    bytes with the same stated hash. A copy within Google reads none, so it cannot tell which hash is wrong.
     """
     digest = manifest_hash(_manifest("", files))
     folder = own_folder(name, digest)
@@ -35,8 +35,8 @@ def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile
     if extra:
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         raise CommandRefusedError(
-            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. Nothing was changed. Delete it with "
-            f"`gcloud storage rm {uri}/{extra[0]}`, then run this again."
+            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. "
+            f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
         )
     manifest = f"{folder}/{MANIFEST}"
     if manifest in present and manifest_hash(json_object(target.text(manifest) or "")) != digest:
@@ -64,7 +64,7 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
 def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
     """Write the manifest unless it already exists, and return its hash.
 
-    Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
+    Raises ScriptError if another writer has changed these files.
     """
     present = target.objects(f"{prefix}/")
     for file in files:
@@ -109,9 +109,9 @@ class StagedFolder:
 
 
 def staged_folders(target: WeightsBucket, *, below: str | None) -> Sequence[StagedFolder]:
-    """Return the folders with checkpoints by name: those with a manifest, and the topmost with a configuration or weights.
+    """Return the folders with a manifest, and the topmost with a configuration or weights, by name.
 
-    `below` is the only folder, with or without a hash, that counts in a shared bucket. Raises ScriptError if the bucket cannot be listed.
+    `below` is the only folder, with or without a hash, that counts in a shared bucket. Raises ScriptError.
     """
     found = target.objects(below or "")
     ours = re.compile(rf"{re.escape(below)}(-[0-9a-f]{{16}})?/" if below else "")
@@ -141,7 +141,7 @@ def _is_below(folder: str, others: set[str]) -> bool:
 
 
 def remove_folder(target: WeightsBucket, folder: str) -> int:
-    """Delete a folder and the parts of an unfinished copy into it, manifest first. Return the number of objects. Raises ScriptError."""
+    """Delete a folder and its parts, manifest first. Return the number of objects. Raises ScriptError."""
     found = {**target.objects(f"{folder}/"), **target.objects(f"{PARTS}/{folder}/")}
     manifest = found.get(f"{folder}/{MANIFEST}")
     if manifest is not None:

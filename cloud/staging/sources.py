@@ -27,7 +27,7 @@ _READ_LIMIT_S: Final = 120.0
 """Read timeout for the hub within one part."""
 _RETRIES: Final = 10
 _LONGEST_PAUSE_S: Final = 30.0
-"""Maximum pause; pauses are 1, 2, 4 s and so on up to it: three minutes without a connection do not abort a copy."""
+"""Maximum pause; pauses double from 1 s: three minutes without a connection do not abort a copy."""
 _HEADERS_AT_ONCE: Final = 8
 
 
@@ -38,7 +38,7 @@ class SourceFile:
     name: str
     size_bytes: int
     sha256: str | None
-    """SHA-256 from the source, which the hub states for large files. None if the file was not read yet, or stays within Google."""
+    """Stated by the hub for large files. None if the file was not read yet, or stays within Google."""
     crc32c: str | None = None
     """Checksum of an object; None for a file that is in no bucket yet."""
     git_sha1: str | None = None
@@ -50,9 +50,9 @@ class SourceFile:
 
 
 def require_checkpoint(place: str, names: Collection[str], index: Callable[[], bytes | str], config: str) -> None:
-    """Compare the names of a source's files with its index of the weights. `index` returns it, and is called if there is one.
+    """Compare the names of a source's files with its index of the weights, if it has one.
 
-    `config` is the file that every checkpoint of its kind has: config.json, or adapter_config.json of an adapter.
+    `config` is the file that every checkpoint of its kind has.
 
     Raises CommandRefusedError if `place` is not a checkpoint, or an incomplete one.
     """
@@ -85,7 +85,8 @@ def require_whole_weights(place: str, source: "FolderSource | HubSource | Bucket
             read_table(file.size_bytes, lambda start, end: source.read(file, start, end))
         except NotSafetensorsError as error:
             raise CommandRefusedError(
-                f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. Download the file again, then stage it."
+                f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. "
+                "Download the file again, then stage it."
             ) from None
 
     weights = [file for file in source.files() if file.name.endswith(_WEIGHTS)]
@@ -104,7 +105,7 @@ class FolderSource:
         return self.folder.resolve().name
 
     def files(self) -> Sequence[SourceFile]:
-        """List the folder's files. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if the index cannot be read."""
+        """List the folder's files. Raises CommandRefusedError as `require_checkpoint` does, and ScriptError."""
         paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
         files = [self._listed(path) for path in sorted(paths) if path.is_file()]
         known = {file.name: file for file in files}
@@ -144,7 +145,7 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSource:
-    """A checkpoint of the Hugging Face Hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
+    """A checkpoint of the hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
 
     model: str
     revision: str
@@ -214,7 +215,7 @@ def hub(model: str, revision: str | None, *, config: str = CONFIG) -> HubSource:
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
-        # The file list of a gated repository is public; without this check, the download would fail after the bucket is created.
+        # The file list of a gated repository is public, but its files are not.
         HfApi().auth_check(model)
     real = real_sizes(info)
     files = [
@@ -255,7 +256,7 @@ class BucketSource:
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
     def files(self) -> Sequence[SourceFile]:
-        """Return the files, with the hash from the object itself or from the source's manifest for these bytes."""
+        """Return the files, with the hash of the object or of the source's manifest for these bytes."""
         entries = {one.get("name"): one for one in map(as_mapping, as_sequence(self.manifest.get("files")))}
         return [_stored(name, item, entries.get(name, {})) for name, item in self.objects.items()]
 
@@ -265,7 +266,7 @@ class BucketSource:
 
 
 def in_bucket(bucket: WeightsBucket, prefix: str, *, config: str = CONFIG) -> BucketSource:
-    """List the files of a folder that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google rejects it."""
+    """List a folder's files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, and ScriptError."""
     start = object_name(prefix, "")
     found = {name.removeprefix(start): item for name, item in sorted(bucket.objects(start).items())}
     text = bucket.text(start + MANIFEST) if MANIFEST in found else None
@@ -285,7 +286,7 @@ def bucket_of(text: str) -> tuple[str, str]:
 
 
 def _is_wanted(name: str) -> bool:
-    """Return whether vLLM reads a file, named below the checkpoint's folder. Manifests of an earlier copy do not count."""
+    """Return whether vLLM reads a file, by its name below the folder. Manifests of a copy do not count."""
     path = PurePosixPath(name)
     return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
 

@@ -93,14 +93,15 @@ def has_bucket(stack: str, settings: Settings) -> bool:
 
 
 def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
-    """Preview the creation in a copy of the project. Raises CommandRefusedError if it is more, and ScriptError."""
+    """Preview the creation in a copy. Raises CommandRefusedError if it is more, and ScriptError."""
     stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
         changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
         raise CommandRefusedError(
-            f"Cannot create the bucket of stack {stack} because the engine plans other changes too: {changes}. "
-            f"Review `pulumi preview --stack {stack}`, run `gemma up {stack}`, then stage again."
+            f"Cannot create the bucket of stack {stack} because the engine plans other changes too: "
+            f"{changes}. Review `pulumi preview --stack {stack}`, "
+            f"run `gemma up {stack}`, then stage again."
         )
     return steps
 
@@ -117,12 +118,12 @@ def _create(frozen: FrozenProject) -> None:
 
 
 def _options(frozen: FrozenProject) -> Sequence[str]:
-    """Return the engine options that run in the copy, and on the bucket and its dependencies alone."""
+    """Return the engine options that limit a run to the copy and the bucket."""
     return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
 
 
 def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
-    """Reject a bucket that the next `up` replaces, because the new bucket will not have the staged weights."""
+    """Reject a bucket that the next `up` replaces by one without the staged weights."""
     name, location = Names(project=settings.project, stack=stack).bucket, settings.regions[0].upper()
     is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
     if is_now != (name, location):

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypedDict, cast
 
 from cloud.google_api import GoogleApi, answer_of, connect
 from cloud.staging.bucket import WeightsBucket
@@ -29,22 +29,21 @@ from stacks.parts import parts_of
 from stacks.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Uses:
-    """A folder and its readers. It can be removed if it is not served and no check failed."""
+class _Folder(TypedDict):
+    """A folder and its readers, as --json prints it."""
 
-    folder: StagedFolder
-    served_by: Sequence[str]
+    name: str
+    files: int
+    gib: float
+    complete: bool
+    served_by: list[str]
     """Deployments and revisions that read it now or at their next start."""
-    older: Sequence[str]
+    older_revisions: list[str]
     """Revisions without traffic that cannot be restored after the removal."""
-    named_by: Sequence[str]
+    settings: list[str]
     """Settings files that have it for the next `up`."""
-
-    @property
-    def size(self) -> str:
-        """Its files and their size, as text."""
-        return f"{self.folder.files} files, {self.folder.size_bytes / GIB:.2f} GiB"
+    unknown: list[str]
+    """Failed checks, one clause each. They prevent a removal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,31 +61,34 @@ class _Readers:
     serving: frozenset[str]
     """Names of those with traffic, and the latest ones."""
     unknown: Sequence[str]
-    """Failed checks, one clause each. They prevent a removal."""
 
-    def of(self, folder: StagedFolder) -> _Uses:
+    def of(self, folder: StagedFolder) -> _Folder:
         """Return the readers of a folder."""
         uri = _pattern(folder_uri(self.bucket, folder.name))
         mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{folder.name}')}"
         revisions = [name for name, text in self.texts.items() if re.search(mounted, text)]
         deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
-        return _Uses(
-            folder=folder,
+        return _Folder(
+            name=folder.name,
+            files=folder.files,
+            gib=round(folder.size_bytes / GIB, 3),
+            complete=folder.has_manifest,
             served_by=[*deployed, *(f"revision {name}" for name in revisions if name in self.serving)],
-            older=[f"revision {name}" for name in revisions if name not in self.serving],
-            named_by=[
+            older_revisions=[f"revision {name}" for name in revisions if name not in self.serving],
+            settings=[
                 f"Pulumi.{stack}.yaml"
                 for stack, settings in self.settings.items()
                 if settings.weights == "bucket"
                 and settings.bucket_name(stack) == self.bucket
                 and folder.name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
             ],
+            unknown=list(self.unknown),
         )
 
     def _reads(self, state: StackState, uri: str, mounted: str) -> bool:
         for resource in state.resources:
             text = json.dumps(resource)
-            # A machine's own copy has the path of every folder, but a service has only the path in its bucket.
+            # A machine's own copy has the path of every folder, a service only that of its bucket.
             wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
             if resource.get("type") in CAPACITY_TYPES and re.search(wanted, text):
                 return True
@@ -94,9 +96,9 @@ class _Readers:
 
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
-    """List the folders of a stack's bucket, or remove the one with this name.
+    """List the folders of a stack's bucket, or remove one.
 
-    Raises CommandRefusedError if it is or may be served, or the answer is not yes, and ScriptError.
+    Raises CommandRefusedError if it may be served or the answer is not yes, and ScriptError.
     """
     bucket, existing = settings.bucket_name(stack), settings.bucket.existing
     target = WeightsBucket(bucket, settings.project)
@@ -107,8 +109,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     if name is not None:
         return _remove(stack, target, folders, readers, name.strip("/"), yes=yes, as_json=as_json)
     if as_json:
-        documents = [_document(uses, readers) for uses in folders]
-        print(json.dumps({"stack": stack, "bucket": bucket, "folders": documents}))
+        print(json.dumps({"stack": stack, "bucket": bucket, "folders": folders}))
         return ExitCode.DONE
     _print(folders, readers)
     return ExitCode.DONE
@@ -117,7 +118,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
 def _remove(
     stack: str,
     target: WeightsBucket,
-    folders: Sequence[_Uses],
+    folders: Sequence[_Folder],
     readers: _Readers,
     name: str,
     *,
@@ -125,13 +126,13 @@ def _remove(
     as_json: bool,
 ) -> ExitCode:
     uri = f"gs://{target.name}/{name}"
-    uses = next((one for one in folders if one.folder.name == name), None)
-    if uses is None:
-        known = ", ".join(one.folder.name for one in folders) or "none"
+    folder = next((one for one in folders if one["name"] == name), None)
+    if folder is None:
+        known = ", ".join(one["name"] for one in folders) or "none"
         raise CommandRefusedError(f"gs://{target.name} has no weights in {name!r}. Folders: {known}.")
-    if uses.served_by:
+    if folder["served_by"]:
         raise CommandRefusedError(
-            f"{uri} is served by {' and '.join(uses.served_by)}. Nothing was deleted. "
+            f"{uri} is served by {' and '.join(folder['served_by'])}. Nothing was deleted. "
             "Deploy other weights first, then remove it."
         )
     if readers.unknown:
@@ -140,51 +141,44 @@ def _remove(
             "Fix this, then run the command again."
         )
     if not as_json:
-        _print([uses], readers)
+        _print([folder], readers)
     if not yes:
         confirm(
-            f"Delete {uses.size}, in {uri}?",
-            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
+            f"Delete {folder['files']} files, {folder['gib']:.2f} GiB, in {uri}?",
+            without_terminal=f"Deleting {uri} needs a confirmation, and stdin is not a terminal. "
+            "Pass --yes to confirm.",
             declined="The answer was not yes. Nothing was deleted.",
         )
     count = remove_folder(target, name)
-    document = {"stack": stack, "bucket": target.name, "removed": _document(uses, readers), "objects": count}
+    document = {
+        "stack": stack,
+        "bucket": target.name,
+        "removed": folder,
+        "objects": count,
+    }
     print(json.dumps(document) if as_json else f"stage_model: deleted {count} objects, {uri}")
     return ExitCode.DONE
 
 
-def _print(folders: Sequence[_Uses], readers: _Readers) -> None:
+def _print(folders: Sequence[_Folder], readers: _Readers) -> None:
     """Print folders with their readers, and what could not be checked."""
     bucket = f"gs://{readers.bucket}"
     print(f"Weights in {bucket}:" if folders else f"{bucket} has no weights.")
-    for uses in folders:
+    for folder in folders:
         parts = [
-            *uses.served_by,
-            *(f"{one} (no traffic)" for one in uses.older),
-            *(f"{one} (settings)" for one in uses.named_by),
-            *(["unknown, see below"] if readers.unknown else []),
-            *([] if uses.folder.has_manifest else ["staging incomplete"]),
+            *folder["served_by"],
+            *(f"{one} (no traffic)" for one in folder["older_revisions"]),
+            *(f"{one} (settings)" for one in folder["settings"]),
+            *(["unknown, see below"] if folder["unknown"] else []),
+            *([] if folder["complete"] else ["staging incomplete"]),
         ]
         # The name has its own line so that it can be pasted after --remove.
-        print(f"  {uses.folder.name}")
-        print(f"    {uses.size}; read by {', '.join(parts) or 'nothing'}")
+        print(f"  {folder['name']}")
+        print(f"    {folder['files']} files, {folder['gib']:.2f} GiB; read by {', '.join(parts) or 'nothing'}")
     for why in readers.unknown:
         print(f"Unknown: {why}.")
     if readers.is_shared:
         print("Readers in other projects, backends and programs are unknown.")
-
-
-def _document(uses: _Uses, readers: _Readers) -> Mapping[str, object]:
-    return {
-        "name": uses.folder.name,
-        "files": uses.folder.files,
-        "gib": round(uses.folder.size_bytes / GIB, 3),
-        "complete": uses.folder.has_manifest,
-        "served_by": list(uses.served_by),
-        "older_revisions": list(uses.older),
-        "settings": list(uses.named_by),
-        "unknown": list(readers.unknown),
-    }
 
 
 def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
@@ -202,7 +196,8 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
             case Absent():
                 pass
             case Unknown(why=why):
-                unknown.append(f"the revisions of service {short_name(service)} could not be read: {why.rstrip('.')}")
+                about = f"the revisions of service {short_name(service)}"
+                unknown.append(f"{about} could not be read: {why.rstrip('.')}")
     return _Readers(
         bucket=bucket,
         is_shared=settings.bucket.existing is not None,
@@ -246,5 +241,5 @@ def _revisions(api: GoogleApi, service: str) -> tuple[set[str], Mapping[str, str
 
 
 def _pattern(path: str) -> str:
-    """Return a pattern for a path and everything below it, but not for other paths with the same prefix."""
+    """Return a pattern for a path and everything below it."""
     return rf"{re.escape(path)}(?![\w.-])"

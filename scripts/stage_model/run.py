@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ruamel.yaml.error import YAMLError
 
@@ -22,20 +22,17 @@ from contracts.exit_codes import ExitCode
 from contracts.staged_weights import OWN_FOLDER
 from engine.atomic_file import replace_file
 from engine.runner import project_folder
-from planning.data.prices import LIST_PRICES
-from planning.units import GIB, HOUR_S, MONTH_H, duration
+from planning.units import GIB
 from scripts.cli import command
 from scripts.cli.settings import stack_settings
 from scripts.cli.settings_file import SettingsFile
 from scripts.cli.transfer import Transfer, overwrite_line
 from scripts.stage_model import housekeeping
 from scripts.stage_model.bucket_creation import require_bucket
+from scripts.stage_model.options import StageOptions
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of
 from stacks.settings import Settings
-
-if TYPE_CHECKING:
-    from scripts.stage_model.__main__ import StageOptions
 
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
@@ -60,11 +57,16 @@ class _Staged:
 
     def document(self) -> dict[str, object]:
         """Return the copy for --json."""
-        found: dict[str, object] = {"prefix": self.folder, "copied": self.outcome.copied, "kept": self.outcome.kept}
-        return {**found, "revision": self.revision, "manifest": self.outcome.manifest}
+        return {
+            "prefix": self.folder,
+            "copied": self.outcome.copied,
+            "kept": self.outcome.kept,
+            "revision": self.revision,
+            "manifest": self.outcome.manifest,
+        }
 
 
-def stage_model(options: "StageOptions") -> ExitCode:
+def stage_model(options: StageOptions) -> ExitCode:
     """Run the command. Raises CommandRefusedError before the first change, and ScriptError."""
     stack, settings = options.stack, stack_settings(options.stack)
     _require_compatible(options)
@@ -89,12 +91,10 @@ def stage_model(options: "StageOptions") -> ExitCode:
     if settings.bucket.existing is None:
         require_bucket(stack, settings, may_create=options.create, plan_id=options.plan, say=_say)
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
-    if settings.bucket.existing is not None:
-        _report_soft_delete(target, plans.values(), settings.bucket.region)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
         staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
-    # Only the hub proves a commit. A folder or bucket that records the one of the settings keeps that setting.
+    # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
     revision = staged[0].revision
     proven = revision if options.origin is None or revision == settings.model_revision else None
     hashes = {part.name: part.setting for part in staged[1:]}
@@ -104,22 +104,22 @@ def stage_model(options: "StageOptions") -> ExitCode:
     return ExitCode.DONE
 
 
-def _require_compatible(options: "StageOptions") -> None:
+def _require_compatible(options: StageOptions) -> None:
     """Reject options that cannot be combined. Raises CommandRefusedError."""
     manages = options.list_folders or options.remove is not None
     together = {
-        "--list and --remove cannot be combined.": options.list_folders and options.remove is not None,
-        "--list and --remove cannot be combined with --from, --revision or --plan.": manages
-        and (options.origin or options.revision or options.plan),
-        "--plan and --no-create cannot be combined.": options.plan is not None and not options.create,
-        "--revision and --from cannot be combined.": options.origin and options.revision,
+        "--list and --remove": options.list_folders and options.remove is not None,
+        "--plan and --no-create": options.plan is not None and not options.create,
+        "--revision and --from": options.origin and options.revision,
     }
-    refused = next((sentence for sentence, is_so in together.items() if is_so), None)
-    if refused is not None:
-        raise CommandRefusedError(refused)
+    for names, is_so in together.items():
+        if is_so:
+            raise CommandRefusedError(f"{names} cannot be combined.")
+    if manages and (options.origin or options.revision or options.plan):
+        raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
 
 
-def _plan(options: "StageOptions", settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
+def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
     """List the source of the model, a drafter or an adapter.
 
     Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
@@ -156,7 +156,11 @@ def _copied(name: str, plan: CopyPlan, stack: str, transfer: Transfer) -> _Stage
     outcome = copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
     is_simulated = any(file.real_bytes for file in plan.files)
     return _Staged(
-        name=name, folder=plan.prefix, revision=plan.source.revision, outcome=outcome, is_simulated=is_simulated
+        name=name,
+        folder=plan.prefix,
+        revision=plan.source.revision,
+        outcome=outcome,
+        is_simulated=is_simulated,
     )
 
 
@@ -172,27 +176,18 @@ def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[
     return on_file
 
 
-def _report_soft_delete(target: WeightsBucket, plans: Iterable[CopyPlan], region: str | None) -> None:
-    """Report the cost of temporary parts in an existing bucket with soft delete. The stack's own bucket has none."""
-    read = [plan.source.files() for plan in plans if not isinstance(plan.source, BucketSource)]
-    size_gib = sum(file.size_bytes for files in read for file in files) / GIB
-    kept_s = target.soft_delete_s() if size_gib else 0
-    if kept_s:
-        usd = size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", region).usd * kept_s / (MONTH_H * HOUR_S)
-        _say(
-            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}. The temporary parts of this copy, "
-            f"{size_gib:.2f} GiB at most, are billed for that time (about {usd:.2f} USD)."
-        )
-
-
-def _show(options: "StageOptions", staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
+def _show(options: StageOptions, staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
     """Print the folders and what was copied."""
     model, *parts = staged
     if options.as_json:
-        setting = {"bucket.manifest": model.setting, "modelRevision": revision}
-        report = {"stack": options.stack, "bucket": bucket, **model.document(), "setting": setting}
-        report["simulated"] = any(one.is_simulated for one in staged)
-        report["parts"] = [{"name": one.name, **one.document()} for one in parts]
+        report = {
+            "stack": options.stack,
+            "bucket": bucket,
+            **model.document(),
+            "setting": {"bucket.manifest": model.setting, "modelRevision": revision},
+            "simulated": any(one.is_simulated for one in staged),
+            "parts": [{"name": one.name, **one.document()} for one in parts],
+        }
         print(json.dumps(report))
         return
     for one in staged:
@@ -222,7 +217,7 @@ def _report_unbound(
 
 
 def _bind(stack: str, settings: Settings, setting: str, revision: str | None, hashes: Mapping[str, str]) -> None:
-    """Write the hashes and the commit to the stack's file, so that `pulumi up` rolls out changed weights.
+    """Write the hashes and the commit to the stack's file.
 
     Raises ScriptError, without a change, if the file cannot be read or written.
     """
