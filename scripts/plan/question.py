@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 from contracts.fields import camel_case
 from contracts.spelling import did_you_mean
@@ -28,8 +28,6 @@ from scripts.cli.options import Option
 from scripts.cli.settings import NO_PROJECT
 
 if typing.TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from stacks.settings import Settings
 
 HOUR_MINUTES: Final = 60
@@ -190,7 +188,7 @@ class Solving:
     ] = False
 
 
-def given(options: "DataclassInstance") -> list[str]:
+def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
     """Return the names of options that differ from their defaults, without `--`. The value `none` counts as a default."""
     values = [(field, getattr(options, field.name)) for field in fields(options)]
     return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]
