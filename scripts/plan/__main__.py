@@ -164,7 +164,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
 
 
 def _with_checkpoint(question: Question) -> Question:
-    """Return the question with the checkpoint of a family, such as `12B`: the original, or the one stored in the precision that is asked for."""
+    """Return the question with the checkpoint of a family: the original, or the one stored in the precision asked for."""
     from planning.data.checkpoints import family, stored_as
 
     members = () if question.config or question.from_hub else family(question.model or "")

@@ -1,4 +1,4 @@
-"""`--measured`: planned, booted and measured metrics, with the difference and whether each is within its band."""
+"""`--measured`: planned, booted and measured metrics, each with its band."""
 
 import json
 import sys
@@ -92,7 +92,7 @@ def show_measured(stack: str, deployment: Deployment, plan: Plan, wording: Wordi
 
 
 def _rate(record: DeploymentRecord) -> tuple[float, str]:
-    """Return the highest output rate of the benchmark, or the burst rate of the last smoke run that has one, and its source; 0 without one."""
+    """Return the best rate of the benchmark, otherwise of the last burst of smoke, and its source; 0 without one."""
     limit = number_limits()["measured_tok_per_s"]
     points = [point for point in record.bench if limit.allows(point.output_tok_per_s)]
     if points:

@@ -62,7 +62,7 @@ class CatalogPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChange:
-    """A price that differs from the one that the planner used so far. None: unknown, undated, or no longer in the catalog."""
+    """A price that is not the planner's. None: unknown, undated, or no longer in the catalog."""
 
     key: str
     region: str
@@ -73,7 +73,7 @@ class PriceChange:
 
 
 def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
-    """Read the catalog, write the price file, and show what changed. Raises ScriptError, and writes nothing, if the catalog cannot be read."""
+    """Read the catalog, write the price file, and show what changed. Writes nothing if it raises ScriptError."""
     path, before = project_folder() / REFRESHED, stored_book(project_folder())
     if before is not None and before.catalog is None:
         raise CommandRefusedError(
@@ -101,7 +101,7 @@ def _read(project: str | None) -> CatalogPrices:
 
 
 def read_catalog(api: GoogleApi, progress: Callable[[str], None]) -> CatalogPrices:
-    """Return all prices of the catalog. Raises ScriptError if one page cannot be read, or a service has none of them."""
+    """Return all prices of the catalog. Raises ScriptError if a page cannot be read, or a service has none."""
     matches, total = dict[tuple[str, str], list[SkuPrice]](), 0
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
@@ -137,7 +137,7 @@ def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[
 
 
 def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
-    """Return the price of the first tier that is not free, in US dollars per `unit`. Raises ValueError with what is wrong."""
+    """Return the first price that is not 0, in US dollars per `unit`. Raises ValueError."""
     expression: Mapping[str, object] = {}
     for version in as_sequence(sku.get("pricingInfo")):
         expression = as_mapping(as_mapping(version).get("pricingExpression"))
@@ -157,7 +157,7 @@ def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
-    """Return the prices that differ from the known ones, by key and region: new, changed, and no longer in the catalog."""
+    """Return the prices that are new, changed, or no longer in the catalog, by key and region."""
     listed = {(key, region) for key in found.keys for region in PRICES[key].regions if region}
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[PriceChange] = []

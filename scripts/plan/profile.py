@@ -1,4 +1,4 @@
-"""The cost per day of the ways to run a server for a usage profile, as a table, as sentences that state why, and as JSON."""
+"""The cost per day of the ways to run a server: a table, the reason, and JSON."""
 
 from collections.abc import Iterator
 from typing import Any, Final

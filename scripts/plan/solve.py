@@ -1,4 +1,4 @@
-"""Option `--solve`, the cheapest deployments of this project for a workload, as a table or JSON, and optionally as a stack's settings file."""
+"""Option `--solve`: the cheapest deployments for a workload as a table, as JSON, or as a settings file."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
 _LEAST = ("bound by", "TPOT ms", "start", "$/M")
-"""Columns that a narrow terminal loses, the least important first. The rows are sorted by the goal, usually the price per hour."""
+"""Columns that a narrow terminal loses, the least important first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Found:
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
-    """Print the deployments that meet the limits, and write the chosen one as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    """Print the deployments that meet the limits, and write the chosen one. Raises PlanningError."""
     path = None
     if write is not None:
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
@@ -193,7 +193,6 @@ def _notes(found: Found) -> Iterator[str]:
 
 
 def _settings(one: Solution) -> str:
-    """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     image = f",\n  image {one.image}" if one.image else ""
