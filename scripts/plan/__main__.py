@@ -148,7 +148,8 @@ def _wrong(used: set[str]) -> Iterator[str]:
         yield from (f"--{option} and --{other} cannot be combined{because}." for other in found)
     for dependent, needed in _NEEDS:
         if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
-            yield from (f"--{option} requires {needed}." for option in dependent.split() if option in used)
+            found = (option for option in dependent.split() if option in used)
+            yield from (f"--{option} requires {needed}. Add {needed}." for option in found)
 
 
 def _lacking(used: set[str]) -> Iterator[str]:

@@ -118,7 +118,7 @@ PLAN = (
     typed(
         "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
     ),
-    typed("plan --stack tpu-v6e1 --write x", "--write", "requires --solve."),
+    typed("plan --stack tpu-v6e1 --write x", "--write", "Add --solve."),
     typed(
         "plan --stack tpu-v6e2",
         "Pulumi.tpu-v6e2.yaml not found",
