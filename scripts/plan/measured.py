@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 from contracts.errors import CommandRefusedError
 from planning.cost.subject import examine
@@ -20,34 +20,8 @@ from scripts.cli.measured.store import measured_path, read_measured
 _NUMBERS: Final = ("planned", "band", "booted", "measured", "difference")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One metric, with the number of digits to show."""
-
-    figure: str
-    planned: float | None
-    low: float | None = None
-    high: float | None = None
-    booted: float | None = None
-    measured: float | None = None
-    digits: int = 1
-
-    @property
-    def shown(self) -> float | None:
-        """The measured value, otherwise the booted one."""
-        return self.booted if self.measured is None else self.measured
-
-    @property
-    def difference(self) -> float | None:
-        """Relative difference of the value from the planned one."""
-        return None if self.shown is None or not self.planned else self.shown / self.planned - 1
-
-    @property
-    def within(self) -> bool | None:
-        """True if the value is within the band; None without a band or a value."""
-        if self.shown is None or self.planned is None or self.low is None or self.high is None:
-            return None
-        return residual(Band(low=self.low, typical=self.planned, high=self.high), self.shown) == "within"
+Row = dict[str, Any]
+"""One metric: planned with its band, booted, measured, difference, and whether it is within the band."""
 
 
 def show_measured(stack: str, deployment: Deployment, plan: Plan, wording: Wording, *, as_json: bool) -> None:
@@ -59,7 +33,9 @@ def show_measured(stack: str, deployment: Deployment, plan: Plan, wording: Wordi
             f"`gemma bench {stack} --preset quick`."
         )
     record = deployments[-1]
-    rows = (*_boot_rows(record), *_smoke_rows(record), *(row for point in record.bench for row in _bench_rows(point)))
+    rows = [*_boot_rows(record), *_smoke_rows(record)]
+    for point in record.bench:
+        rows += _bench_rows(point)
     rate, source = _rate(record)
     priced = plan_of(examine(replace(deployment, measured_tok_per_s=rate or None)))
     if as_json:
@@ -67,7 +43,7 @@ def show_measured(stack: str, deployment: Deployment, plan: Plan, wording: Wordi
         document["measured"] = {
             "simulated": record.identity.simulated,
             "first_seen": record.first_seen,
-            "rows": [asdict(row) | {"difference": row.difference, "within": row.within} for row in rows],
+            "rows": rows,
             "rate": {"tok_per_s": rate, "source": source} if rate else None,
         }
         print(json.dumps(document, indent=2, allow_nan=False))
@@ -78,7 +54,7 @@ def show_measured(stack: str, deployment: Deployment, plan: Plan, wording: Wordi
     title = f"Stack {stack}: {record.model} on {record.accelerator}, measured since {record.first_seen}"
     shown = table(title, ("figure", *_NUMBERS, "within"), numbers=_NUMBERS, least=("band", "difference"))
     for row in rows:
-        shown.add_row(row.figure, *_cells(row))
+        shown.add_row(row["figure"], *_cells(row))
     out.print(shown)
     if record.identity.simulated is not None:
         paragraph(out, "The server was SIMULATED. Results do not reflect real hardware.")
@@ -110,15 +86,17 @@ def _boot_rows(record: DeploymentRecord) -> Iterator[Row]:
     blocks, tokens = kv_band(planned.kv_blocks), kv_band(planned.kv_tokens)
     yield _row("KV blocks", blocks, booted=booted and booted.num_gpu_blocks, digits=0)
     yield _row("KV tokens (from blocks)", tokens, booted=booted and booted.kv_tokens, digits=0)
-    for name, key, value, digits in (
-        ("block size", "blockSize", booted and booted.block_size, 0),
-        ("GPU memory utilization", "gpuMemoryUtilization", booted and booted.gpu_memory_utilization, 3),
-    ):
-        given = record.settings.get(key)
-        exact = given if isinstance(given, int | float) else None
-        yield Row(figure=name, planned=exact, low=exact, high=exact, booted=value, digits=digits)
-    start_s = booted and booted.start_s
-    yield Row(figure="start without image pull, s", planned=planned.serving_start_s, booted=start_s, digits=0)
+    block_size, share = booted and booted.block_size, booted and booted.gpu_memory_utilization
+    yield _row("block size", _exact(record.settings.get("blockSize")), booted=block_size, digits=0)
+    utilization = _exact(record.settings.get("gpuMemoryUtilization"))
+    yield _row("GPU memory utilization", utilization, booted=share, digits=3)
+    start = _row("start without image pull, s", None, booted=booted and booted.start_s, digits=0)
+    start_s = planned.serving_start_s
+    yield start | {"planned": start_s, "difference": _difference(start["booted"], start_s)}
+
+
+def _exact(given: object) -> Band | None:
+    return Band(low=given, typical=given, high=given) if isinstance(given, int | float) else None
 
 
 def _smoke_rows(record: DeploymentRecord) -> Iterator[Row]:
@@ -149,19 +127,33 @@ def _load(point: BenchPoint) -> str:
 def _row(
     figure: str, band: Band | None, *, booted: float | None = None, measured: float | None = None, digits: int = 1
 ) -> Row:
-    planned, low, high = (band.typical, band.low, band.high) if band else (None, None, None)
-    return Row(figure=figure, planned=planned, low=low, high=high, booted=booted, measured=measured, digits=digits)
+    shown, planned = booted if measured is None else measured, band.typical if band else None
+    return {
+        "figure": figure,
+        "planned": planned,
+        "low": band.low if band else None,
+        "high": band.high if band else None,
+        "booted": booted,
+        "measured": measured,
+        "digits": digits,
+        "difference": _difference(shown, planned),
+        "within": None if shown is None or band is None else residual(band, shown) == "within",
+    }
 
 
-def _cells(row: Row) -> Sequence[str]:
+def _difference(shown: float | None, planned: float | None) -> float | None:
+    return None if shown is None or not planned else shown / planned - 1
+
+
+def _cells(row: Row) -> Iterator[str]:
     def number(value: float | None) -> str:
-        return "" if value is None else f"{value:,.{row.digits}f}"
+        return "" if value is None else f"{value:,.{row['digits']}f}"
 
-    return (
-        "not planned" if row.planned is None else number(row.planned),
-        "" if row.low is None or row.low == row.high else f"{number(row.low)} to {number(row.high)}",
-        number(row.booted),
-        number(row.measured),
-        "" if row.difference is None else f"{row.difference:+.0%}",
-        "not measured" if row.shown is None else {True: "yes", False: "NO", None: ""}[row.within],
-    )
+    low, high = row["low"], row["high"]
+    missing = row["booted"] is None and row["measured"] is None
+    yield "not planned" if row["planned"] is None else number(row["planned"])
+    yield "" if low is None or low == high else f"{number(low)} to {number(high)}"
+    yield number(row["booted"])
+    yield number(row["measured"])
+    yield "" if row["difference"] is None else f"{row['difference']:+.0%}"
+    yield "not measured" if missing else {True: "yes", False: "NO", None: ""}[row["within"]]
