@@ -167,25 +167,13 @@ def _notes(found: Found) -> Iterator[str]:
         end = "typical values; --conservative compares the slow ends of their bands"
         end = "the slow ends of their bands" if found.limits.conservative else end
         more = f" {len(found.answer.solutions)} combinations meet the limits; --model shows all of a family."
-        yield (
-            f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more if is_open else ''}"
-        )
-        yield (
-            "ends: Google deletes a flex-start slice at the end of its run, at most 7 d after it starts. "
-            "idle: a Cloud Run instance without requests costs nothing, and the next request waits for a start. "
-            "--hours-per-day compares them."
-        )
+        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day.{more if is_open else ''}"
     else:
-        yield (
-            "The cost is that of the machine for as long as it is billed, cold starts and idle time included; --costs has the other items of the bill. "
-            "$/M is this cost per 1M tokens of the workload, prompts and completions together."
-        )
+        yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
     for name in sorted({name for one in printed for name in one.warnings}):
-        yield (
-            f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
-            "than all of its family without the warning."
-        )
+        discount = f"at least {WARNING_DISCOUNT:.0%} cheaper than all of its family without the warning"
+        yield f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is {discount}."
     if found.unpriced:
         regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
         mark = " (marked *)" if any(one.is_price_assumed for one in printed) else ""
