@@ -152,7 +152,6 @@ def _startup(subject: Subject) -> tuple[str, ...]:
 
 
 def _ways(subject: Subject) -> tuple[str, ...]:
-    """Return a row for each weights mode on Cloud Run, and one for minimum instances."""
     head = "                            load    start  2nd, with graphs   host memory   container       $/h"
     rows = [head]
     for one in loading_modes(subject):

@@ -303,7 +303,6 @@ class _Search:
         return warned or misses
 
     def _rate(self, candidate: Deployment) -> float:
-        """Return the output rate, 0 without memory."""
         resolved = resolve(candidate)
         memory = memory_plan(resolved)
         if memory.max_concurrency < 1:

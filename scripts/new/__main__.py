@@ -167,7 +167,6 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
 
 
 def _require_address(email: str | None) -> None:
-    """Raise CommandRefusedError if the settings do not accept an address."""
     from stacks.settings import AlertSettings
 
     try:
@@ -230,7 +229,6 @@ def _revision(model: str) -> str | None:
 
 
 def _next(name: str, settings: "Settings", provider: str) -> Iterator[str]:
-    """Yield the commands up to the first response of the model, in order."""
     from scripts.cli.settings import NO_PROJECT
 
     key = f" --secrets-provider={provider}   # the key must exist: docs/ci-setup.md" if provider else ""

@@ -157,7 +157,6 @@ def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
-    """Return the prices that are new, changed, or no longer in the catalog, by key and region."""
     listed = {(key, region) for key in found.keys for region in PRICES[key].regions if region}
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[PriceChange] = []

@@ -157,7 +157,6 @@ def _table(found: Found) -> "FittedTable":
 
 
 def _notes(found: Found) -> Iterator[str]:
-    """Yield what the table does not say by itself, one paragraph each."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
