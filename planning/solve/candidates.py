@@ -1,4 +1,4 @@
-"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings from conservative to aggressive."""
+"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
 }
 """Default weights mode that needs no custom image, by platform."""
 LEAST_CONTEXT: Final = 4_096
-"""Least request length of a candidate unless `min_context` asks for another: a server with less cannot serve a chat with some history."""
+"""Least request length unless `min_context` asks for another: with less, a chat has no history."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
 """Longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
@@ -92,7 +92,7 @@ class HostShape:
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
 
-    Base and unrounded QAT checkpoints are found by id only, because the first cannot chat and the second are as large as the original.
+    Base and unrounded QAT checkpoints are found by id only: the first cannot chat, the second are as large as the original.
 
     Raises:
         PlanningError: for a model outside the catalog, missing on the hub, or only usable as a draft model.
@@ -119,7 +119,7 @@ def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
 
 
 def image_for(served: Served, accelerator: Accelerator) -> str | None:
-    """Return the name of the image that is known to load the precision: the target's default, one that this project builds, or None."""
+    """Return the image that is known to load the precision: the target's default, or one of this project."""
     return loading_image(served.quantization or served.checkpoint.scheme, spec_of(served.checkpoint.id), accelerator)
 
 
@@ -180,7 +180,7 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
 def _hourly(
     prices: PriceBook, accelerator: Accelerator, place: str, vcpu: float = 0.0, memory_gib: float = 0.0
 ) -> tuple[HourlyPart, ...]:
-    """Return the bill per hour of a slice, or of an instance with this host. The accelerator is one of the parts."""
+    """Return the bill per hour of a slice or instance, the accelerator first."""
     if accelerator.is_tpu:
         chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
         return slice_parts(prices, generation=chip, chips=chips, provisioning=PROVISIONING, place=place)
@@ -201,7 +201,7 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
 def unpriced_regions(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Return those of the regions (none: all) whose price is unknown, by the name of what is rented there. The highest known price counts."""
+    """Return those of the regions (none: all) without a known price, by what is rented there."""
     found: dict[str, dict[str, None]] = {}
     for one in deployable_accelerators(accelerator):
         name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
@@ -213,7 +213,7 @@ def unpriced_regions(
 
 
 def longest_request(workload: Workload, min_context: int | None) -> int:
-    """Return the minimum supported request length in tokens: the workload's own, and `min_context` or LEAST_CONTEXT."""
+    """Return the minimum length of a request in tokens: the workload's own, or `min_context`."""
     return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)
 
 
@@ -246,7 +246,7 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
 
 
 def throughput_settings_of(deployment: Deployment, need: int) -> Iterator[Deployment]:
-    """Yield the deployment with settings for the most tokens per second: each batch size with the most memory, in bf16 and fp8."""
+    """Yield the deployment with each batch size and the most memory, in bf16 and fp8."""
     resolved = resolve(deployment)
     length = min(max(MAX_MODEL_LEN, align_to(need, _LENGTH_STEP)), resolved.spec.max_positions)
     for kv_cache_dtype, sequences in product((None, "fp8"), _sequences(resolved.accelerator, 0)):
@@ -260,7 +260,7 @@ def throughput_settings_of(deployment: Deployment, need: int) -> Iterator[Deploy
 
 
 def _bold(resolved: Resolved) -> float | None:
-    """Return the highest comfortable utilization; None if the planner's own is as high."""
+    """Return the highest comfortable utilization, if the planner's own is lower."""
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
     return bold if bold > resolved.utilization else None
 
@@ -270,7 +270,7 @@ def _tuned(deployment: Deployment, **options: Any) -> Deployment:  # noqa: ANN40
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
-    """Return the concurrent requests to allow: the recommended number if sufficient, then more. `users` is 0 if only a rate is known."""
+    """Return the concurrent requests to allow, the recommended number first. `users` is 0 if only a rate is known."""
     is_small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     usual = SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS
     if users:

@@ -8,7 +8,6 @@ from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
-from planning.question.types import StartupPlan
 from planning.rules.platforms.replicas import each_of
 from planning.speed import bands
 from planning.speed.serving import server_of
@@ -131,29 +130,28 @@ def _startup(subject: Subject) -> tuple[str, ...]:
         if resolved.is_tpu
         else f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
     )
-    return (
+    lines = [
         f"image and process   {startup.pull_s:8.1f} s",
         f"weights, {resolved.weights_mode:<10} {startup.load_s:8.1f} s for {subject.memory.checkpoint_gib:.2f} GiB",
         f"compile and warm-up {startup.compile_s:8.1f} s ({work}), between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s",
         f"total               {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s",
-        *_seen(startup),
-        *_again(startup),
-    )
-
-
-def _again(startup: StartupPlan) -> tuple[str, ...]:
-    """Return the times of restarts and reboots, where the machine keeps its files."""
-    rows = (
+    ]
+    if (probe := startup.probe) is not None:
+        attempts = f"every {probe.period_s} s, {probe.failure_threshold} times"
+        waits = f"it waits {probe.initial_delay_s} s, then probes {attempts}"
+        lines.append(f"seen by the probe   {startup.ready_s:8.1f} s; {waits}")
+    for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),
         ("reboot of the machine", startup.reboot_s),
         ("node replacement, from the next boot", startup.node_replacement_s),
-    )
-    return tuple(f"{name:<42} {seconds:8.1f} s" for name, seconds in rows if seconds is not None)
+    ):
+        if seconds is not None:
+            lines.append(f"{name:<42} {seconds:8.1f} s")
+    return tuple(lines)
 
 
 def _ways(subject: Subject) -> tuple[str, ...]:
-    """Return a row for each weights mode on Cloud Run, and one for minimum instances."""
     head = "                            load    start  2nd, with graphs   host memory   container       $/h"
     rows = [head]
     for one in loading_modes(subject):
@@ -171,15 +169,6 @@ def _ways(subject: Subject) -> tuple[str, ...]:
         f"{even or 0:.0f} single requests per day, or from {running.even_hours_per_day:.1f} h of continuous traffic per day"
     )
     return tuple(rows)
-
-
-def _seen(startup: StartupPlan) -> tuple[str, ...]:
-    if startup.probe is None:
-        return ()
-    probe, attempts = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
-    return (
-        f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then probes {attempts}",
-    )
 
 
 def _decoding(subject: Subject) -> tuple[str, ...]:
@@ -209,6 +198,7 @@ def _workload(subject: Subject) -> tuple[str, ...]:
     step, alone = server.step(running), server.alone
     kind = bands.kind_of(subject.resolved, prompt)
     rate = bands.BANDS["rate", kind]
+    points = f"{rate.points} measured points" if rate.points else "assumed"
     return (
         f"a prompt has {prompt.tokens:,} tokens, {prompt.cached:,} of them in the prefix cache; it fills {prompt.steps:.2f} steps",
         (
@@ -227,12 +217,8 @@ def _workload(subject: Subject) -> tuple[str, ...]:
             f"{answer.requests_per_s.typical:.3g} requests/s, {answer.output_tok_per_s.typical:,.0f} tokens/s, bound by {answer.bound}; saturated at "
             f"{answer.most_requests_per_s:.3g} requests/s"
         ),
-        f"band of the rate: {rate.low:g} to {rate.high:g} times ({kind}, {_points(rate.points)})",
+        f"band of the rate: {rate.low:g} to {rate.high:g} times ({kind}, {points})",
     )
-
-
-def _points(count: int) -> str:
-    return f"{count} measured points" if count else "assumed"
 
 
 def _cost(subject: Subject) -> tuple[str, ...]:

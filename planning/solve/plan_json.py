@@ -29,7 +29,6 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
 
 
 def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan in JSON types without costs, for a device without a price."""
     workload = document.get("workload")
     if workload is not None:
         workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}

@@ -1,7 +1,7 @@
-"""What solutions cost per day by a usage profile: hours per day, steady or in bursts, for each way to pay for the server.
+"""What solutions cost per day, with steady traffic or bursts, for each way to pay for the server.
 
-A slice with flex-start runs once per day and is deleted at the end of its run. A Cloud Run instance starts with the first request, and is billed
-until it has been idle for some minutes; with a minimum instance it is billed all day, as is a slice on demand.
+A slice with flex-start runs once per day and is deleted at the end of its run. A Cloud Run instance starts with the first
+request, and is billed until it has been idle for some minutes. A minimum instance and a slice on demand are billed all day.
 """
 
 import math
@@ -25,7 +25,7 @@ _RUN_STEP_S: Final = 300
 """A run duration is rounded up to this step."""
 _MILLION: Final = 1_000_000
 Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-instance"]
-"""How the server is paid for. `min-instance` is one minimum instance of Cloud Run, which never stops; so is a slice `on-demand`."""
+"""How the server is paid for. `min-instance` and `on-demand` never stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Way:
     billed_h: float
     """Hours per day that are billed."""
     starts_per_day: float = 0.0
-    """Cold starts per day that clients wait for; 0 if the server never stops. A flex-start run starts before the period."""
+    """Cold starts per day that clients wait for. A flex-start run starts before the period."""
 
     @property
     def solution(self) -> Solution:
@@ -96,7 +96,7 @@ class Way:
 
     @property
     def usd_per_million_tokens(self) -> float:
-        """Cost per million tokens, prompts and responses together, if the workload runs in all minutes of traffic."""
+        """Cost per million tokens, prompts and responses together."""
         answer = self.solution.answer
         tokens = answer.requests_per_s.typical * (answer.prompt_tokens + answer.workload.output_tokens)
         return self.usd_per_day / (tokens * self.profile.busy_h * HOUR_S) * _MILLION
@@ -109,7 +109,7 @@ class Way:
         return FLEX_START_MAX_RUN_S if self.billed_h >= DAY_H else round(self.billed_h * HOUR_S)
 
     def deployed(self) -> Solution:
-        """Return the solution with the settings of this way: run duration, provisioning model or minimum instance."""
+        """Return the solution with the run duration, provisioning model or minimum instance of this way."""
         whole = self.solution.deployment
         if self.kind == "min-instance":
             whole = replace(whole, cloud_run=replace(whole.cloud_run, min_instances=1))
@@ -180,7 +180,7 @@ def ways_of(rates: Rates, profile: Profile) -> Iterator[Way]:
 def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
     """Return the billed hours and the cold starts per day of an instance that scales to zero.
 
-    If a pause is shorter than the idle time that is billed, the instance stays for the whole period, which is also the most that is billed.
+    If a pause is shorter than the billed idle time, the instance stays for the whole period, which is also the most.
     Otherwise each burst has its own start and its own idle time.
     """
     start_h, linger_h = rates.start_s / HOUR_S, rates.linger_s / HOUR_S

@@ -1,9 +1,8 @@
 """Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
-Tries each checkpoint on each accelerator with settings from conservative to aggressive, until one serves the workload within the limits; then
-with the cheapest host and the fastest-starting weights mode. A solution has no blocking finding, no warning of a risk, and no memory limit
-so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it if it is clearly cheaper than all others of its
-family. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
+Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
+and the fastest start. A solution has no blocking finding, no warning of a risk, and no memory limit so close that it may
+fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it if it is clearly cheaper than its family.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,9 +49,9 @@ _CENT: Final = 0.005
 WEIGHED_WARNINGS: Final = frozenset(rule.id for rule in RULES.values() if rule.is_choice)
 """Warnings that do not exclude a solution."""
 WARNING_DISCOUNT: Final = 0.1
-"""Share by which a deployment with such a warning must be cheaper than the cheapest of its family without one."""
+"""Share by which such a deployment must be cheaper than its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
-"""What the chosen deployment has the best value of: the price per hour, the time per request, or the price per million tokens."""
+"""Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
 """An accelerator with its hosts, the cheapest first."""
 
@@ -65,7 +64,7 @@ class ServiceLimits:
     max_tpot_s: float | None = None
     max_usd_per_hour: float | None = None
     min_context: int | None = None
-    """Minimum supported request length in tokens, by default LEAST_CONTEXT; the workload's own requests must always fit."""
+    """Minimum length of a request in tokens, by default LEAST_CONTEXT."""
     conservative: bool = False
     """True to compare times at the slow end of their bands instead of their typical values."""
 
@@ -119,7 +118,7 @@ class Solution:
 
 
 class Stage(IntEnum):
-    """Stage at which a candidate fails: later values are closer to meeting the limits, and LIMITS serves the workload."""
+    """Stage at which a candidate fails; later values are closer to meeting the limits."""
 
     MEMORY = 0
     FINDING = 1
@@ -186,13 +185,13 @@ class SolutionSet:
         return tuple(name for goal, name in _MARKS.items() if self.best(goal) is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
-        """Return the best of each family by the goal and the best by each criterion, in the order of the solutions."""
+        """Return the best of each family, and the best by each criterion, in order."""
         first = {one.architecture: one for one in reversed(self.solutions)}
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
 def _worth_their_warnings(found: list[Solution]) -> list[Solution]:
-    """Return the solutions without those that have a warning and cost about as much as one of their family without."""
+    """Return the solutions without a warning, and those that are clearly cheaper than their family."""
     least: dict[str, float] = {}
     for one in found:
         if not one.warnings:
@@ -215,16 +214,10 @@ def solve(
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
 
-    Args:
-        workload: The clients' workload for one slice or instance.
-        limits: Limits to meet.
-        goal: Value by which the chosen solution is the best. For throughput without a load, settings with the largest rate are tried first.
-        checkpoints: Allowed checkpoints (`planning.solve.candidates.checkpoints_of`).
-        places: Available accelerators (`planning.solve.candidates.rented`).
-        prices: Prices that replace the list prices.
+    The workload is that of one slice or instance; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
 
     Raises:
-        PlanningError: for a workload without users or a rate, which leaves the queue undefined. For throughput, the server is then full.
+        PlanningError: for a workload without users or a rate. For throughput, the server is then full.
     """
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
@@ -278,7 +271,7 @@ class _Search:
     prices: PriceBook | None
 
     def best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
-        """Return the most conservative settings that meet the limits on the cheapest suitable host, otherwise the miss of each."""
+        """Return the most conservative settings that meet the limits on the cheapest host, otherwise each miss."""
         need = longest_request(self.workload, self.limits.min_context)
         longest = spec_of(served.checkpoint.id).max_positions
         if need > longest:
@@ -310,7 +303,6 @@ class _Search:
         return warned or misses
 
     def _rate(self, candidate: Deployment) -> float:
-        """Return the output rate, 0 without memory."""
         resolved = resolve(candidate)
         memory = memory_plan(resolved)
         if memory.max_concurrency < 1:
@@ -333,7 +325,7 @@ class _Search:
         )
 
     def _shortfalls(self, resolved: Resolved, memory: MemoryPlan) -> Iterator[tuple[Stage, str, float]]:
-        """Yield the missing memory or speed with its factor, cheapest check first: one, or each exceeded limit."""
+        """Yield the missing memory or speed with its factor, or each exceeded limit."""
         users, rate, limits = self.workload.users, self.workload.rate_per_s, self.limits
         if (too_large := _too_large(memory, resolved)) is not None:
             yield Stage.MEMORY, *too_large
@@ -361,7 +353,7 @@ class _Search:
 
 
 def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
-    """Return the deployment on the cheapest host without findings that block or warn of a risk. Quota can be requested, so none does not count."""
+    """Return the deployment on the cheapest host without findings that block or warn of a risk."""
     reasons: tuple[str, ...] = ()
     for place in hosts:
         here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
@@ -378,7 +370,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
 
 
 def warnings_of(subject: Subject) -> tuple[str, ...]:
-    """Return the ids of the findings that block or warn, without an unset quota."""
+    """Return the findings that block or warn, without an unset quota, which can be requested."""
     found = detected(subject).items()
     return tuple(name for name, severity in found if severity != "info" and name not in QUOTA_IDS)
 
@@ -402,7 +394,7 @@ def _place_of(solution: Solution, hosts: Hosts) -> HostShape:
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
-    """Return the memory that is too small, and the factor by which it is exceeded; None if it is sufficient."""
+    """Return the memory that is too small, and the factor by which it is exceeded."""
     name, peak = resolved.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:
         return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib

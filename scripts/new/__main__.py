@@ -167,7 +167,6 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
 
 
 def _require_address(email: str | None) -> None:
-    """Raise CommandRefusedError if the settings do not accept an address."""
     from stacks.settings import AlertSettings
 
     try:
@@ -177,7 +176,7 @@ def _require_address(email: str | None) -> None:
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
-    """Return the URL of the key for the secrets. Raises CommandRefusedError for a file whose secrets or salt belong to another provider."""
+    """Return the URL of the key. Raises CommandRefusedError for a file with another provider's secrets or salt."""
     from engine.secrets_provider import parse_key
 
     if not options.secrets_key:
@@ -192,7 +191,7 @@ def _provider(path: "Path", options: NewOptions) -> str:
 
 
 def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile | None") -> "Solution":
-    """Return the deployment that meets the limits and is the best for the profile, by default the cheapest. Raises PlanningError."""
+    """Return the best deployment for the profile, by default the cheapest. Raises PlanningError."""
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented
@@ -230,7 +229,6 @@ def _revision(model: str) -> str | None:
 
 
 def _next(name: str, settings: "Settings", provider: str) -> Iterator[str]:
-    """Yield the commands up to the first response of the model, in order."""
     from scripts.cli.settings import NO_PROJECT
 
     key = f" --secrets-provider={provider}   # the key must exist: docs/ci-setup.md" if provider else ""

@@ -131,7 +131,7 @@ def _unmet(profile: UsageProfile, solution: Solution, *, is_lacking: bool) -> It
 
 
 def _with_batch(profile: UsageProfile, solution: Solution) -> Solution | None:
-    """Return the solution with the first batch size that the planner accepts and that loses no speed; None if none is."""
+    """Return the solution with the first batch size that is accepted and loses no speed."""
     users, is_latency = solution.answer.workload.users, profile.goal == "latency"
     for size in profile.sequences:
         if is_latency and users is not None and users > size:
@@ -149,7 +149,7 @@ def _changed(solution: Solution, devices: int, sequences: int) -> Solution | Non
 
 
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
-    """Return the solution with another deployment; None if the planner has a finding that it had not."""
+    """Return the solution with another deployment; None if that has a new finding."""
     subject = with_concurrency(deployment)
     if subject.workload is None or not set(solution.warnings).issuperset(warnings_of(subject)):
         return None

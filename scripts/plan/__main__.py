@@ -142,7 +142,8 @@ def _wrong(used: set[str]) -> Iterator[str]:
         yield from (f"--{option} and --{other} cannot be combined{because}." for other in found)
     for dependent, needed in _NEEDS:
         if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
-            yield from (f"--{option} requires {needed}." for option in dependent.split() if option in used)
+            found = (option for option in dependent.split() if option in used)
+            yield from (f"--{option} requires {needed}. Add {needed}." for option in found)
 
 
 def _lacking(used: set[str]) -> Iterator[str]:
@@ -158,7 +159,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
 
 
 def _with_checkpoint(question: Question) -> Question:
-    """Return the question with the checkpoint of a family, such as `12B`: the original, or the one stored in the precision that is asked for."""
+    """Return the question with the checkpoint of a family: the original, or the one stored in the precision asked for."""
     from planning.data.checkpoints import family, stored_as
 
     members = () if question.config or question.from_hub else family(question.model or "")

@@ -22,7 +22,7 @@ _LEAST = ("start", "KV tokens", "as", "why", "tok/s, 1 request")
 
 
 Row = tuple[Plan, str | None]
-"""The plan on one accelerator, and the name of the image that this project builds for it; None for the usual one."""
+"""The plan on one accelerator, and its image if this project builds it."""
 
 
 def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
@@ -45,7 +45,7 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
 
 
 def _rows(question: Question, limits: Comparison) -> list[Row]:
-    """Return a row for each accelerator (or the selected one) and for a custom device, cheapest first and unpriced last."""
+    """Return a row for each accelerator and for a custom device, cheapest first and unpriced last."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
         asked = replace(asked, vllm=replace(asked.vllm, max_model_len=limits.min_context))
@@ -59,7 +59,7 @@ def _rows(question: Question, limits: Comparison) -> list[Row]:
 
 
 def _row(deployment: Deployment) -> Row:
-    """Return the plan of a deployment, with an image of this project if only that is known to load its precision."""
+    """Return the plan, with an image of this project if only that is known to load the precision."""
     planned = plan(deployment)
     for finding in planned.findings:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
@@ -69,7 +69,6 @@ def _row(deployment: Deployment) -> Row:
 
 
 def _is_enough(one: Plan, limits: Comparison) -> bool:
-    """Return whether the plan fits and meets every limit."""
     memory, usd = one.memory, one.cost.usd_per_hour if one.cost.is_known else float("inf")
     return (
         one.fits

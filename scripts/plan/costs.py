@@ -1,4 +1,4 @@
-"""Costs of a plan as text, with the price per hour by location, the full bill, a cold start, and the break-even for always-on."""
+"""Costs of a plan as text: prices by location, the bill, a cold start, and when always-on is cheaper."""
 
 import math
 import sys

@@ -18,7 +18,7 @@ JsonObject = Mapping[str, object]
 
 
 def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpec:
-    """Return the architecture that `--config` references (a file, a folder, or gs://BUCKET/FOLDER). Raises PlanningError."""
+    """Return the architecture of a file, a folder, or gs://BUCKET/FOLDER. Raises PlanningError."""
     if not place.startswith(_GS):
         return read_model(Path(place), name=name, index=index)
     if index is not None:
@@ -30,7 +30,7 @@ def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpe
 
 
 def from_hub(model: str, *, save: Path | None) -> ModelSpec:
-    """Return a model's architecture from the Hugging Face hub. Raises ScriptError, including when the hub is unreachable."""
+    """Return a model's architecture from the Hugging Face hub. Raises ScriptError."""
     from cloud.hub import config_of  # noqa: PLC0415 - slow to load
 
     config, index = config_of(model)
@@ -70,7 +70,6 @@ def from_bucket(bucket: str, folder: str, *, name: str | None, save: Path | None
 
 
 def _spec(name: str, config: JsonObject, index: JsonObject | None, save: Path | None) -> ModelSpec:
-    """Return the architecture, and write its files to a folder in the layout that `--config` and a stack's modelConfig read."""
     from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
     spec = model_from_config(config, name=name, index=index)

@@ -6,7 +6,7 @@ Cloud Billing Catalog API, v1 `services.skus.list`. planning/data/prices.json st
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -62,7 +62,7 @@ class CatalogPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChange:
-    """A price that differs from the one that the planner used so far. None: unknown, undated, or no longer in the catalog."""
+    """A price that is not the planner's. None: unknown, undated, or no longer in the catalog."""
 
     key: str
     region: str
@@ -73,7 +73,7 @@ class PriceChange:
 
 
 def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
-    """Read the catalog, write the price file, and show what changed. Raises ScriptError, and writes nothing, if the catalog cannot be read."""
+    """Read the catalog, write the price file, and show what changed. Writes nothing if it raises ScriptError."""
     path, before = project_folder() / REFRESHED, stored_book(project_folder())
     if before is not None and before.catalog is None:
         raise CommandRefusedError(
@@ -93,15 +93,15 @@ def _read(project: str | None) -> CatalogPrices:
     caller = caller_of(project)
     say("plan", "reading Google's price catalog")
     try:
-        return read_catalog(caller.google, lambda text: say("plan", text))
+        return read_catalog(caller.google)
     except GoogleListError as error:
         detail, command = caller.refusal(_API, _ROLE, error)
         fix = f" Run `{command}`, wait a minute and try again." if command else ""
         raise ScriptError(f"{detail.rstrip('.')}. Nothing was written.{fix}") from None
 
 
-def read_catalog(api: GoogleApi, progress: Callable[[str], None]) -> CatalogPrices:
-    """Return all prices of the catalog. Raises ScriptError if one page cannot be read, or a service has none of them."""
+def read_catalog(api: GoogleApi) -> CatalogPrices:
+    """Return all prices of the catalog. Raises ScriptError if a page cannot be read, or a service has none."""
     matches, total = dict[tuple[str, str], list[SkuPrice]](), 0
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
@@ -111,7 +111,7 @@ def read_catalog(api: GoogleApi, progress: Callable[[str], None]) -> CatalogPric
                 read += 1
                 for key, which in wanted.items():
                     _match(sku, key, which, matches)
-            progress(f"read {read:,} SKUs of {name}")
+            say("plan", f"read {read:,} SKUs of {name}")
         if len(matches) == before:
             raise ScriptError(f"None of the {read:,} SKUs of {name} is a price of the planner. Nothing was written.")
         total += read
@@ -137,7 +137,7 @@ def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[
 
 
 def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
-    """Return the price of the first tier that is not free, in US dollars per `unit`. Raises ValueError with what is wrong."""
+    """Return the first price that is not 0, in US dollars per `unit`. Raises ValueError."""
     expression: Mapping[str, object] = {}
     for version in as_sequence(sku.get("pricingInfo")):
         expression = as_mapping(as_mapping(version).get("pricingExpression"))
@@ -157,7 +157,6 @@ def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
-    """Return the prices that differ from the known ones, by key and region: new, changed, and no longer in the catalog."""
     listed = {(key, region) for key in found.keys for region in PRICES[key].regions if region}
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
     changes: list[PriceChange] = []
@@ -166,8 +165,16 @@ def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
         usd, sku = (now.usd, now.sku) if now else (None, None)
         old, dated = (None, None) if before.is_assumed else (before.usd, before.as_of or None)
         if usd != old:
-            change = PriceChange(key=key, region=region, before_usd=old, before_as_of=dated, usd=usd, sku=sku)
-            changes.append(change)
+            changes.append(
+                PriceChange(
+                    key=key,
+                    region=region,
+                    before_usd=old,
+                    before_as_of=dated,
+                    usd=usd,
+                    sku=sku,
+                )
+            )
     return changes
 
 
@@ -183,19 +190,21 @@ def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
 
 
 def _print_json(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
-    unclear = [
-        {"key": key, "region": region, "skus": [one.said for one in each]}
-        for (key, region), each in found.unclear.items()
-    ]
     report = {
         "simulated": is_simulated(),
         "file": REFRESHED,
         "written": not dry_run,
         "as_of": today,
         "skus": found.skus,
+        "prices": len(found.found),
+        "changes": [asdict(one) for one in changes],
+        "unclear": [
+            {"key": key, "region": region, "skus": [one.said for one in each]}
+            for (key, region), each in found.unclear.items()
+        ],
+        "missing": _missing(found),
     }
-    report |= {"prices": len(found.found), "changes": [asdict(one) for one in changes], "unclear": unclear}
-    print(json.dumps({**report, "missing": _missing(found)}, allow_nan=False))
+    print(json.dumps(report, allow_nan=False))
 
 
 def _missing(found: CatalogPrices) -> Sequence[str]:
@@ -220,11 +229,22 @@ def _show(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, d
 
 def changed_table(changes: Sequence[PriceChange]) -> FittedTable:
     """Return a table with the prices that were known before."""
-    numbers, least = ("before", "now", "change"), ("SKU", "date", "change")
-    headings = ("price, USD", "region", "before", "date", "now", "change", "SKU")
-    rows = table("Changed prices", headings, whole=("region", "date", "SKU"), numbers=numbers, least=least)
+    rows = table(
+        "Changed prices",
+        ("price, USD", "region", "before", "date", "now", "change", "SKU"),
+        whole=("region", "date", "SKU"),
+        numbers=("before", "now", "change"),
+        least=("SKU", "date", "change"),
+    )
     for one in changes:
         percent = f"{(one.usd / one.before_usd - 1) * 100:+.1f} %" if one.usd and one.before_usd else ""
-        before = (f"{one.before_usd:g}", one.before_as_of or "undated")
-        rows.add_row(one.key, one.region, *before, f"{one.usd:g}" if one.usd else "absent", percent, one.sku or "")
+        rows.add_row(
+            one.key,
+            one.region,
+            f"{one.before_usd:g}",
+            one.before_as_of or "undated",
+            f"{one.usd:g}" if one.usd else "absent",
+            percent,
+            one.sku or "",
+        )
     return rows

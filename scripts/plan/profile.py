@@ -1,4 +1,4 @@
-"""The cost per day of the ways to run a server for a usage profile, as a table, as sentences that state why, and as JSON."""
+"""The cost per day of the ways to run a server: a table, the reason, and JSON."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -145,7 +145,6 @@ def _request_s(way: Way) -> float:
 
 
 def _reason(best: Way, other: Way) -> str:
-    """Return why one way costs less than another: the price per hour, or the billed hours."""
     best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
     hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
     billed = f"it is billed for {best_h} instead of {other_h}"

@@ -1,4 +1,4 @@
-"""Convert command-line options to a planner question: names, `--set key=value`, `--config FILE`, `--prices FILE`, `--stack NAME`."""
+"""Options of the command, and the deployment that they describe."""
 
 import json
 import shlex
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 from contracts.fields import camel_case
 from contracts.spelling import did_you_mean
@@ -28,8 +28,6 @@ from scripts.cli.options import Option
 from scripts.cli.settings import NO_PROJECT
 
 if typing.TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from stacks.settings import Settings
 
 HOUR_MINUTES: Final = 60
@@ -190,15 +188,15 @@ class Solving:
     ] = False
 
 
-def given(options: "DataclassInstance") -> list[str]:
-    """Return the names of options that differ from their defaults, without `--`. The value `none` counts as a default."""
+def given(options: Any) -> list[str]:  # noqa: ANN401 - any dataclass of options
+    """Return the options that differ from their defaults, without `--`. The value `none` is a default."""
     values = [(field, getattr(options, field.name)) for field in fields(options)]
     return [field.name.replace("_", "-") for field, value in values if value not in {field.default, NONE}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWording:
-    """Fields spelled as options of this command, so that a remedy can be pasted at the end of the command line."""
+    """Fields spelled as options, so that a remedy can be pasted at the end of the command line."""
 
     has_release: bool = True
     """True if the command line may name a release with `--vllm`, which counts before that of `--image`."""
@@ -224,7 +222,7 @@ class CommandWording:
 
 
 def _image_name(changes: Mapping[str, object]) -> str | None:
-    """Return the value of `--image` for changes of the image; None if they change none, or to one without a name."""
+    """Return the value of `--image` for the changes; None for another image or none."""
     if "image_version" not in changes:
         return None
     return NONE if changes["image_version"] is None else built_name(changes["image_version"])
@@ -282,7 +280,6 @@ def _described(question: Question) -> Deployment:
 
 
 def _image(question: Question) -> Image | None:
-    """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
     name, device = _given(question.image), find_accelerator(question.accelerator or "")
     if name is None:
         return None
@@ -372,7 +369,6 @@ def _of_stack(question: Question) -> Deployment:
 
 
 def _staged(question: Question, settings: "Settings") -> ModelSpec:
-    """Return the architecture of a stack's model from the hub or from its bucket."""
     from scripts.plan.model_source import from_bucket, from_hub  # noqa: PLC0415 - only with a remote source
 
     if question.from_hub:

@@ -1,4 +1,4 @@
-"""Option `--solve`, the cheapest deployments of this project for a workload, as a table or JSON, and optionally as a stack's settings file."""
+"""Option `--solve`: the cheapest deployments for a workload as a table, as JSON, or as a settings file."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
 _LEAST = ("bound by", "TPOT ms", "start", "$/M")
-"""Columns that a narrow terminal loses, the least important first. The rows are sorted by the goal, usually the price per hour."""
+"""Columns that a narrow terminal loses, the least important first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Found:
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
-    """Print the deployments that meet the limits, and write the chosen one as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    """Print the deployments that meet the limits, and write the chosen one. Raises PlanningError."""
     path = None
     if write is not None:
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
@@ -157,7 +157,6 @@ def _table(found: Found) -> "FittedTable":
 
 
 def _notes(found: Found) -> Iterator[str]:
-    """Yield what the table does not say by itself, one paragraph each."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
@@ -167,25 +166,13 @@ def _notes(found: Found) -> Iterator[str]:
         end = "typical values; --conservative compares the slow ends of their bands"
         end = "the slow ends of their bands" if found.limits.conservative else end
         more = f" {len(found.answer.solutions)} combinations meet the limits; --model shows all of a family."
-        yield (
-            f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more if is_open else ''}"
-        )
-        yield (
-            "ends: Google deletes a flex-start slice at the end of its run, at most 7 d after it starts. "
-            "idle: a Cloud Run instance without requests costs nothing, and the next request waits for a start. "
-            "--hours-per-day compares them."
-        )
+        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day.{more if is_open else ''}"
     else:
-        yield (
-            "The cost is that of the machine for as long as it is billed, cold starts and idle time included; --costs has the other items of the bill. "
-            "$/M is this cost per 1M tokens of the workload, prompts and completions together."
-        )
+        yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
     for name in sorted({name for one in printed for name in one.warnings}):
-        yield (
-            f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
-            "than all of its family without the warning."
-        )
+        discount = f"at least {WARNING_DISCOUNT:.0%} cheaper than all of its family without the warning"
+        yield f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is {discount}."
     if found.unpriced:
         regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
         mark = " (marked *)" if any(one.is_price_assumed for one in printed) else ""
@@ -193,7 +180,6 @@ def _notes(found: Found) -> Iterator[str]:
 
 
 def _settings(one: Solution) -> str:
-    """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     image = f",\n  image {one.image}" if one.image else ""

@@ -1,4 +1,4 @@
-"""Settings file of a solution, with the chosen keys, the workload and comments. The planner recommends the rest."""
+"""Settings file of a solution: the chosen keys, the workload and comments."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ def write_stack(file: StackFile) -> Path:
 
 
 def _kept(path: Path) -> str:
-    """Return the retained parts of an existing file: other keys of the config block, and keys outside that block."""
+    """Return what an existing file keeps: other keys of the config block, and keys outside it."""
     found = read_yaml(path.read_text(encoding="utf-8")) or cast("object", {})
     if not isinstance(found, dict):
         raise PlanningError(f"{path.name} is not a settings file. Remove it or choose another name.")
@@ -136,7 +136,6 @@ def _head(file: StackFile) -> Iterator[str]:
 
 
 def _config(file: StackFile) -> Iterator[str]:
-    """Yield the lines of the config block: each key with a value, below its comment."""
     solution = file.solution
     resolved, deployment, image = solution.subject.resolved, solution.deployment, solution.image
     config: dict[str, object] = {
@@ -184,7 +183,6 @@ def _from_root(path: Path) -> str:
 
 
 def _workload(workload: Workload) -> str:
-    """Return a workload as a block on one line: its lengths and the values that differ from the defaults."""
     named = {"input_tokens", "output_tokens"}
     given = {
         camel_case(one.name): getattr(workload, one.name)

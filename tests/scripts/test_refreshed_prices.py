@@ -237,7 +237,7 @@ CPU = sku("Services CPU (Instance-based billing) in us-east4", 0.0648, unit="h",
 
 def read(*compute, run=(CPU,)):
     catalog = Catalog({COMPUTE: [list(compute[:1]), list(compute[1:])], RUN: [list(run)]})
-    return read_catalog(catalog, lambda _: None)
+    return read_catalog(catalog)
 
 
 def test_reserved_committed_and_similar_products_are_not_on_demand():

@@ -292,7 +292,7 @@ def test_an_answer_that_arrives_in_parts_breaks_between_words_only(size, out, mo
 def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):
     """The terminal cut a plain message at its last column: "the pl / an"."""
     shown = RealTerminal(
-        [sys.executable, "-m", "scripts.gemma", "plan", "--stack", "none", "--write", "x"],
+        [sys.executable, "-m", "scripts.gemma", "plan", "--stack", "none", "--costs", "--explain"],
         columns=40, lines=24, folder=ROOT, environment=os.environ,
     )  # fmt: skip
     try:
@@ -302,8 +302,8 @@ def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):
     lines = shown.text.split("\n")
     words = " ".join(shown.text.split())
     assert len([line for line in lines if line]) > 1
-    assert "plan: --write" in words
-    assert words.endswith("Add --solve.")
+    assert "plan: --costs" in words
+    assert words.endswith("cannot be combined.")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
