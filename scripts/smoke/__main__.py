@@ -77,9 +77,11 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         raise CommandRefusedError("No server selected. Pass --stack NAME, or --url URL and --model ID.")
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
-        kept = partial(keep, server.stack, outputs, deployed_plan(server.stack, outputs))
+        plan = deployed_plan(server.stack, outputs)
+        kept = partial(keep, server.stack, outputs, plan)
         failure = ServerFailure(server.stack) if outputs.target == "tpu" else None
-        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, failure)
+        planned = plan.smoke if outputs.target != "gateway" else None  # of one server
+        way, target = open_stack_access(outputs), stack_target(server.stack, outputs, planned, failure)
     elif server.url is not None and server.model:
         way, features = open_url_access(server.url), _features(options.thresholds.features)
         target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds), features=features)

@@ -1,13 +1,14 @@
 """State of one run of the checks."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from contracts.features import ServedFeatures
 from loadtest.client.events import Usage
 from loadtest.client.metrics import Scrape
 from loadtest.client.openai import OpenAIClient
 from scripts.cli.access import ServerAccess
+from scripts.cli.check_result import Values
 from scripts.smoke.results import Outcome
 from scripts.smoke.target import SmokeTarget
 
@@ -38,6 +39,8 @@ class CheckContext:
     """True if the server supports `ignore_eos`, which keeps responses at full length."""
     generated_tokens: int = 0
     """Output tokens reported by the server's responses so far."""
+    values: dict[str, Values] = field(default_factory=dict[str, Values])
+    """Values of the finished checks, by name."""
 
     def features(self) -> ServedFeatures:
         """Return the features of the server. Raises NotApplicableError if they are unknown."""

@@ -17,6 +17,7 @@ from scripts.smoke import (
     checks_features,
     checks_media,
     checks_operations,
+    checks_plan,
     checks_server,
     checks_speed,
 )
@@ -62,6 +63,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("single stream", checks_speed.single_stream, checks_speed.single_limit_s),
     Check("burst", checks_speed.burst, checks_speed.single_limit_s),
 )
+PLAN_CHECK: Final = Check("plan", checks_plan.plan)
+"""Compares the other checks' measurements with the plan. Runs last, for servers with a plan."""
 
 
 def run_smoke(
@@ -71,6 +74,8 @@ def run_smoke(
 
     A run takes at most the sum of the checks' limits, most of it the start-up budget.
     """
+    if target.planned is not None:
+        checks = (*checks, PLAN_CHECK)
     client = OpenAIClient(access.base_url, access.headers, access.metrics_paths)
     context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
     results: list[FinishedCheck] = []
@@ -100,6 +105,7 @@ async def _run_all(context: CheckContext, checks: Sequence[Check], results: list
             context.report_progress(f"{check.name} …")
             result = await _run_one(check, context)
             results.append(result)
+            context.values[check.name] = result.outcome.values
             if check.needed and result.outcome.state in {"failed", "unknown"}:
                 return
 

@@ -7,6 +7,7 @@ from typing import Final, cast
 from contracts.features import ServedFeatures
 from contracts.gateway import GATEWAY_START_S
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
+from planning.solve.residuals import SmokeFigures
 
 CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",
@@ -34,12 +35,19 @@ class SmokeTarget:
     stack: str | None = None
     opens_origins: bool = False
     """True if the stack's extra arguments allow other web origins."""
+    planned: SmokeFigures | None = None
+    """Planned speed for the requests of these checks; None without a stack."""
     failure: Callable[[], str | None] | None = None
     """Returns why the server will not become ready, to stop waiting early. None if no such source exists."""
 
 
-def stack_target(stack: str, outputs: StackOutputs, failure: Callable[[], str | None] | None = None) -> SmokeTarget:
-    """Return the target for a stack's outputs, which have the thresholds."""
+def stack_target(
+    stack: str,
+    outputs: StackOutputs,
+    planned: SmokeFigures | None = None,
+    failure: Callable[[], str | None] | None = None,
+) -> SmokeTarget:
+    """Return the target for a stack's outputs and plan."""
     thresholds = outputs.smoke
     if outputs.target == "gateway":  # it does not start its servers
         budget_s = min(thresholds.startup_budget_s, GATEWAY_START_S)
@@ -58,5 +66,6 @@ def stack_target(stack: str, outputs: StackOutputs, failure: Callable[[], str | 
         replicas=outputs.engines,
         features=outputs.features,
         opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
+        planned=planned,
         failure=failure,
     )

@@ -17,7 +17,7 @@ from localcloud.tests.running.running_server import server
 from planning.planner import plan_of
 from planning.question.features import served_features
 from planning.question.vllm_args import given_options, vllm_arguments
-from planning.solve.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, residual, smoke_figures
+from planning.solve.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.results import Outcome, SmokeReport, judged
@@ -41,7 +41,7 @@ def target_of(one: Served, stack: str) -> SmokeTarget:
         features=served_features(one.subject.resolved),
         smoke=smoke_thresholds(settings.smoke, one.subject, plan),
     )
-    return stack_target(stack, outputs)
+    return stack_target(stack, outputs, smoke_figures(one.subject, settings.smoke.burst_requests))
 
 
 def rates_of(one: Served, users: int, monkeypatch: pytest.MonkeyPatch) -> Rates:
@@ -97,14 +97,7 @@ def bad(report: SmokeReport) -> dict[str, str]:
 def test_the_smoke_of_a_fresh_stack_has_no_warning(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     report = smoke(served(stack), stack, tmp_path, monkeypatch)
     assert bad(report) == {}
-    found = {check.name: check.outcome.values for check in report.checks}
-    planned = smoke_figures(served(stack).subject, settings_of(stack).smoke.burst_requests)
-    for check, figure in (
-        ("single stream", "decode_tok_per_s"),
-        ("single stream", "ttft_s"),
-        ("burst", "burst_tok_per_s"),
-    ):
-        assert residual(getattr(planned, figure), found[check][figure]) == "within"
+    assert "plan" in {check.name for check in report.checks if check.outcome.state == "passed"}
 
 
 def test_the_changed_flag_of_the_tasks_page_has_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

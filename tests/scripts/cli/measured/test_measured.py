@@ -8,19 +8,23 @@ from pathlib import Path
 import pytest
 
 from contracts.fields import from_json, to_json
-from contracts.outputs import StackOutputs
+from contracts.outputs import SmokeThresholds, StackOutputs
 from loadtest.tests.model_pool import ModelPool, ModelServer
 from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.question.types import Band
 from planning.question.vllm_args import given_options
-from planning.solve.residuals import residual, usual_causes
+from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.bench.__main__ import COMMAND as BENCH
-from scripts.cli.access import open_url_access
+from scripts.cli.access import ServerAccess, open_url_access
 from scripts.cli.command import run_command
 from scripts.cli.measured.store import measured_path, read_measured
 from scripts.plan.__main__ import main as plan_main
 from scripts.smoke.__main__ import COMMAND as SMOKE
+from scripts.smoke.context import Check
+from scripts.smoke.results import Outcome
+from scripts.smoke.run import PLAN_CHECK, run_smoke
+from scripts.smoke.target import SmokeTarget
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.scripts.sample_outputs import sample_outputs
@@ -183,10 +187,12 @@ def test_nothing_secret_is_kept(deployed, project, run, monkeypatch):
     assert "canary" not in text
 
 
-def test_settings_that_changed_since_up_leave_figures_without_a_plan(deployed, project, run):
+def test_settings_that_changed_since_up_leave_figures_without_a_plan_and_smoke_says_so(deployed, project, run):
     path = project / f"Pulumi.{STACK}.yaml"
     path.write_text(path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192"))
-    run(SMOKE, "--stack", STACK, "--json")
+    _, out, _ = run(SMOKE, "--stack", STACK, "--json")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert "Restore the file or run `pulumi up`" in checks["plan"]["detail"]
     assert read_measured(STACK).deployments[0].planned.burst_tok_per_s is None
 
 
@@ -206,6 +212,66 @@ def test_what_cannot_be_kept_is_said_and_changes_no_verdict(deployed, project, r
 
 def test_results_are_ignored_by_git():
     assert os.system(f"cd {ROOT} && git check-ignore -q results/{STACK}.measured.json") == 0  # noqa: S605 - fixed words
+
+
+def measures(name, **values):
+    """Return a check that has measured these values."""
+
+    async def run(_):
+        return Outcome("passed", measured="planted", values=values)
+
+    return Check(name=name, limit_s=lambda _: 60, run=run)
+
+
+MEASURED = (
+    measures("single stream", decode_tok_per_s=500.4, ttft_s=0.012),
+    measures("burst", burst_tok_per_s=1_900.0, requests=4),
+)
+"""A server of 500 tok/s. The figures are planted: a real server is slower where the machine is busy."""
+
+
+def checked(tok_per_s, **changes):
+    """Return the outcome of the plan's check against the server of 500 tok/s."""
+    target = SmokeTarget(
+        model="timed",
+        thresholds=SmokeThresholds(startup_budget_s=5, **changes),
+        planned=SmokeFigures(
+            decode_tok_per_s=decode_band(tok_per_s, is_tpu=False),
+            ttft_s=Band(low=0, typical=0.02, high=2),
+            burst_tok_per_s=Band(low=100, typical=1_500, high=4_000),
+        ),
+    )
+    access = ServerAccess(base_url="http://127.0.0.1:9", auth="none")
+    report = run_smoke(access, target, lambda _: None, checks=(*MEASURED, PLAN_CHECK))
+    return report, {check.name: check.outcome for check in report.checks}
+
+
+def test_a_server_as_planned_passes_the_plans_check():
+    report, checks = checked(480)
+    assert checks["plan"].state == "passed", checks["plan"].detail
+    assert report.passed
+
+
+def test_a_server_at_a_third_of_the_planned_rate_fails_with_figures_and_causes():
+    report, checks = checked(1_500)
+    assert report.exit_code == 1
+    assert {check.name for check in report.failed} == {"plan"}
+    detail = checks["plan"].detail
+    assert detail.startswith("one stream: planned 1,500.0 tok/s (750.0 to 2,142.9), measured 500.4")
+    assert "another client" in detail
+    assert "accelerator" in detail
+
+
+def test_a_threshold_of_the_stack_that_is_met_makes_the_finding_a_warning():
+    report, checks = checked(1_500, min_decode_tok_per_s=20)
+    assert checks["plan"].state == "warned"
+    assert report.passed
+
+
+def test_a_server_that_is_faster_than_planned_is_named():
+    _, checks = checked(200)
+    assert checks["plan"].state == "warned"
+    assert "quantized checkpoint" in checks["plan"].detail
 
 
 def test_a_missing_measurement_never_passes_silently():
