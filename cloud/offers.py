@@ -77,9 +77,14 @@ class CapacityQuestion:
         """Return the TPUs, or the Cloud Run GPUs, among the accelerators."""
         return [one for one in self.accelerators if one.is_tpu == is_tpu]
 
+    def own_places(self, *, is_tpu: bool) -> Sequence[str]:
+        """Return the zones among `places`, as us-east5-a, or the regions, as us-east5."""
+        return [place for place in self.places if (place.count("-") > 1) == is_tpu]
+
     def regions_of(self, gpu: Accelerator) -> Sequence[str]:
         """Return the regions to query for a Cloud Run GPU."""
-        return tuple(dict.fromkeys((*(gpu_regions(gpu) if self.everywhere else ()), *self.places)))
+        known = gpu_regions(gpu) if self.everywhere else ()
+        return tuple(dict.fromkeys((*known, *self.own_places(is_tpu=False))))
 
     def quota_of(self, accelerator: Accelerator) -> Quota | None:
         """Return the quota of a slice or an instance."""
@@ -134,11 +139,12 @@ def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: C
 def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
     """Return the zones to query: the API's list or else the known ones, and the stack's."""
     slices = question.of_kind(is_tpu=True)
+    own = question.own_places(is_tpu=True) if slices else ()
     if not question.everywhere or not slices:
-        return tuple(question.places) if slices else ()
+        return tuple(own)
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
     known = () if zones.is_read else (zone for one in slices for zone in known_places(one))
-    return tuple(dict.fromkeys((*sorted(listed), *known, *question.places)))
+    return tuple(dict.fromkeys((*sorted(listed), *known, *own)))
 
 
 def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING
-from loadtest.client.openai import ServerError, UnreachableError
 from planning.speed.residuals import KV_TOLERANCE
 from scripts.cli.check_result import Values
 from scripts.smoke.context import CheckContext, percent_over
@@ -17,12 +16,7 @@ ROUNDING: Final = 1e-6
 async def metrics(context: CheckContext) -> Outcome:
     """Check that KV cache use and queued requests are readable, and that the token counter covers all tokens received."""
     context.wanted = "KV use, waiting and running requests, counted tokens"
-    try:
-        scrape = await context.client.metrics(limit_s=CALL_LIMIT_S)
-    except UnreachableError:
-        raise
-    except ServerError as error:
-        return failed(str(error), "the server cannot be monitored without /metrics.")
+    scrape = await context.client.metrics(limit_s=CALL_LIMIT_S)
     kv, waiting = scrape.highest(KV_USAGE), scrape.total(WAITING)
     running, tokens = scrape.total(RUNNING), scrape.total(GENERATION_TOKENS)
     named = {KV_USAGE[0]: kv, WAITING[0]: waiting, RUNNING[0]: running, GENERATION_TOKENS[0]: tokens}
@@ -43,19 +37,15 @@ async def options(context: CheckContext) -> Outcome:
     """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly, the block count within a tolerance."""
     memory, planned, replicas = context.target.memory, context.target.cache_options, context.target.replicas
     context.wanted = ", ".join(_wanted(context))
-    try:
-        scrape = await context.client.metrics(limit_s=CALL_LIMIT_S)
-    except UnreachableError:
-        raise
-    except ServerError as error:
-        return skipped("the server does not export its cache configuration", str(error))
-    found = scrape.labels(CACHE_CONFIG)
-    if found is None:
+    scrape = await context.client.scrape(limit_s=CALL_LIMIT_S)
+    found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
+    if scrape is None or found is None:
         return skipped("the server does not export its cache configuration", "no cache_config_info")
-    engines, blocks, block_size = scrape.series(CACHE_CONFIG), *(_number(found.get(key)) for key in _COUNTS)
+    engines, blocks = scrape.series(CACHE_CONFIG), _whole(found.get("num_gpu_blocks"))
+    block_size = _whole(found.get("block_size"))
     values: dict[str, float | int | str | bool | None] = {
-        "num_gpu_blocks": _whole(blocks),
-        "block_size": _whole(block_size),
+        "num_gpu_blocks": blocks,
+        "block_size": block_size,
         "gpu_memory_utilization": _number(found.get("gpu_memory_utilization")),
         "cache_dtype": found.get("cache_dtype"),
         "engines": engines,
@@ -63,7 +53,7 @@ async def options(context: CheckContext) -> Outcome:
     }
     used = f"utilization {found.get('gpu_memory_utilization', '?')}"
     each = f"{engines} engines, each " if engines > 1 else ""
-    measured = f"{each}{_whole(blocks)} blocks of {_whole(block_size)}, {found.get('cache_dtype', '?')}, {used}"
+    measured = f"{each}{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, {used}"
     mismatches = "; ".join(_mismatches(found, planned))
     detail = f"not in effect: {mismatches}." if mismatches else ""
     if engines != replicas:
@@ -72,9 +62,6 @@ async def options(context: CheckContext) -> Outcome:
     if detail:
         return failed(measured, detail, values)
     return _blocks(context, measured, blocks, values)
-
-
-_COUNTS: Final = ("num_gpu_blocks", "block_size")
 
 
 def _wanted(context: CheckContext) -> Iterator[str]:
@@ -126,5 +113,6 @@ def _number(value: str | None) -> float | None:
         return None
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def _whole(value: str | None) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)

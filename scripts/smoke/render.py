@@ -71,7 +71,8 @@ def print_table(report: SmokeReport, target: Console) -> None:
         notes.setdefault((check.outcome.detail, check.outcome.state), []).append(check.name)
     for (detail, state), names in notes.items():
         if detail:
-            paragraph(target, detail, prefix=Text(f"{', '.join(names)}: ", _COLORS[state]))
+            named = ["not run"] if state == "not run" else names
+            paragraph(target, Text.assemble((f"{', '.join(named)}: ", _COLORS[state]), detail))
     if report.simulated is not None:
         paragraph(target, Text(SIMULATED_NOTE, style="yellow"))
     paragraph(target, Text(summary(report), style="green" if report.passed else "red"))

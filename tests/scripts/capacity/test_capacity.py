@@ -475,6 +475,13 @@ def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
     assert (code, printed.out.count("\n> us-east5-")) == (0, 2)
 
 
+@pytest.mark.parametrize(("stack", "accelerator"), [("tpu-v6e4", "L4"), ("l4-qat", "v6e-4")])
+def test_an_accelerator_of_the_other_platform_is_compared_in_its_own_places(world, stack, accelerator):
+    code, report = world.report("--stack", stack, accelerator)
+    assert (code, report["problems"]) == (0, [])
+    assert not any(place["in_stack"] for place in report["locations"])
+
+
 def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
     _, report = world.report()
     assert {place["accelerator"] for place in report["locations"]} == {

@@ -1081,6 +1081,22 @@ def test_a_drafter_is_missing_until_its_copy_is_staged_with_the_hash_of_the_sett
     assert f"gemma-4-26B-A4B-it-assistant-{'a' * 16}" in part["detail"]
 
 
+@pytest.mark.parametrize(
+    ("stack", "part"),
+    [
+        ("l4-e2b-lora", "adapter"),
+        ("l4-12b-qat-mtp", "drafter google/gemma-4-12B-it-qat-q4_0-unquantized-assistant"),
+    ],
+)
+def test_each_part_of_a_shipped_stack_has_a_line(world, capsys, stack, part):
+    world.write(stack)
+    _, report = world.doctor(stack)
+    details = [line["detail"] for line in report["checks"] if line["check"] == "weights"]
+    assert [part in detail for detail in details] == [False, True], details
+    run_command(COMMAND, ["--project", PROJECT, "--stack", stack])
+    assert "is not staged" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("folder", ["", "models/ours/"])
 def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     bucket = f"  gemma-serving:weights: bucket\n  gemma-serving:bucket: {{existing: theirs, prefix: '{folder}'}}\n"
