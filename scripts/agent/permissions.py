@@ -6,6 +6,10 @@ from typing import Final, Literal, cast, get_args
 
 from contracts.errors import CommandRefusedError
 
+ANSWER_WITHIN_S: Final = 45.0
+"""Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
+LONGEST_WAIT_S: Final = 600.0
+"""Maximum duration of one call of `wait`."""
 Change = Literal["up", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 MEANINGS: Final[Mapping[Change, str]] = {

@@ -15,7 +15,6 @@ from engine.deployment import ResourceState, read_deployment
 from engine.previewed import previewed
 from engine.steps import PlannedStep, shortened_differences, steps_of
 from scripts.cli.frozen import FrozenProject
-from scripts.cli.plan_identity import identity_of, plan_id_of
 from stacks.settings import Settings
 
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
@@ -79,8 +78,8 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
 
 
 def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str:
-    """Return the plan id of a creation, which costs nothing because the bucket is empty."""
-    return plan_id_of(identity_of(frozen), steps, refresh=False, usd_per_hour=0.0)
+    """Return the plan id of a creation."""
+    return frozen.plan_id(steps)
 
 
 def create_bucket(frozen: FrozenProject, *, after_failure: str) -> None:
