@@ -40,6 +40,11 @@ class Argument:
 
 
 Own: Final = partial(Argument, is_passed=False)
+_FULL: Final = Own("Return everything.", bool, default=False)
+_LIMIT: Final = Own(
+    "Number of rows, best first; of places, for each accelerator. Default: 5.",
+    Annotated[int, Field(ge=1, le=MOST_ROWS)],
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,9 @@ class CommandTool:
     def _signature(self) -> inspect.Signature:
         own = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
-        for name, argument in {**self.takes, **_of_answer(self.name)}.items():
+        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
+        full = {FULL: _FULL} if self.name in WITH_FULL else {}
+        for name, argument in {**self.takes, **full, **limit}.items():
             field = options_of(self.command)[argument.option or name] if argument.is_passed else None
             default = inspect.Parameter.empty if argument.required else argument.default
             if default is None and field is not None and field.kind is bool:
@@ -164,19 +171,8 @@ def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:
     return [word for name, value in given.items() for word in _words(name, fields[name], value)]
 
 
-def _of_answer(tool: str) -> Mapping[str, Argument]:
-    """Return the arguments of a tool that concern only its answer, see `presenting`."""
-    found: dict[str, Argument] = {}
-    if tool in WITH_FULL:
-        found[FULL] = Own("Return everything.", bool, default=False)
-    if tool in LIMITED:
-        about = "Locations per accelerator." if tool == "capacity" else "Number of rows, best first. Default: 5."
-        found[LIMIT] = Own(about, Annotated[int, Field(ge=1, le=MOST_ROWS)])
-    return found
-
-
 def _words(name: str, field: OptionField, value: object) -> Sequence[str]:
-    if value is None or value is False or value == []:
+    if value in (None, False, []):
         return ()
     if value is True:
         return (field.flag,)

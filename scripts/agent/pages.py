@@ -1,6 +1,5 @@
 """Resources and prompts: pages for a model to read before it acts, and task prompts for the user."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,8 +8,6 @@ from mcp.server.mcpserver.exceptions import ResourceError
 from pydantic import Field
 
 from engine import runner
-from engine.runner import stacks_in
-from planning.solve.reference import rules_page
 from scripts.agent.action_tools import RESULTS
 from scripts.agent.untrusted import NOTE
 
@@ -31,16 +28,6 @@ def add_resources(server: MCPServer[Any]) -> None:
     """Register the resources."""
     for name, (file, meaning) in PAGES.items():
         _add_page(server, name, Path(file), meaning)
-
-    @server.resource("gemma://incidents", mime_type="text/markdown", description="Planner findings: past incidents.")
-    def incidents() -> str:
-        return rules_page()
-
-    @server.resource(
-        "gemma://stacks", mime_type="application/json", description="Names of the stacks with a settings file."
-    )
-    def stacks() -> str:
-        return json.dumps(list(stacks_in(runner.project_folder())))
 
     @server.resource(
         "gemma://reports/{name}",

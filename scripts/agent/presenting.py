@@ -13,7 +13,6 @@ MOST_ROWS: Final = 100
 MOST_CHARACTERS: Final = 10_000
 """Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
 _MORE: Final = "This was cut; full: true returns more."
-_ERROR_CHARACTERS: Final = 4_000
 _SAID_CHARACTERS: Final = 2_000
 """Limit for the progress of a failed command that has a document."""
 _LONGEST: Final = 8192
@@ -22,40 +21,19 @@ _NAMED: Final = 8
 """Number of shortened parts that are listed."""
 
 Document = Mapping[str, object]
-_LATENCIES: Final = [
-    f"{part}_{name}_ms" for name in ("ttft", "tpot", "e2el") for part in ("median", "p90", "p95", "p99")
-]
-_ROWS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
-    "compare_machines": (
-        "rows",
-        (
-            *("accelerator", "platform", "verdict", "enough", "memory", "startup", "throughput"),
-            *("cost.usd_per_hour", "cost.max_usd", "cost.usd_per_million_tokens", "findings.severity", "findings.id"),
-        ),
-    ),
-    "solve": ("rows", ()),
-    "capacity": (
-        "locations",
-        (
-            *("accelerator", "location", "open", "requests", "stock", "usd_per_hour", "in_stack"),
-            *(
-                f"{gate}.{key}"
-                for gate in ("hardware", "provisioning", "quota")
-                for key in ("model", "answer", "detail")
-            ),
-        ),
-    ),
-    "benchmark": (
-        "points",
-        (
-            *("point", "valid", "invalid_reasons", "completed", "failed", "request_throughput", "output_throughput"),
-            *("median_ttft_ms", "median_tpot_ms", "median_e2el_ms", "usd_per_million_output_tokens", "saturation"),
-            *("simulated", "steady.requests", "steady.highest_percentile", "steady.good_share"),
-            *(f"steady.{name}" for name in _LATENCIES),
-        ),
-    ),
+_LATENCIES: Final = " ".join(
+    f"{part}_{name}_ms" for name in ("ttft", "tpot", "e2el") for part in ("median", "p90", "p99")
+)
+_ROWS: Final[Mapping[str, str]] = {
+    "compare_machines": "rows accelerator platform verdict enough memory startup throughput "
+    "cost.usd_per_hour cost.max_usd cost.usd_per_million_tokens findings.severity findings.id",
+    "solve": "rows",
+    "capacity": "locations accelerator location open requests stock usd_per_hour in_stack "
+    "hardware.answer hardware.detail provisioning.model provisioning.answer provisioning.detail quota.answer quota.detail",
+    "benchmark": "points point valid invalid_reasons completed failed request_throughput output_throughput saturation "
+    f"usd_per_million_output_tokens simulated {_LATENCIES}",
 }
-"""Rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
+"""List of rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
 """Tools whose rows are sorted, best first, and that take `limit`."""
 WITH_FULL: Final = frozenset(
@@ -66,11 +44,8 @@ WITH_FULL: Final = frozenset(
 
 def presented(tool: str, arguments: Document, result: Document) -> dict[str, Any]:
     """Return the result of a tool, without secrets, as sent to the client."""
-    if "content" not in result:
-        return dict(result)
     if "structuredContent" not in result:
-        texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result["content"])]
-        return {**result, "content": [{"type": "text", "text": _cut_text(text, _ERROR_CHARACTERS)} for text in texts]}
+        return dict(result)
     answer = as_mapping(result["structuredContent"])
     if arguments.get(FULL) is not True:
         page = _page(tool, arguments, answer)
@@ -86,7 +61,7 @@ def _page(tool: str, arguments: Document, answer: Document) -> Document:
         return answer
     page = {**answer, "document": document}
     if tool in _ROWS:
-        key, keys = _ROWS[tool]
+        key, *keys = _ROWS[tool].split()
         rows = [as_mapping(row) for row in as_sequence(document.get(key))]
         shown = _first(tool, arguments, rows) if tool in LIMITED else rows
         counted = {f"{key}_in_all": len(rows)} if len(shown) < len(rows) else {}

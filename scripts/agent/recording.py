@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded
-from scripts.agent.context import ENDING, AgentContext, CallEnding
+from scripts.agent.context import ERROR_NOTE, AgentContext
 from scripts.agent.delete_tools import TOOL, can_prompt
 from scripts.agent.presenting import presented
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
@@ -73,8 +73,6 @@ class Recorder:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
 
         async def handled() -> dict[str, Any]:
-            ending = CallEnding()
-            running = ENDING.set(ending)
             try:
                 result = presented(tool, given, self._masked(_plain(await self._next(ctx, call_next))))
             except anyio.get_cancelled_exc_class():
@@ -84,9 +82,7 @@ class Recorder:
             except BaseException as error:
                 self._end(entry("failed", f"{type(error).__name__}: {error}"))
                 raise
-            finally:
-                ENDING.reset(running)
-            self._end(entry(*_ended(tool, result, ending)))
+            self._end(entry(*_ended(tool, result)))
             return result
 
         if tool not in CAN_BE_LEFT:
@@ -124,14 +120,14 @@ def _plain(result: HandlerResult) -> Mapping[str, object]:
     return as_mapping(result)
 
 
-def _ended(tool: str, result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
+def _ended(tool: str, result: Mapping[str, object]) -> tuple[Outcome, str, Mapping[str, object]]:
     """Return the outcome of a call, its reason, and its structured content. The result of work is recorded once, with its own call."""
     if "inputRequests" in result:
         return "asked", "the user is prompted", {}
     content = as_mapping(result.get("structuredContent"))
     if result.get("isError"):
-        texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content"))]
-        return "failed" if ending.failed else "refused", "".join(texts[:1]), content
+        text = "".join(str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content")))
+        return "failed" if text.endswith(ERROR_NOTE) else "refused", text, content
     if tool in {"wait", "cancel"}:
         return "done", "", {}
     if content.get("ok") is False:

@@ -88,7 +88,7 @@ class AgentRun:
     """Cause of an early stop; empty if it was not stopped."""
     result: dict[str, Any] | None = None
     error: Exception | None = None
-    ended_s: float = 0.0
+    ended_s: float | None = None
     done: float = 0.0
     total: float | None = None
     step: str | None = None
@@ -141,7 +141,7 @@ class AgentRun:
 
     def shown(self) -> RunAnswer:
         """Return its state."""
-        now_s = self.ended_s if self.ended.is_set() else self.clock()
+        now_s = self.clock() if self.ended_s is None else self.ended_s
         return RunAnswer(
             run=self.id,
             tool=self.tool,
@@ -150,9 +150,9 @@ class AgentRun:
             outcome=self.outcome,
             step=self.step,
             says=untrusted(self.tool, self.says) if self.says else None,
-            says_for_s=round(max(0.0, now_s - self.says_s), 1) if self.says else 0.0,
+            says_for_s=round(now_s - self.says_s, 1) if self.says else 0.0,
             since=self.began,
-            elapsed_s=round(max(0.0, now_s - self.began_s), 1),
+            elapsed_s=round(now_s - self.began_s, 1),
             next=_NEXT[self.outcome].format(run=self.id, tool=self.tool),
         )
 

@@ -92,14 +92,8 @@ class WeightsAnswer(Frozen):
 async def endpoint(call: CommandCall) -> EndpointAnswer:
     """Return the address of a stack's server, its authentication, and the command to connect to it."""
     outputs = await asyncio.to_thread(stack_outputs, call.given["stack"])
-    return EndpointAnswer(
-        stack=call.given["stack"],
-        endpoint=outputs.endpoint,
-        auth=outputs.auth,
-        served_model=outputs.served_model,
-        connect=outputs.connect,
-        deadline=outputs.deadline,
-    )
+    given = {name: getattr(outputs, name) for name in EndpointAnswer.model_fields if name != "stack"}
+    return EndpointAnswer(stack=call.given["stack"], **given)
 
 
 @command_tool("", {"stack": STACK_OF_TOOL}, hint=WAKES)

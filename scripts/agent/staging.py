@@ -125,11 +125,8 @@ def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
         f"gemma-serving:{key}: {value}" if value is not None else f"without gemma-serving:{key}"
         for key, value in written.items()
     ]
-    following = (
-        "The user adds the lines of `setting` to the stack's file (command.said has each `pulumi config set`). Then run preview and up."
-        if command.ok
-        else "Read the reason in command.said."
-    )
+    done = "The user adds the lines of `setting` to the stack's file. Then run preview and up."
+    following = done if command.ok else "Read the reason in command.said."
     return StagingAnswer(
         staged=command.ok, plan_id=None, creates=[], setting="\n".join(lines) or None, next=following, command=command
     )

@@ -1,7 +1,6 @@
 """Tools `preview` and `up`. A change is a plan that a person reviews, and only exactly that change runs."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from contracts.fields import json_object
 from contracts.masking import masked
 from engine import runner
 from engine.changes import ResourceChange, changes_of
-from engine.checkout import git
 from engine.events import EventLog
 from engine.locks import is_lock_error, locked, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
@@ -31,8 +29,6 @@ from scripts.cli.frozen import FrozenProject, freeze
 from scripts.preview.face import deployed_usd_per_hour, headline
 from stacks.settings import Settings
 
-_MOST_CHARACTERS: Final = 400
-"""Limit for one line of the engine, because an error can contain a whole start-up script, and untrusted text."""
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
 """Of one message of progress."""
@@ -192,7 +188,7 @@ async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: boo
     if document and result.exit_code == ExitCode.DONE:
         return document
     text = "\n".join(preview_errors(document)) or "\n".join(result.said)
-    raise ScriptError(f"The preview of stack {stack} failed: {_shortened(text) or result.reason}")
+    raise ScriptError(f"The preview of stack {stack} failed: {text or result.reason}")
 
 
 async def _run_engine(
@@ -211,7 +207,7 @@ async def _run_engine(
         [
             *(runner.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
             *(["--refresh"] if plan.refresh else []),
-            *("--message", _message(plan.plan_id), "--event-log", str(events), "--stack", plan.stack),
+            *("--message", plan.plan_id, "--event-log", str(events), "--stack", plan.stack),
         ],
         secrets=secrets,
         watch=look,
@@ -234,8 +230,8 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
         ok=ok,
         stack=stack,
         plan_id=plan.plan_id,
-        reason=None if ok else untrusted("the engine", _shortened(runner.first_error(text, result.exit_code))),
-        said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
+        reason=None if ok else untrusted("the engine", runner.first_error(text, result.exit_code)),
+        said=untrusted("the engine", "\n".join(result.out.splitlines()[-_LAST_LINES:])),
         next=f"Check it with smoke or status of stack {stack}."
         if ok
         else f"Read the reason, pass it to recognise_failure, check the logs of stack {stack}, then preview again."
@@ -246,18 +242,6 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
     )
 
 
-def _message(plan_id: str) -> str:
-    """Return the message for the update's history. The copy has no git folder from which the engine could read the commit."""
-    with contextlib.suppress(CommandRefusedError, OSError):
-        changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return f"{plan_id} of commit {git('rev-parse', '--short=12', 'HEAD')}{changed}"
-    return plan_id
-
-
 def progress_text(secrets: Sequence[str], text: str) -> str:
     """Return one message of the engine as the client may read it: without secrets and escapes, and not too long."""
     return shortened(text, lambda part: masked(part, secrets), _PROGRESS_CHARACTERS)
-
-
-def _shortened(text: str) -> str:
-    return "\n".join(line[:_MOST_CHARACTERS] for line in text.splitlines())

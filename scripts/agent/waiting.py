@@ -6,7 +6,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from scripts.agent.command_tools import CommandCall, Own, command_tool
-from scripts.agent.context import ASKS, ENDING
+from scripts.agent.context import ASKS
 from scripts.agent.permissions import LONGEST_WAIT_S
 
 STOPS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -27,7 +27,8 @@ async def wait(call: CommandCall) -> Annotated[CallToolResult, dict[str, Any]]:
 
     Waiting has no effect on the work, and neither does a cancelled wait. Call it as often as you like.
     """
-    return _result(await call.agent.runs.wait(call.context, call.given["run"], call.given["seconds"]))
+    answer = await call.agent.runs.wait(call.context, call.given["run"], call.given["seconds"])
+    return CallToolResult.model_validate(answer)
 
 
 @command_tool("", {"run": _HANDLE}, hint=STOPS)
@@ -36,11 +37,4 @@ async def cancel(call: CommandCall) -> Annotated[CallToolResult, dict[str, Any]]
 
     Ask the user first, because the resources created so far remain and cost money.
     """
-    return _result(await call.agent.runs.cancel(call.given["run"]))
-
-
-def _result(answer: dict[str, Any]) -> CallToolResult:
-    found, ending = CallToolResult.model_validate(answer), ENDING.get()
-    if found.is_error and ending is not None:
-        ending.failed = True  # the work failed; the wait itself succeeded
-    return found
+    return CallToolResult.model_validate(await call.agent.runs.cancel(call.given["run"]))
