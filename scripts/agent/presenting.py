@@ -17,6 +17,8 @@ _SAID_CHARACTERS: Final = 2_000
 """Limit for the progress of a failed command that has a document."""
 _LONGEST: Final = 8192
 """Characters of the first cut of a text; a hundredth of it is the number of entries."""
+_MOST_KEYS: Final = 40
+"""Entries of an object that are never cut."""
 _NAMED: Final = 8
 """Number of shortened parts that are listed."""
 
@@ -34,6 +36,8 @@ _ROWS: Final[Mapping[str, str]] = {
     f"usd_per_million_output_tokens simulated {_LATENCIES}",
 }
 """List of rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
+_COSTS: Final = frozenset("prices bill windows commitments break_even cold_start idle_billing_s places".split())
+"""Keys of a plan's cost that only the whole answer has."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
 """Tools whose rows are sorted, best first, and that take `limit`."""
 WITH_FULL: Final = frozenset(
@@ -60,6 +64,9 @@ def _page(tool: str, arguments: Document, answer: Document) -> Document:
     if not document:
         return answer
     page = {**answer, "document": document}
+    if tool == "plan":
+        cost = {key: value for key, value in as_mapping(document.get("cost")).items() if key not in _COSTS}
+        page["document"] = {**document, "cost": cost}
     if tool in _ROWS:
         key, *keys = _ROWS[tool].split()
         rows = [as_mapping(row) for row in as_sequence(document.get(key))]
@@ -117,7 +124,7 @@ def fitted(answer: Document) -> Document:
 def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: bool = False) -> object:
     """Return a value with each text of at most this many characters, and each list and object of a hundredth as many entries."""
     length = len(cast("str | list[object] | dict[str, object]", value)) if isinstance(value, str | list | dict) else 0
-    entries = most if isinstance(value, str) else most // 100 + (2 * DEFAULT_LIMIT if isinstance(value, dict) else 1)
+    entries = most if isinstance(value, str) else most // 100 + (_MOST_KEYS if isinstance(value, dict) else 1)
     if length > entries and path:
         left_out.append(f"{path}: {entries} of {length}")
     if isinstance(value, str):
