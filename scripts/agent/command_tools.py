@@ -172,7 +172,7 @@ def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:
 
 
 def _words(name: str, field: OptionField, value: object) -> Sequence[str]:
-    if value in (None, False, []):
+    if value is None or value is False or value == []:
         return ()
     if value is True:
         return (field.flag,)

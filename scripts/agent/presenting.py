@@ -36,7 +36,9 @@ _ROWS: Final[Mapping[str, str]] = {
     f"usd_per_million_output_tokens simulated {_LATENCIES}",
 }
 """List of rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
-_COSTS: Final = frozenset("prices bill windows commitments break_even cold_start idle_billing_s places".split())
+_COSTS: Final = frozenset(
+    ["prices", "bill", "windows", "commitments", "break_even", "cold_start", "idle_billing_s", "places"]
+)
 """Keys of a plan's cost that only the whole answer has."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
 """Tools whose rows are sorted, best first, and that take `limit`."""

@@ -59,10 +59,7 @@ class AgentServer(MCPServer[Any]):
             cause = error.__cause__
             if isinstance(cause, ValidationError):
                 raise ToolError(_errors(name, schemas[name], cause)) from None
-            text = str(cause or error)
-            if text.startswith("Resolver "):  # the SDK's message about an invalid answer to a question
-                text = "The user's answer does not have the required fields. Nothing was done. Call again."
-            raise ToolError(text) from cause
+            raise ToolError(str(cause or error)) from cause
 
 
 def _listed(tool: Tool) -> Tool:

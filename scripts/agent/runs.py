@@ -25,8 +25,6 @@ from scripts.agent.permissions import ANSWER_WITHIN_S
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.command import say
 
-MOST_ENDED: Final = 20
-"""Number of finished runs whose answers are kept."""
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
 )
@@ -204,10 +202,7 @@ class Runs:
                     run.stop("the server exited")
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:
-        """Add the work of a call, and forget the oldest answers."""
-        ended = [one for one in self._runs.values() if one.ended.is_set()]
-        for one in sorted(ended, key=lambda one: (not one.read, one.ended_s))[: max(0, len(ended) - MOST_ENDED)]:
-            del self._runs[one.id]
+        """Add the work of a call. Its answer is kept until the server exits, or until its own call returns it."""
         run = AgentRun(tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
         if tool != ASKS_A_PERSON:
             run.working.set()

@@ -82,17 +82,11 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
         raise CommandRefusedError(
             f"revision is {revision[:80]!r}, which anyone can propose; it must be a branch, tag or commit."
         )
-    if source is None:
-        return
-    if not _BUCKET_FOLDER.fullmatch(source):
-        raise CommandRefusedError(
-            f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Only the user can stage local folders."
-        )
-    if source.rstrip("/") not in agent.stage_from:
+    if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. To allow "
-            f"it, the user can start the server with --stage-from {source[:80]}; no argument changes that."
+            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. "
+            "The user can allow a bucket folder with --stage-from gs://BUCKET/FOLDER; no argument changes that."
         )
 
 

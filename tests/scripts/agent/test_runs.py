@@ -9,9 +9,8 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
-from contracts.errors import CommandRefusedError
 from scripts.agent import programs, update_tools
-from scripts.agent.runs import MOST_ENDED, Runs
+from scripts.agent.runs import Runs
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, keep, lines
 
@@ -345,31 +344,6 @@ def test_where_it_is_names_the_newest_step_and_what_was_said_since():
         ("2 of 2: creating c", "1 of 2: created b"),
     ]
     assert (last.says_for_s, last.elapsed_s) == (60.0, 85.0)
-
-
-def test_answers_do_not_pile_up():
-    now = [0.0]
-    runs = Runs(clock=lambda: now[0])
-
-    async def fill():
-        async def handler():
-            return {"content": []}
-
-        made = []
-        for _ in range(MOST_ENDED + 5):
-            run = runs.begin("smoke", STACK)
-            await run.work(handler)
-            made.append(run)
-            now[0] += 1.0
-        made[10].answer()  # what was read goes first
-        runs.begin("smoke", STACK)
-        return made
-
-    made = anyio.run(fill)
-    assert made[10].id not in runs._runs
-    assert len([run for run in runs._runs.values() if run.ended.is_set()]) == MOST_ENDED
-    with pytest.raises(CommandRefusedError, match=f"Run '{made[0].id}' not found"):
-        runs._find(made[0].id)
 
 
 def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands, monkeypatch):
