@@ -50,7 +50,7 @@ smoke: Final = plain_tool(
     change="bench",
 )
 async def benchmark(call: CommandCall) -> CommandAnswer:
-    """Measure a deployed server under load, and store the results under a name. Default: the quick sweep of 8 points."""
+    """Measure a deployed server under load. The results get a name. Default: the quick sweep of 8 points."""
     return await call.answer("--out", str(_new_results(call.given["name"])))
 
 

@@ -1,7 +1,6 @@
-"""Codes for deletions. The user gets one on a terminal and the server accepts it once, so a client that answers questions itself has none.
+"""Codes for deletions: shown on a terminal, accepted once. A client that answers questions itself has none.
 
-The project's folder has only a hash of a code, so a model that can read files does not learn it. A model that can write there, or
-has a shell, does not need this server: see docs/agent.md.
+The project's folder has only a hash of a code, so a model that can read files does not learn it.
 """
 
 import hashlib
@@ -77,7 +76,7 @@ class CodeShelf:
 
 
 def show_codes(stack: str, shelf: CodeShelf) -> None:
-    """Create codes and print them only on the terminal of this process. Raises CommandRefusedError without a terminal."""
+    """Create codes and print them on the terminal. Raises CommandRefusedError without one."""
     with _terminal() as terminal:
         codes = shelf.new(stack)
         terminal.write(
@@ -90,7 +89,7 @@ def show_codes(stack: str, shelf: CodeShelf) -> None:
 
 @contextmanager
 def _terminal() -> Generator[TextIO]:
-    """Open the controlling terminal. Text printed there is not in any output that a program captures."""
+    """Open the terminal itself: text there is in no output that a program captures."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:
@@ -107,6 +106,6 @@ def _code() -> str:
 
 
 def _hash(code: str, salt: str) -> str:
-    """Return a hash that is slow to brute-force, because a code has 39 bits and is valid for minutes."""
+    """Return a hash that is slow to guess, because a code has only 39 bits."""
     plain = "".join(letter for letter in code.upper() if letter.isascii() and letter.isalnum())
     return hashlib.scrypt(plain[:64].encode(), salt=bytes.fromhex(salt), n=2**14, r=8, p=1).hex()

@@ -1,4 +1,4 @@
-"""Tools as tables. The arguments, limits and command line of a tool that runs a command come from the command's own options."""
+"""Tools as tables. Arguments and limits come from the options of the commands."""
 
 import importlib
 import inspect
@@ -24,12 +24,12 @@ _MOST_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A tool's argument: an option of its command with differences for a model, or one that only the tool itself uses."""
+    """A tool's argument: an option of its command, or one that only the tool itself uses."""
 
     help: str = ""
-    """Description, if the option's own help is about a terminal or too long for a list of tools."""
+    """Description, instead of the option's own help."""
     kind: Any = None
-    """Type, if a model may pass less than a user, or passes a list where a user writes text."""
+    """Type, instead of the option's own."""
     option: str = ""
     """Field of the option, if it has another name."""
     default: Any = None
@@ -60,7 +60,7 @@ class CommandCall:
     """Arguments that are passed to the command, as its options."""
 
     async def answer(self, *more: str) -> CommandAnswer:
-        """Run the command with its options and additional words, and return its answer."""
+        """Run the command with its options and these words."""
         return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
@@ -116,10 +116,7 @@ class CommandTool:
 def command_tool(
     command: str, takes: Mapping[str, Argument], *, hint: ToolAnnotations, change: Change | None = None
 ) -> Callable[[Body], CommandTool]:
-    """Turn a function into a tool, with these options of a command; without a command, with these arguments.
-
-    The function provides the name, the description and the type of the answer.
-    """
+    """Turn a function into a tool, with its name, description and type of answer."""
 
     def tool(body: Body) -> CommandTool:
         return CommandTool(
@@ -145,7 +142,7 @@ def plain_tool(
     name: str = "",
     change: Change | None = None,
 ) -> CommandTool:
-    """Return the tool of a command with fixed words, such as `plan --compare`. Its name is that of the command by default."""
+    """Return the tool of a command with fixed words, such as `plan --compare`."""
     command, *fixed = words.split()
     return CommandTool(
         name=name or command,
@@ -161,12 +158,12 @@ def plain_tool(
 
 @cache
 def options_of(command: str) -> Mapping[str, OptionField]:
-    """Return the options of a command, which is located by name as `python -m` does."""
+    """Return the options of a command."""
     return option_fields(importlib.import_module(f"scripts.{command}.__main__").COMMAND.options)
 
 
 def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:
-    """Return options of a command as words of its command line. Unset options and disabled switches are omitted."""
+    """Return options of a command as words of its command line, without unset ones."""
     fields = options_of(command)
     return [word for name, value in given.items() for word in _words(name, fields[name], value)]
 
@@ -182,7 +179,7 @@ def _words(name: str, field: OptionField, value: object) -> Sequence[str]:
 
 
 def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401 - a type
-    """Return the type of an argument, with the option's help and limits unless the tool overrides them."""
+    """Return the type of an argument, with its description and limits."""
     if argument.kind is not None or field is None:
         return Annotated[argument.kind, Field(description=argument.help)] if argument.help else argument.kind
     option = field.option
@@ -193,10 +190,7 @@ def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401
 
 
 def require_word(value: str, what: str) -> str:
-    """Return a value for a command line.
-
-    Raises CommandRefusedError if it can be read as an option, has control characters, or is too long.
-    """
+    """Return a value for a command line. Raises CommandRefusedError if it could be read as an option, or is unprintable or too long."""
     if len(value) > _MOST_CHARACTERS:
         raise CommandRefusedError(f"{what} has {len(value)} characters; the limit is {_MOST_CHARACTERS}.")
     if value.startswith("-") or not value.isprintable() or not value.strip():

@@ -24,7 +24,7 @@ from scripts.agent.spending import SpendingLimit
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-"""Computes from files on this computer. Hints do not protect; a tool protects by being absent or refusing."""
+"""Computes from files on this computer."""
 ASKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 """Queries Google or a server, without changes."""
 CHANGES: Final = ToolAnnotations(
@@ -78,18 +78,19 @@ class AgentContext:
     shown: dict[str, ShownPlan] = field(default_factory=dict[str, ShownPlan])
     """Plans by id."""
     stage_from: frozenset[str] = frozenset()
-    """Bucket folders, gs://BUCKET/FOLDER, that the user allowed as sources of weights in addition to the hub."""
+    """Bucket folders that the user allowed as sources of weights."""
     secrets: tuple[str, ...] = ()
     place: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(MOST_COMMANDS))
-    """Place for a command. Others wait, because each command uses memory and a CPU."""
+    """Place for a command. Others wait."""
 
     def find_plan(self, plan_id: str, tool: str, words: tuple[str, ...] = ()) -> ShownPlan:
-        """Return a plan. Raises CommandRefusedError unless this tool showed it for these arguments, and it was not run."""
+        """Return a plan. Raises CommandRefusedError unless this tool showed it for these arguments."""
         plan = self.shown.get(plan_id)
         if plan is None or (plan.tool, plan.words) != (tool, words):
             maker = "preview" if tool == "up" else f"{tool} with the same arguments and without plan_id"
             raise CommandRefusedError(
-                f"{plan_id[:60]} is not a plan for this call of {tool}, or was already run. Call {maker}, and review the answer."
+                f"{plan_id[:60]} is not a plan for this call of {tool}, or was already run. "
+                f"Call {maker}, and review the answer."
             )
         return plan
 
@@ -104,7 +105,7 @@ class AgentContext:
             return await run_program(script(name, *arguments), on_line=forward, secrets=self.secrets)
 
     async def answer(self, context: Context[Any, Any], name: str, *arguments: str) -> CommandAnswer:
-        """Run a command with --json and return its answer. Raises ScriptError if it refused its arguments."""
+        """Run a command with --json and return its answer. Raises as `answer_of`."""
         return answer_of(name, await self.command(context, name, *arguments, "--json"))
 
     def mask(self, text: str) -> str:
@@ -115,16 +116,13 @@ class AgentContext:
         """Refuse a change that the user did not allow. Raises CommandRefusedError."""
         if not self.permissions.allows(change):
             raise CommandRefusedError(
-                f"This server is not allowed to {change}. The user has to start it with --allow {change}; no argument changes that."
+                f"This server is not allowed to {change}. The user has to start it with --allow {change}; "
+                "no argument changes that."
             )
 
 
 def answer_of(name: str, result: ProgramResult) -> CommandAnswer:
-    """Return the result of a command.
-
-    Raises CommandRefusedError with the command's own message if it refused its arguments, and ScriptError if it failed without a
-    document.
-    """
+    """Return the result of a command. Raises CommandRefusedError if it refused, and ScriptError if it failed without a document."""
     try:
         document = dict(result.document)
     except ScriptError:
@@ -146,7 +144,7 @@ def answer_of(name: str, result: ProgramResult) -> CommandAnswer:
 
 @contextmanager
 def sentences(agent: AgentContext) -> Generator[None]:
-    """Turn an error or a failure into one sentence for the caller. A failure can contain untrusted text, and is marked as such."""
+    """Turn an error into one sentence for the caller. A failure can contain untrusted text, and is marked."""
     try:
         yield
     except (CommandRefusedError, PlanningError) as error:

@@ -1,6 +1,6 @@
-"""Tool `teardown`, for which the user types the stack's name and a code each time. A model argument cannot replace that.
+"""Tool `teardown`, for which the user types the stack's name and a code each time.
 
-The name is part of the question, so a client could fill it in automatically. The code is shown only on a terminal, and counts once.
+A client could fill in the name, which is in the question. The code is shown only on a terminal, and counts once.
 """
 
 from typing import Annotated, Any, Final
@@ -45,7 +45,8 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
         with sentences(agent):
             if not can_prompt(context.client_capabilities):
                 raise CommandRefusedError(
-                    f"Your client cannot prompt the user, so this server deletes nothing. The user can run `gemma teardown {stack}`."
+                    "Your client cannot prompt the user, so this server deletes nothing. "
+                    f"The user can run `gemma teardown {stack}`."
                 )
         return Elicit(
             f"DELETE stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
@@ -76,7 +77,7 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
 
 
 def can_prompt(client: ClientCapabilities | None) -> bool:
-    """Return whether the client can prompt the user for text. An empty capability means that; one with only `url` does not."""
+    """Return whether the client can prompt the user for text. One with only `url` cannot."""
     asks = client.elicitation if client is not None else None
     return asks is not None and (asks.form is not None or asks.url is None)
 

@@ -81,14 +81,14 @@ async def _gated(call: CommandCall, command: Change) -> GatedAnswer:
 
 
 def _plan(call: CommandCall, command: Change, found: CommandAnswer) -> ShownPlan:
-    """Return the plan of a dry run. Raises CommandRefusedError if it has none, or if the price of a rollout is unknown."""
+    """Return the plan of a dry run. Raises CommandRefusedError without one, or without the price of a rollout."""
     stack, document = call.given["stack"], found.document or {}
     if not found.ok or not document.get("plan"):
         raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found.said.text}")
     rate = document.get("usd_per_hour")
     if command == "rollout" and rate is None:
         raise CommandRefusedError(
-            f"The combined cost of the revisions of stack {stack} is unknown, because Google does not report their instance limits. "
+            f"The combined cost of the revisions of stack {stack} is unknown: Google reports no instance limits. "
             f"The user can run `gemma {command} {stack}`."
         )
     return ShownPlan(

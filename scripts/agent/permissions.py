@@ -33,7 +33,7 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
-"""Groups of tools. Detached work needs the two tools that wait for it and stop it. A tool that is not allowed is in none that a client sees."""
+"""Groups of tools. Detached work needs the two tools that wait for it and stop it."""
 _TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
 """Tools whose name differs from their permission."""
 

@@ -1,4 +1,4 @@
-"""Answers of tools as sent to a client: a page of the document, in at most 10,000 characters, or everything with `full: true`."""
+"""Answers as sent to a client: a page of at most 10,000 characters, or everything with `full: true`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -110,10 +110,7 @@ def compact(value: object) -> str:
 
 
 def fitted(answer: Document) -> Document:
-    """Return an answer whose long texts, lists and objects are cut until it is short enough. `left_out` lists what was cut.
-
-    A list keeps its start; a text marked as data keeps its end, as for a log.
-    """
+    """Return an answer that is cut until it is short enough. `left_out` lists what was cut; a log keeps its end."""
     most, found = _LONGEST, answer
     while len(compact(found)) > MOST_CHARACTERS:
         left_out: list[str] = []
@@ -124,7 +121,7 @@ def fitted(answer: Document) -> Document:
 
 
 def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: bool = False) -> object:
-    """Return a value with each text of at most this many characters, and each list and object of a hundredth as many entries."""
+    """Return a value with texts of at most this many characters, and lists of a hundredth as many items."""
     length = len(cast("str | list[object] | dict[str, object]", value)) if isinstance(value, str | list | dict) else 0
     entries = most if isinstance(value, str) else most // 100 + (_MOST_KEYS if isinstance(value, dict) else 1)
     if length > entries and path:

@@ -1,6 +1,6 @@
 """Run the project's own commands for a tool, with their progress, and stop them as Ctrl-C does.
 
-A command writes to files, not to pipes, so it can finish after a cancelled call even if its output is no longer read.
+A command writes to files, not to pipes, so it can finish even if its output is no longer read.
 """
 
 import json
@@ -23,7 +23,7 @@ from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
-"""Grace period of a command after SIGINT, in which the engine finishes its operations in progress and writes its state."""
+"""Grace period after SIGINT, in which the engine finishes its operations and writes its state."""
 KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40
@@ -90,10 +90,9 @@ async def run_program(
     folder: Path | None = None,
     limit_s: float | None = None,
 ) -> ProgramResult:
-    """Run a command to its end in a folder. Default: the project's.
+    """Run a command to its end in a folder. Default: the project's. `watch` is called repeatedly while it runs.
 
-    `watch` is called repeatedly while it runs. If the call is cancelled, the command receives SIGINT and has `grace_s` seconds to exit; the
-    cancellation continues afterwards. Raises ScriptError after `limit_s` seconds, after stopping the command in the same way.
+    A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s` seconds, in the same way.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
@@ -122,10 +121,7 @@ async def run_program(
 
 
 def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in its own process group, so that an interrupt reaches only the command and its children.
-
-    It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
-    """
+    """Start a command in its own process group. It inherits the locks of the private folders that it uses."""
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,

@@ -29,10 +29,7 @@ class AgentServer(MCPServer[Any]):
     """The server. It rejects an invalid argument with a sentence that states the allowed values."""
 
     async def list_tools(self) -> list[Tool]:
-        """Return the tools with short schemas.
-
-        Answer schemas are omitted: docs/agent-responses.md describes each field, and most clients pass everything listed to the model.
-        """
+        """Return the tools with short schemas. docs/agent-responses.md has the fields of the answers."""
         return [_listed(tool) for tool in await super().list_tools()]
 
     async def call_tool(

@@ -102,13 +102,14 @@ class Recorder:
         return cast("dict[str, Any]", each_text(value, self.agent.mask))
 
     def _end(self, entry: AuditEntry) -> None:
-        """Record the result of a call. The work is done, so its answer is returned even if the result cannot be recorded."""
+        """Record the result of a call. The work is done, so its answer is returned in any case."""
         try:
             self.audit.write(entry)
         except ScriptError:
             say(
                 "agent",
-                f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} ({entry.tool}: {entry.outcome}) is missing. "
+                f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} "
+                f"({entry.tool}: {entry.outcome}) is missing. "
                 "Further calls are refused until the file is writable.",
             )
 
@@ -121,7 +122,7 @@ def _plain(result: HandlerResult) -> Mapping[str, object]:
 
 
 def _ended(tool: str, result: Mapping[str, object]) -> tuple[Outcome, str, Mapping[str, object]]:
-    """Return the outcome of a call, its reason, and its structured content. The result of work is recorded once, with its own call."""
+    """Return the outcome of a call, its reason, and its content. Work is recorded once, with its own call."""
     if "inputRequests" in result:
         return "asked", "the user is prompted", {}
     content = as_mapping(result.get("structuredContent"))

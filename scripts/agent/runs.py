@@ -1,7 +1,6 @@
-"""Detached work. A long call returns a handle, and its work continues until it finishes or is cancelled.
+"""Detached work. A long call returns a handle, and its work continues in a task of the server.
 
-The work of a call runs in a task of the server, not of the call, so a client that stops waiting does not stop it. Only `cancel` and the
-exit of the server do.
+Only `cancel` and the exit of the server stop it, not a client that stops waiting.
 """
 
 import secrets
@@ -192,7 +191,7 @@ class Runs:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TaskGroup]:
-        """Yield the task group of the server's work. At its end, unfinished work is stopped as Ctrl-C does."""
+        """Yield the task group of the server's work, which stops it at the end as Ctrl-C does."""
         async with anyio.create_task_group() as group:
             try:
                 yield group
@@ -202,7 +201,7 @@ class Runs:
                     run.stop("the server exited")
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:
-        """Add the work of a call. Its answer is kept until the server exits, or until its own call returns it."""
+        """Add the work of a call."""
         run = AgentRun(tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
         if tool != ASKS_A_PERSON:
             run.working.set()
@@ -212,10 +211,7 @@ class Runs:
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call in the task group of the server, and return its answer, or a handle if it takes longer.
-
-        `leave` is called with the reason if the call returns before the work has finished.
-        """
+        """Do the work of a call, and return its answer, or a handle if it takes longer: `leave` then gets the reason."""
         group.start_soon(run.work, handler)
         try:
             await run.working.wait()
@@ -236,7 +232,7 @@ class Runs:
         return run.answer()
 
     async def wait(self, context: Context[Any, Any], handle: str, limit_s: float | None) -> dict[str, Any]:
-        """Wait for work to finish and return its answer, or its state if it takes longer. Raises CommandRefusedError for an unknown handle."""
+        """Wait for work, and return its answer, or its state if it takes longer. Raises CommandRefusedError."""
         run = self._find(handle)
         with anyio.move_on_after(self.within_s if limit_s is None else limit_s):
             while not run.ended.is_set():
@@ -246,7 +242,7 @@ class Runs:
         return run.answer()
 
     async def cancel(self, handle: str) -> dict[str, Any]:
-        """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError for an unknown handle."""
+        """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError."""
         run = self._find(handle)
         run.stop("cancel")
         with anyio.move_on_after(self.within_s):
@@ -254,13 +250,13 @@ class Runs:
         return run.answer()
 
     def claim(self, stack: str) -> None:
-        """Register that the current call changes a stack. Raises CommandRefusedError if other work of this server does."""
+        """Register that the current call changes a stack. Raises CommandRefusedError if other work does."""
         mine = CURRENT.get()
         for run in self._runs.values():
             if run is not mine and run.changes_stack and run.stack == stack and not run.ended.is_set():
                 raise CommandRefusedError(
-                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. Call wait with that run, "
-                    "or cancel to stop it."
+                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. "
+                    "Call wait with that run, or cancel to stop it."
                 )
         if mine is not None:
             mine.stack, mine.changes_stack = stack, True

@@ -75,10 +75,9 @@ def run_stdio(server: MCPServer[Any]) -> None:
 
 @contextmanager
 def _closable_input() -> Generator[Callable[[], bool]]:
-    """Close the standard input on an interrupt, so that the server stops as it does when its client disconnects.
+    """Close the standard input on an interrupt. Yields a function that returns whether there was one.
 
-    The SDK reads in a thread that only stops at the end of the input, and waits for it. So the SDK gets a socket, and a daemon thread copies
-    the input to it. Yields a function that returns whether there was an interrupt.
+    The SDK reads in a thread that stops only at the end of the input. So it reads a socket, and a daemon thread copies to it.
     """
     source, (inner, outer) = os.dup(0), socket.socketpair()
     interrupted = threading.Event()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loadtest.client.openai import OpenAIClient
 
 WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
-"""Sends requests to a server. Changes nothing, but starts an instance of a service scaled to zero, which costs money."""
+"""Sends requests to a server, which can start an instance that costs money."""
 ANSWER_LIMIT_S: Final = 300.0
 SCRAPE_LIMIT_S: Final = 30.0
 MOST_FILES: Final = 2000
@@ -158,10 +158,7 @@ async def list_weights(call: CommandCall) -> WeightsAnswer:
 
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
-    """Connect to a stack's server. Tunnels and tokens block, so they are opened in a thread.
-
-    A cancelled call waits until the tunnel is open, then closes it, because a thread cannot be interrupted.
-    """
+    """Connect to a stack's server, in a thread. A cancelled call waits until a tunnel is open, then closes it."""
     from loadtest.client.openai import OpenAIClient  # noqa: PLC0415
 
     outputs = await asyncio.to_thread(stack_outputs, stack)

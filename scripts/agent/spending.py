@@ -34,16 +34,13 @@ class SpendingLimit:
     """Stacks that this server changes now: no state has their new price yet."""
 
     def require(self, stack: str, usd_per_hour: float) -> None:
-        """Read the states, and refuse a deployment that exceeds the limit. Raises CommandRefusedError, also if a price is unknown."""
+        """Read the states, and refuse a deployment that exceeds the limit. Raises CommandRefusedError."""
         self._deployed = self.states()
         self._check(stack, usd_per_hour)
 
     @contextmanager
     def reserved(self, stack: str, usd_per_hour: float | None) -> Generator[None]:
-        """Count a deployment while it runs. Check again first, because another may have begun since. Raises CommandRefusedError.
-
-        Without a price, nothing is counted.
-        """
+        """Check again, and count a deployment while it runs; nothing without a price. Raises CommandRefusedError."""
         if usd_per_hour is None:
             yield
             return
@@ -72,13 +69,14 @@ class SpendingLimit:
         if not rate <= self.usd_per_hour_limit:  # also refuses nan
             listed = "".join(f", {name} ${price:.2f}" for name, price in sorted(others.items()))
             raise CommandRefusedError(
-                f"Stack {stack} costs up to ${usd_per_hour:.2f} per hour, ${rate:.2f} with the other deployments{listed}; the limit is "
-                f"${self.usd_per_hour_limit:.2f} per hour. Tear down a stack, or ask the user to start the agent with a higher --max-usd-per-hour."
+                f"Stack {stack} costs up to ${usd_per_hour:.2f} per hour, ${rate:.2f} with the other deployments{listed}; "
+                f"the limit is ${self.usd_per_hour_limit:.2f} per hour. "
+                "Tear down a stack, or ask the user for a higher --max-usd-per-hour."
             )
 
 
 def deployed_now() -> Mapping[str, float]:
-    """Return the price of each deployed stack in USD per hour. Raises CommandRefusedError if a state cannot be read or priced."""
+    """Return the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""
     try:
         listed = cast("object", json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT])))
     except (ScriptError, ValueError) as error:
@@ -90,10 +88,7 @@ def deployed_now() -> Mapping[str, float]:
 
 
 def usd_per_hour_of(state: StackState) -> float | None:
-    """Return the maximum price of a stack per hour. None if its state has no TPU or service, not even a pending one.
-
-    Raises CommandRefusedError if that is unknown.
-    """
+    """Return the maximum price of a stack per hour; None without a TPU or service. Raises CommandRefusedError if it is unknown."""
     if state.status == "missing":
         return None
     if state.status != "read":
@@ -113,7 +108,7 @@ def usd_per_hour_of(state: StackState) -> float | None:
 
 
 def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
-    """Return the price of one server with all its instances, from the stack's own plan or, failing that, from the price list."""
+    """Return the price of one server with all its instances, from the stack's own plan or the price list."""
     inputs = as_mapping(item.get("inputs"))
     scaling = as_mapping(as_mapping(inputs.get("template")).get("scaling"))
     instances = scaling.get("maxInstanceCount") if item.get("type") == SERVICE_TYPE else 1

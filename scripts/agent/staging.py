@@ -1,4 +1,4 @@
-"""Tool `stage_weights`. It copies to a separate folder, from a source that the user allowed, and runs the engine only for a plan."""
+"""Tool `stage_weights`: it copies from a source that the user allowed, and runs the engine only for a plan."""
 
 import asyncio
 import re
@@ -91,7 +91,7 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
 
 
 def _has_bucket(stack: str) -> bool:
-    """Return whether the command needs no engine run, because the bucket exists or the command refuses the stack anyway."""
+    """Return whether the command needs no engine run, or refuses the stack anyway."""
     settings = stack_settings(stack)
     return settings.weights != "bucket" or settings.bucket.existing is not None or has_bucket(stack, settings)
 
