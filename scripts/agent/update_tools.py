@@ -15,7 +15,7 @@ from contracts.masking import masked
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.events import EventLog
-from engine.locks import is_lock_error, locked, stack_locks
+from engine.locks import StackLock, is_lock_error, locked, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, PlannedStep, steps_of
@@ -132,6 +132,8 @@ async def up(call: CommandCall) -> UpAnswer:
     stack, usd_per_hour = plan.stack, plan.usd_per_hour or 0.0
     agent.runs.claim(stack)
     await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
+    if locks := await asyncio.to_thread(stack_locks, stack):
+        raise _locked(stack, locks)
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         _require_limits(stack, frozen.settings)
@@ -222,10 +224,7 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
     stack, text = plan.stack, "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
     if not ok and is_lock_error(text):
-        raise CommandRefusedError(
-            f"Stack {stack} is {locked(stack_locks(stack))}: another agent or user is changing it. Nothing was done. Wait for it to finish, "
-            f"then preview again. If that process is gone, `gemma recover {stack}` removes its lock."
-        )
+        raise _locked(stack, stack_locks(stack))
     return UpAnswer(
         ok=ok,
         stack=stack,
@@ -239,6 +238,13 @@ def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, setting
         usd_per_hour=round(plan.usd_per_hour or 0.0, 4),
         budget=agent.spending.sentence(),
         settings_lines=list(settings_lines),
+    )
+
+
+def _locked(stack: str, locks: Sequence[StackLock]) -> CommandRefusedError:
+    return CommandRefusedError(
+        f"Stack {stack} is {locked(locks)}: another agent or user is changing it. Nothing was done. "
+        f"Wait for it to finish, then preview again. If that process is gone, `gemma recover {stack}` removes its lock."
     )
 
 

@@ -83,6 +83,7 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "freeze", frozen)
+    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)

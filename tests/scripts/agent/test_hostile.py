@@ -196,6 +196,17 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
+def test_a_locked_stack_is_refused_before_its_plan_is_compared(bench_of, audit, commands, monkeypatch):
+    """Its state changes while another run works, so that any plan would look stale."""
+    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: (object(),))
+    monkeypatch.setattr(update_tools, "locked", lambda _locks: "locked for 2 min by me@here (process 7)")
+    agent = bench_of("up")
+    plan_id = keep(agent)
+    found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    assert f"Stack {STACK} is locked for 2 min by me@here (process 7)" in found.content[0].text
+    assert commands.run == []
+
+
 def test_two_deployments_at_once_do_not_break_the_ceiling_together(bench_of, audit, commands):
     agent = bench_of("up", usd_per_hour_limit=3.0)
     plans = [keep(agent, stack) for stack in ("one", "two")]
