@@ -1,4 +1,4 @@
-"""Steps of a preview as data: operation, resource, and differences between two previews. Only shown values are stored."""
+"""Steps of a preview as data: operation, resource, and the changed properties. Only shown values are stored."""
 
 import hashlib
 import json
@@ -60,8 +60,10 @@ class PlannedStep(BaseModel):
     """Properties that differ from the state."""
     forced_by: tuple[str, ...] = ()
     """Properties that force a replacement."""
-    inputs: dict[str, str] = {}
-    """Hash of each input's value."""
+    before: str = ""
+    """Hash of the id and the inputs in the state."""
+    after: str = ""
+    """Hash of the new inputs."""
 
     @property
     def name(self) -> str:
@@ -82,7 +84,7 @@ class PlannedStep(BaseModel):
     @property
     def digest(self) -> str:
         """Hash of the step's changes."""
-        return _sha256([self.op, self.urn, self.changed, self.forced_by, self.inputs])
+        return _sha256([self.op, self.urn, self.changed, self.forced_by, self.before, self.after])
 
 
 def takes_server_away(op: str, resource_type: str) -> bool:
@@ -102,49 +104,22 @@ def losses_in(preview: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def differences(planned: Sequence[PlannedStep], now: Sequence[PlannedStep]) -> Sequence[str]:
-    """Return the differences between two previews, one clause per resource: planned step and current step."""
-    urns = dict.fromkeys(step.urn for step in (*planned, *now))
-    pairs = ((urn, _of(planned, urn), _of(now, urn)) for urn in urns)
-    return [_difference(urn, was, is_now) for urn, was, is_now in pairs if _digests(was) != _digests(is_now)]
-
-
 def shortened_differences(found: Sequence[str]) -> str:
     """Return the first differences, and the number of further ones."""
     rest = len(found) - _MOST_DIFFERENCES
     return "; ".join([*found[:_MOST_DIFFERENCES], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _of(steps: Sequence[PlannedStep], urn: str) -> Sequence[PlannedStep]:
-    return [step for step in steps if step.urn == urn]
-
-
-def _digests(steps: Sequence[PlannedStep]) -> Sequence[str]:
-    return sorted(step.digest for step in steps)
-
-
-def _difference(urn: str, was: Sequence[PlannedStep], is_now: Sequence[PlannedStep]) -> str:
-    words = [" and ".join(step.does for step in steps) or "no change" for steps in (was, is_now)]
-    if words[0] != words[1]:
-        return f"`{urn}`: planned {words[0]}, now {words[1]}"
-    other = {
-        name
-        for one, two in zip(was, is_now, strict=True)
-        for name in one.inputs.keys() | two.inputs.keys()
-        if one.inputs.get(name) != two.inputs.get(name)
-    }
-    return f"`{urn}`: {words[0]} was planned with a different value of {', '.join(sorted(other))}"
-
-
 def _step(step: Mapping[str, object]) -> PlannedStep:
-    new = as_mapping(as_mapping(step.get("newState")).get("inputs"))
+    old, new = (as_mapping(step.get(key)) for key in ("oldState", "newState"))
     changed = tuple(sorted(map(str, as_sequence(step.get("diffReasons")))))
     return PlannedStep(
         op=str(step.get("op") or ""),
         urn=str(step.get("urn") or ""),
         changed=changed,
         forced_by=tuple(sorted(map(str, as_sequence(step.get("replaceReasons"))))),
-        inputs={key: _sha256(value) for key, value in new.items()},
+        before=_sha256([old.get("id"), old.get("inputs")]),
+        after=_sha256(new.get("inputs")),
     )
 
 

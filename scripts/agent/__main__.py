@@ -3,13 +3,12 @@
   gemma agent
   gemma agent --allow up,smoke,rollout --max-usd-per-hour 6
   gemma agent --toolsets plan,status,logs
-  gemma agent --http 8765 --token-file .work/agent-token
   gemma agent code l4-qat
 
-Without --allow, all tools are read-only. A change only runs a plan that `preview`
-created and that is still valid. To delete a stack, the user must type its name
-and a code each time; `code` shows the code. Every call is logged to the audit
-file. docs/agent.md describes the protections.
+Without --allow, all tools are read-only. A change only runs a plan that was shown
+before, and only a stack with maxUsd and maxAge is deployed. To delete a stack, the
+user must type its name and a code each time; `code` shows the code. Every call is
+logged to the audit file. docs/agent.md describes the protections.
 """
 
 import sys
@@ -19,9 +18,7 @@ from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from scripts.agent.limits import ANSWER_WITHIN_S, LONGEST_WAIT_S
-from scripts.agent.permissions import Permissions, parse_permissions, parse_toolsets
-from scripts.agent.spending_limits import DEFAULT_USD, DEFAULT_USD_PER_HOUR
+from scripts.agent.permissions import ANSWER_WITHIN_S, LONGEST_WAIT_S, parse_permissions, parse_toolsets
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import Option, StackName
 
@@ -39,41 +36,21 @@ class AgentOptions:
     stage_from: Annotated[
         tuple[str, ...],
         Option(
-            "Additional source folder for weights, gs://BUCKET/FOLDER. Repeatable.",
-            metavar="SOURCE",
-            repeated=True,
+            "Additional source folder for weights, gs://BUCKET/FOLDER. Repeatable.", metavar="SOURCE", repeated=True
         ),
     ] = ()
     toolsets: Annotated[
         str,
-        Option(
-            "Offered tools: plan, status, logs, measure, deploy, delete. Default: all.",
-            metavar="LIST",
-        ),
+        Option("Offered tools: plan, status, logs, measure, deploy, delete. Default: all.", metavar="LIST"),
     ] = ""
     max_usd_per_hour: Annotated[
-        float, Option("Maximum combined cost of its deployments, in USD per hour.", above=0)
-    ] = DEFAULT_USD_PER_HOUR
-    max_usd: Annotated[float, Option("Maximum cost of its deployments within 24 hours, in USD.", above=0)] = DEFAULT_USD
+        float, Option("Maximum combined cost of everything deployed, in USD per hour.", above=0)
+    ] = 10.0
     answer_within: Annotated[
         float,
-        Option(
-            "Time after which a longer call returns a handle.",
-            metavar="SECONDS",
-            least=0,
-            most=LONGEST_WAIT_S,
-        ),
+        Option("Time after which a longer call returns a handle.", metavar="SECONDS", least=0, most=LONGEST_WAIT_S),
     ] = ANSWER_WITHIN_S
     audit: Annotated[Path, Option("Audit file, with a line per call.", metavar="FILE")] = AUDIT
-    http: Annotated[
-        int | None,
-        Option(
-            "Serve HTTP on this port of 127.0.0.1 instead of stdio; 0 picks a free port.",
-            least=0,
-            most=65535,
-        ),
-    ] = None
-    token_file: Annotated[Path | None, Option("File with the HTTP token; created if missing.", metavar="FILE")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,45 +82,27 @@ def _agent(options: AgentOptions) -> ExitCode:
     from engine.private_folders import remove_left_folders
     from scripts.agent.audit import AuditFile
     from scripts.agent.context import AgentContext
-    from scripts.agent.counts import AuditBook
-    from scripts.agent.deployed import deployed_now
-    from scripts.agent.plans import PlanStore
     from scripts.agent.runs import Runs
-    from scripts.agent.server import build, http_token, run_http, run_stdio
-    from scripts.agent.spending_limits import SpendingLimits
+    from scripts.agent.server import build, run_stdio
+    from scripts.agent.spending import SpendingLimit, deployed_now
     from scripts.agent.staging import parse_sources
     from scripts.cli.hidden import environment_secrets
 
-    path = options.audit if options.audit.is_absolute() else runner.project_folder() / options.audit
-    token, place = http_token(options.token_file) if options.http is not None else ("", "")
-    audit = AuditFile(path=path)
+    path = runner.project_folder() / options.audit
     agent = AgentContext(
         permissions=permissions,
-        spending=SpendingLimits(
-            book=AuditBook(audit=audit),
-            states=deployed_now,
-            usd_per_hour_limit=options.max_usd_per_hour,
-            usd_limit=options.max_usd,
-        ),
-        plan_store=PlanStore(),
+        spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour),
         runs=Runs(within_s=options.answer_within),
         stage_from=parse_sources(options.stage_from),
-        secrets=(*environment_secrets(), *([token] if token else [])),
+        secrets=tuple(environment_secrets()),
     )
-    server = build(agent, audit, tools)
-    limits = f"limits ${options.max_usd_per_hour:g}/h and ${options.max_usd:g} in 24 hours"
-    say("agent", f"{_rights(permissions)}; {limits}; audit in {path}")
+    server = build(agent, AuditFile(path=path), tools)
+    rights = f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "read-only"
+    say("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
     remove_left_folders()
     with absolute_backend():  # `up` runs in a copy of the project
-        if options.http is None:
-            run_stdio(server)
-        else:
-            run_http(server, options.http, token, lambda url: say("agent", f"{url}, with the token in {place}"))
+        run_stdio(server)
     return ExitCode.DONE
-
-
-def _rights(permissions: Permissions) -> str:
-    return f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "read-only"
 
 
 def _require_packages() -> None:

@@ -1,19 +1,16 @@
-"""Tools that send load or write results. Each exists only if the user allowed it."""
+"""Tools that send load or write results, and that read earlier results."""
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from scripts.agent.command_tools import Argument, CommandCall, command_tool
-from scripts.agent.context import AgentContext, CommandAnswer, sentences
-from scripts.agent.hints import ASKS, CHANGES
+from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool, plain_tool
+from scripts.agent.context import ASKS, CHANGES, CommandAnswer
 from scripts.agent.read_tools import STACK_OF_CALL
-from scripts.agent.staging import stage_weights
 
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project for benchmarks."""
@@ -27,46 +24,44 @@ ResultName = Annotated[
 ]
 
 
-@command_tool("smoke", {"stack": STACK_OF_CALL}, hint=CHANGES, change="smoke")
-async def smoke(call: CommandCall) -> CommandAnswer:
-    """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
-    return await call.answer()
+smoke: Final = plain_tool(
+    "smoke",
+    {"stack": STACK_OF_CALL},
+    "Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests.",
+    hint=CHANGES,
+    change="smoke",
+)
 
 
 @command_tool(
     "bench",
     {
         "stack": STACK_OF_CALL,
-        "name": Argument(kind=ResultName, required=True, is_passed=False),
+        "name": Own(kind=ResultName, required=True),
         "concurrency": Argument(
-            kind=Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=12)],
-            help="Requests in flight, one point each.",
+            "Requests in flight, one point each.",
+            Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=12)],
         ),
-        "input_tokens": Argument(kind=_Tokens, help="Tokens of a prompt."),
-        "output_tokens": Argument(kind=_Tokens, help="Tokens of a completion."),
-        "requests": Argument(kind=Annotated[int, Field(ge=1, le=10_000)], help="Requests of each point."),
+        "input_tokens": Argument("Tokens of a prompt.", _Tokens),
+        "output_tokens": Argument("Tokens of a completion.", _Tokens),
+        "requests": Argument("Requests of each point.", Annotated[int, Field(ge=1, le=10_000)]),
     },
     hint=CHANGES,
     change="bench",
 )
 async def benchmark(call: CommandCall) -> CommandAnswer:
-    """Measure a deployed server under load, and store the results under a name. Default: the quick sweep of 8 points."""
+    """Measure a deployed server under load. The results get a name. Default: the quick sweep of 8 points."""
     return await call.answer("--out", str(_new_results(call.given["name"])))
 
 
-def add_action_tools(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the allowed tools, and those that only read earlier results."""
-
-    @server.tool(annotations=ASKS)
-    async def compare_benchmarks(*, context: Context[Any, Any], before: ResultName, after: ResultName) -> CommandAnswer:
-        """Compare two benchmarks by name, point by point."""
-        with sentences(agent):
-            folders = [str(_kept_results(name)) for name in (before, after)]
-            return await agent.answer(context, "bench", "compare", *folders)
-
-    for tool in (smoke, benchmark, stage_weights):
-        if tool.change in agent.permissions.allowed:
-            tool.add(server, agent)
+@command_tool(
+    "bench",
+    {name: Own(kind=ResultName, required=True) for name in ("before", "after")},
+    hint=ASKS,
+)
+async def compare_benchmarks(call: CommandCall) -> CommandAnswer:
+    """Compare two benchmarks by name, point by point."""
+    return await call.answer("compare", *(str(_kept_results(call.given[name])) for name in ("before", "after")))
 
 
 def _folder(name: str) -> Path:

@@ -8,27 +8,12 @@ from pydantic import BaseModel
 from engine.changes import ResourceChange
 from engine.steps import ShownChange
 from scripts.agent.context import CommandAnswer
-from scripts.agent.gated import GatedAnswer
-from scripts.agent.read_tools import CauseAnswer, FindingAnswer, LogAnswer
-from scripts.agent.server_tools import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
-from scripts.agent.staging import StagingAnswer
+from scripts.agent.server import TOOLS
 from scripts.agent.untrusted import UntrustedText
-from scripts.agent.update_tools import PreviewAnswer, UpAnswer
 
-_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
-    "`preview`": PreviewAnswer,
+_PARTS: Final[Mapping[str, type[BaseModel]]] = {
     "each of `changes`": ResourceChange,
     "each `changes` of it": ShownChange,
-    "`up`": UpAnswer,
-    "`rollout`, `restart`, `recover`": GatedAnswer,
-    "`stage_weights`": StagingAnswer,
-    "`logs`": LogAnswer,
-    "`recognise_failure`": CauseAnswer,
-    "`explain_finding`": FindingAnswer,
-    "`endpoint`": EndpointAnswer,
-    "`metrics`": MetricsAnswer,
-    "`ask`": ModelAnswer,
-    "`list_weights`": WeightsAnswer,
     "every other tool": CommandAnswer,
     "text from outside": UntrustedText,
 }
@@ -36,10 +21,10 @@ _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
 
 def answers_table() -> str:
     """Return the table in Markdown."""
+    kinds = dict.fromkeys(tool.answers for tool in TOOLS if hasattr(tool.answers, "model_fields"))
+    named = {", ".join(f"`{tool.name}`" for tool in TOOLS if tool.answers is kind): kind for kind in kinds}
     rows = ["| answer of | field | meaning |", "| --- | --- | --- |"]
-    for tool, kind in _ANSWERS.items():
-        first = tool
-        for name, field in kind.model_fields.items():
-            rows.append(f"| {first} | `{name}` | {field.description} |")
-            first = ""
+    for first, kind in [*((name, kind) for name, kind in named.items() if kind is not CommandAnswer), *_PARTS.items()]:
+        fields = [f"| `{name}` | {field.description} |" for name, field in kind.model_fields.items()]
+        rows += [f"| {first if index == 0 else ''} {row}" for index, row in enumerate(fields)]
     return "\n".join(rows) + "\n"

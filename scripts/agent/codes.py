@@ -1,7 +1,6 @@
-"""Codes for deletions. The user gets one on a terminal and the server accepts it once, so a client that answers questions itself has none.
+"""Codes for deletions: shown on a terminal, accepted once. A client that answers questions itself has none.
 
-The project's folder has only a hash of a code, so a model that can read files does not learn it. A model that can write there, or
-has a shell, does not need this server: see docs/agent.md.
+The project's folder has only a hash of a code, so a model that can read files does not learn it.
 """
 
 import hashlib
@@ -10,13 +9,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
 
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"
@@ -42,30 +42,19 @@ class CodeShelf:
     clock: Callable[[], float] = time.time
 
     def new(self, stack: str) -> DeletionCodes:
-        """Create codes for a stack and store their hashes. Raises ScriptError if they cannot be stored."""
-        codes = DeletionCodes(keeps_bucket=_code(), deletes_bucket=_code())
-        salt = secrets.token_hex(16)
-        kept = {
-            "until": self.clock() + VALID_S,
-            "salt": salt,
-            "keeps_bucket": _hash(codes.keeps_bucket, salt),
-            "deletes_bucket": _hash(codes.deletes_bucket, salt),
-        }
+        """Create codes for a stack and store their hashes."""
+        codes, salt = DeletionCodes(keeps_bucket=_code(), deletes_bucket=_code()), secrets.token_hex(16)
+        hashes = {key: _hash(code, salt) for key, code in asdict(codes).items()}
         path = self._path(stack)
         fresh = path.with_suffix(f".{secrets.token_hex(4)}")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w") as file:
-                json.dump(kept, file)
-            fresh.replace(path)
-        except OSError as error:
-            raise ScriptError(
-                f"Cannot store a code in {self.folder} ({error.strerror}). Free disk space and retry."
-            ) from None
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w") as file:
+            json.dump({"until": self.clock() + VALID_S, "salt": salt, **hashes}, file)
+        fresh.replace(path)
         return codes
 
-    def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> str | None:
-        """Use up the codes of a stack. Return why the typed text is not the code for this deletion; None if it is.
+    def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> bool:
+        """Use up the codes of a stack, and return whether the typed text is the code for this deletion.
 
         A wrong code also uses them up, so that codes cannot be guessed.
         """
@@ -73,37 +62,23 @@ class CodeShelf:
         taken = path.with_suffix(f".{secrets.token_hex(4)}")
         try:
             path.rename(taken)  # of two concurrent answers, only one gets the file
-        except OSError:
-            return "no code exists for it now"
-        try:
-            kept: Mapping[str, object] = json.loads(taken.read_text(encoding="utf-8"))
-            until, salt = float(str(kept["until"])), str(kept["salt"])
-            wanted, other = str(kept["keeps_bucket"]), str(kept["deletes_bucket"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return "its code cannot be read"
-        finally:
-            with suppress(OSError):
-                taken.unlink()
-        if not 0 <= until - self.clock() <= VALID_S:
-            return f"its code is older than {VALID_S // 60} minutes"
-        if not keeps_bucket:
-            wanted, other = other, wanted
-        found = _hash(typed, salt)
-        if hmac.compare_digest(found, wanted):
-            return None
-        if hmac.compare_digest(found, other):
-            return f"the code is for a deletion that {'deletes' if keeps_bucket else 'keeps'} the bucket"
-        return "the code is wrong, and is used up"
+        except FileNotFoundError:
+            return False
+        kept = as_mapping(cast("object", json.loads(taken.read_text(encoding="utf-8"))))
+        taken.unlink()
+        wanted = str(kept["keeps_bucket" if keeps_bucket else "deletes_bucket"])
+        is_young = 0 <= float(str(kept["until"])) - self.clock() <= VALID_S
+        return is_young and hmac.compare_digest(_hash(typed, str(kept["salt"])), wanted)
 
     def _path(self, stack: str) -> Path:
         # A path contains a name only as a hash, so client input never becomes part of a path.
         return self.folder / f"{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
 
 
-def show_codes(stack: str, plan_store: CodeShelf) -> None:
-    """Create codes and print them only on the terminal of this process. Raises CommandRefusedError without a terminal."""
+def show_codes(stack: str, shelf: CodeShelf) -> None:
+    """Create codes and print them on the terminal. Raises CommandRefusedError without one."""
     with _terminal() as terminal:
-        codes = plan_store.new(stack)
+        codes = shelf.new(stack)
         terminal.write(
             f"Codes for a deletion of stack {stack} by an assistant.\n"
             f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
@@ -114,7 +89,7 @@ def show_codes(stack: str, plan_store: CodeShelf) -> None:
 
 @contextmanager
 def _terminal() -> Generator[TextIO]:
-    """Open the controlling terminal. Text printed there is not in any output that a program captures."""
+    """Open the terminal itself: text there is in no output that a program captures."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:
@@ -131,6 +106,6 @@ def _code() -> str:
 
 
 def _hash(code: str, salt: str) -> str:
-    """Return a hash that is slow to brute-force, because a code has 39 bits and is valid for minutes."""
+    """Return a hash that is slow to guess, because a code has only 39 bits."""
     plain = "".join(letter for letter in code.upper() if letter.isascii() and letter.isalnum())
     return hashlib.scrypt(plain[:64].encode(), salt=bytes.fromhex(salt), n=2**14, r=8, p=1).hex()

@@ -1,19 +1,20 @@
-"""Tools that run one of the project's commands. Their arguments, limits and command lines come from the command's own options."""
+"""Tools as tables. Arguments and limits come from the options of the commands."""
 
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Final, cast
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from scripts.agent.context import AgentContext, CommandAnswer, sentences
 from scripts.agent.permissions import Change
+from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
 from scripts.agent.untrusted import Frozen
 from scripts.cli.options import OptionField, option_fields
 
@@ -21,25 +22,29 @@ _MOST_CHARACTERS: Final = 2000
 """Limit for one value of a command line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Argument:
-    """A tool's argument, which is an option of its command with differences for a model."""
+    """A tool's argument: an option of its command, or one that only the tool itself uses."""
 
-    kind: Any = None
-    """Type, if a model may pass less than a user, or passes a list where a user writes text."""
     help: str = ""
-    """Description, if the option's own help is about a terminal or too long for a list of tools."""
+    """Description, instead of the option's own help."""
+    kind: Any = None
+    """Type, instead of the option's own."""
     option: str = ""
     """Field of the option, if it has another name."""
     default: Any = None
     """Default value. If None, the command has its own."""
     required: bool = False
     is_passed: bool = True
-    """True if the command receives it. Otherwise it is not an option, and the tool itself uses it."""
+    """True if the command receives it."""
 
 
-Arguments = Mapping[str, Argument]
-"""Tools by name."""
+Own: Final = partial(Argument, is_passed=False)
+_FULL: Final = Own("Return everything.", bool, default=False)
+_LIMIT: Final = Own(
+    "Number of rows, best first; of places, for each accelerator. Default: 5.",
+    Annotated[int, Field(ge=1, le=MOST_ROWS)],
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +60,27 @@ class CommandCall:
     """Arguments that are passed to the command, as its options."""
 
     async def answer(self, *more: str) -> CommandAnswer:
-        """Run the command with its options and additional words, and return its answer."""
+        """Run the command with its options and these words."""
         return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
-Body = Callable[[CommandCall], Awaitable[Frozen]]
+Body = Callable[[CommandCall], Awaitable[Frozen | CallToolResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTool:
-    """A tool that runs a command. Its function provides the name, the description and the type of the answer."""
+    """A tool."""
 
+    name: str
+    description: str
     command: str
-    takes: Arguments
+    takes: Mapping[str, Argument]
     hint: ToolAnnotations
     change: Change | None
-    """Required permission. Such a tool also costs money."""
+    """Required permission."""
     body: Body
+    answers: Any
+    """Type of its answer."""
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
         """Register the tool."""
@@ -80,47 +89,81 @@ class CommandTool:
             with sentences(agent):
                 if self.change is not None:
                     agent.require(self.change)
-                    agent.spending.require_left()
                 passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
-                words = option_words(self.command, passed)
-                call = CommandCall(agent=agent, context=context, command=self.command, given=given, words=words)
-                return await self.body(call)
+                words = option_words(self.command, passed) if passed else ()
+                return await self.body(
+                    CommandCall(agent=agent, context=context, command=self.command, given=given, words=words)
+                )
 
         cast("Any", run).__signature__ = self._signature()
-        name = cast("Any", self.body).__name__
-        server.tool(name=name, description=self.body.__doc__, annotations=self.hint)(run)
+        server.tool(name=self.name, description=self.description, annotations=self.hint)(run)
 
     def _signature(self) -> inspect.Signature:
-        fields = options_of(self.command)
-        needed, own = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+        own = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
-        for name, argument in self.takes.items():
-            field = fields[argument.option or name] if argument.is_passed else None
-            default = needed if argument.required else argument.default
+        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
+        full = {FULL: _FULL} if self.name in WITH_FULL else {}
+        for name, argument in {**self.takes, **full, **limit}.items():
+            field = options_of(self.command)[argument.option or name] if argument.is_passed else None
+            default = inspect.Parameter.empty if argument.required else argument.default
             if default is None and field is not None and field.kind is bool:
                 default = False
-            kind = _kind(argument, field)
-            annotation = kind | None if default is None else kind
-            parameters.append(inspect.Parameter(name, own, default=default, annotation=annotation))
-        answers = inspect.get_annotations(self.body, eval_str=True)["return"]
-        return inspect.Signature(parameters, return_annotation=answers)
+            # A default is not validated, so an optional argument needs no type that includes null.
+            parameters.append(inspect.Parameter(name, own, default=default, annotation=_kind(argument, field)))
+        return inspect.Signature(parameters, return_annotation=self.answers)
 
 
 def command_tool(
-    command: str, takes: Arguments, *, hint: ToolAnnotations, change: Change | None = None
+    command: str, takes: Mapping[str, Argument], *, hint: ToolAnnotations, change: Change | None = None
 ) -> Callable[[Body], CommandTool]:
-    """Turn a function into the tool of a command, with these of its options."""
-    return lambda body: CommandTool(command=command, takes=takes, hint=hint, change=change, body=body)
+    """Turn a function into a tool, with its name, description and type of answer."""
+
+    def tool(body: Body) -> CommandTool:
+        return CommandTool(
+            name=cast("Any", body).__name__,
+            description=body.__doc__ or "",
+            command=command,
+            takes=takes,
+            hint=hint,
+            change=change,
+            body=body,
+            answers=inspect.get_annotations(body, eval_str=True)["return"],
+        )
+
+    return tool
+
+
+def plain_tool(
+    words: str,
+    takes: Mapping[str, Argument],
+    description: str,
+    *,
+    hint: ToolAnnotations,
+    name: str = "",
+    change: Change | None = None,
+) -> CommandTool:
+    """Return the tool of a command with fixed words, such as `plan --compare`."""
+    command, *fixed = words.split()
+    return CommandTool(
+        name=name or command,
+        description=description,
+        command=command,
+        takes=takes,
+        hint=hint,
+        change=change,
+        body=lambda call: call.answer(*fixed),
+        answers=CommandAnswer,
+    )
 
 
 @cache
 def options_of(command: str) -> Mapping[str, OptionField]:
-    """Return the options of a command, which is located by name as `python -m` does."""
+    """Return the options of a command."""
     return option_fields(importlib.import_module(f"scripts.{command}.__main__").COMMAND.options)
 
 
 def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:
-    """Return options of a command as words of its command line. Unset options and disabled switches are omitted."""
+    """Return options of a command as words of its command line, without unset ones."""
     fields = options_of(command)
     return [word for name, value in given.items() for word in _words(name, fields[name], value)]
 
@@ -136,7 +179,7 @@ def _words(name: str, field: OptionField, value: object) -> Sequence[str]:
 
 
 def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401 - a type
-    """Return the type of an argument, with the option's help and limits unless the tool overrides them."""
+    """Return the type of an argument, with its description and limits."""
     if argument.kind is not None or field is None:
         return Annotated[argument.kind, Field(description=argument.help)] if argument.help else argument.kind
     option = field.option
@@ -147,10 +190,7 @@ def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401
 
 
 def require_word(value: str, what: str) -> str:
-    """Return a value for a command line.
-
-    Raises CommandRefusedError if it can be read as an option, has control characters, or is too long.
-    """
+    """Return a value for a command line. Raises CommandRefusedError if it could be read as an option, or is unprintable or too long."""
     if len(value) > _MOST_CHARACTERS:
         raise CommandRefusedError(f"{what} has {len(value)} characters; the limit is {_MOST_CHARACTERS}.")
     if value.startswith("-") or not value.isprintable() or not value.strip():

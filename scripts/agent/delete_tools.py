@@ -1,9 +1,8 @@
-"""Tool `teardown`, for which the user types the stack's name and a code each time. A model argument cannot replace that, and each answer counts once.
+"""Tool `teardown`, for which the user types the stack's name and a code each time.
 
-The name is part of the question, so a client could fill it in automatically. The code is shown only on a terminal.
+A client could fill in the name, which is in the question. The code is shown only on a terminal, and counts once.
 """
 
-from collections import Counter
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import (
@@ -16,7 +15,7 @@ from mcp.server.mcpserver import (
     MCPServer,
     Resolve,
 )
-from mcp.types import ClientCapabilities
+from mcp.types import ClientCapabilities, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from contracts.errors import CommandRefusedError
@@ -24,10 +23,12 @@ from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.command_tools import option_words
 from scripts.agent.context import AgentContext, CommandAnswer, sentences
-from scripts.agent.hints import DELETES
 from scripts.agent.read_tools import Stack
 
 TOOL: Final = "teardown"
+DELETES: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True
+)
 
 
 class TypedName(BaseModel):
@@ -38,25 +39,20 @@ class TypedName(BaseModel):
 
 
 def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tool if it is allowed. The server hides it from a client that cannot prompt the user."""
-    if not agent.permissions.allows("teardown"):
-        return
-
-    answered: Counter[str] = Counter()
-    """Number of answered questions by stack. An answer that is sent again belongs to an earlier question."""
+    """Register the tool. The server hides it from a client that cannot prompt the user."""
 
     async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
         with sentences(agent):
-            agent.require("teardown")
             if not can_prompt(context.client_capabilities):
                 raise CommandRefusedError(
-                    "Your client cannot prompt the user, so this server deletes nothing. Run scripts.teardown manually."
+                    "Your client cannot prompt the user, so this server deletes nothing. "
+                    f"The user can run `gemma teardown {stack}`."
                 )
         return Elicit(
             f"DELETE stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
             f"{', but keeps the bucket' if keep_bucket else ', INCLUDING THE BUCKET and its weights'}. This cannot be undone. "
             f"To delete it, run `{command(stack)}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
-            f"code shown there. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
+            "code shown there. Decline to keep the stack.",
             TypedName,
         )
 
@@ -72,20 +68,16 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
 
         The code is shown only on the user's own terminal. The bucket with the weights is kept unless `keep_bucket` is false.
         """
-        answered[stack] += 1
         with sentences(agent):
             agent.require("teardown")
             agent.runs.claim(stack)  # a refusal does not use up a code
             _require_typed(stack, typed, keeps_bucket=keep_bucket)
             words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
-            answer = await agent.answer(context, "teardown", *words)
-            if answer.ok:
-                agent.spending.ends(stack)
-            return answer
+            return await agent.answer(context, "teardown", *words)
 
 
 def can_prompt(client: ClientCapabilities | None) -> bool:
-    """Return whether the client can prompt the user for text. An empty capability means that; one with only `url` does not."""
+    """Return whether the client can prompt the user for text. One with only `url` cannot."""
     asks = client.elicitation if client is not None else None
     return asks is not None and (asks.form is not None or asks.url is None)
 
@@ -95,7 +87,7 @@ def command(stack: str) -> str:
     return f"gemma agent code {stack}"
 
 
-def plan_store() -> CodeShelf:
+def code_shelf() -> CodeShelf:
     """Return the store of this project's codes."""
     return CodeShelf(folder=runner.project_folder() / FOLDER)
 
@@ -113,9 +105,8 @@ def _require_typed(
         raise CommandRefusedError(
             f"Stack {stack} was not deleted: the user typed {typed.data.stack_name[:60]!r}, which is another name."
         )
-    why = plan_store().take(stack, typed.data.code, keeps_bucket=keeps_bucket)
-    if why is not None:
+    if not code_shelf().take(stack, typed.data.code, keeps_bucket=keeps_bucket):
         raise CommandRefusedError(
-            f"Stack {stack} was not deleted: {why}. The user has to run `{command(stack)}` in their own terminal, at most "
-            f"{VALID_S // 60} minutes before they answer."
+            f"Stack {stack} was not deleted: the code is not that of this deletion {'without' if keeps_bucket else 'with'} the bucket, was used, "
+            f"or is older than {VALID_S // 60} minutes. The user has to run `{command(stack)}` in their own terminal."
         )

@@ -1,8 +1,5 @@
 """Resources and prompts: pages for a model to read before it acts, and task prompts for the user."""
 
-import json
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,26 +7,18 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError
 from pydantic import Field
 
-from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import to_json
 from engine import runner
-from engine.runner import stacks_in
-from planning import plan as planned
-from planning.errors import PlanningError
-from planning.rules.reference import rules_page
 from scripts.agent.action_tools import RESULTS
 from scripts.agent.untrusted import NOTE
-from scripts.cli.settings import stack_settings
-from stacks.planned import to_deployment
 
-DOCS: Final = {
-    "runbook": ("recovery.md", "Messages of the engine and the scripts after a crash, with the command for each."),
-    "tasks": ("tasks.md", "User tasks, each with its commands."),
-    "status": ("status.md", "Meaning of the lines of status."),
-    "settings": ("reference/settings.md", "Every setting of a stack."),
-    "agent": ("agent.md", "What this server does, and what it refuses."),
+PAGES: Final = {
+    "runbook": ("docs/recovery.md", "Messages of the engine and the scripts after a crash, with the command for each."),
+    "tasks": ("docs/tasks.md", "User tasks, each with its commands."),
+    "status": ("docs/status.md", "Meaning of the lines of status."),
+    "settings": ("docs/reference/settings.md", "Every setting of a stack."),
+    "agent": ("docs/agent.md", "What this server does, and what it refuses."),
+    "skill": ("scripts/agent/SKILL.md", "How to use these tools."),
 }
-SKILL: Final = "SKILL.md"
 _REPORT: Final = "report.md"
 
 StackArgument = Annotated[str, Field(description="Name of the stack.")]
@@ -37,27 +26,8 @@ StackArgument = Annotated[str, Field(description="Name of the stack.")]
 
 def add_resources(server: MCPServer[Any]) -> None:
     """Register the resources."""
-    for name, (file, meaning) in DOCS.items():
-        _add_page(server, name, Path("docs") / file, meaning)
-    _add_page(server, "skill", Path("scripts") / "agent" / SKILL, "How to use these tools.")
-
-    @server.resource("gemma://incidents", mime_type="text/markdown", description="Planner findings: past incidents.")
-    def incidents() -> str:
-        return rules_page()
-
-    @server.resource(
-        "gemma://stacks", mime_type="application/json", description="Names of the stacks with a settings file."
-    )
-    def stacks() -> str:
-        return json.dumps(list(stacks_in(runner.project_folder())))
-
-    @server.resource(
-        "gemma://plans/{stack}", mime_type="application/json", description="The plan of a stack in numbers."
-    )
-    def plan(stack: str) -> str:
-        with _resource_sentences():
-            _require_known(stack)
-            return json.dumps(to_json(planned(to_deployment(stack_settings(stack))).summary()))
+    for name, (file, meaning) in PAGES.items():
+        _add_page(server, name, Path(file), meaning)
 
     @server.resource(
         "gemma://reports/{name}",
@@ -79,20 +49,6 @@ def _add_page(server: MCPServer[Any], name: str, file: Path, meaning: str) -> No
     @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=meaning)
     def page() -> str:
         return (runner.project_folder() / file).read_text(encoding="utf-8")
-
-
-@contextmanager
-def _resource_sentences() -> Generator[None]:
-    """Pass the message of an error to the caller. The SDK hides the message of other errors."""
-    try:
-        yield
-    except (ScriptError, PlanningError) as error:
-        raise ResourceError(str(error)) from None
-
-
-def _require_known(stack: str) -> None:
-    if stack not in stacks_in(runner.project_folder()):
-        raise CommandRefusedError(f"Stack {stack[:60]!r} not found. gemma://stacks lists the stacks.")
 
 
 def add_prompts(server: MCPServer[Any]) -> None:

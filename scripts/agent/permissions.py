@@ -6,6 +6,10 @@ from typing import Final, Literal, cast, get_args
 
 from contracts.errors import CommandRefusedError
 
+ANSWER_WITHIN_S: Final = 45.0
+"""Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
+LONGEST_WAIT_S: Final = 600.0
+"""Maximum duration of one call of `wait`."""
 Change = Literal["up", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 MEANINGS: Final[Mapping[Change, str]] = {
@@ -29,7 +33,7 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "deploy": ("preview", "up", "stage_weights", "rollout", "restart", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
-"""Groups of tools. Detached work needs the two tools that wait for it and stop it. A tool that is not allowed is in none that a client sees."""
+"""Groups of tools. Detached work needs the two tools that wait for it and stop it."""
 _TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
 """Tools whose name differs from their permission."""
 

@@ -1,70 +1,148 @@
-"""Answers of tools in their final form, as a summary that fits into a context or complete with `full: true`."""
+"""Answers as sent to a client: a page of at most 10,000 characters, or everything with `full: true`."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 from contracts.fields import as_mapping, as_sequence
-from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
-from scripts.agent.summaries import LIMITED, SUMMARIES, summary_of
 
 FULL: Final = "full"
 LIMIT: Final = "limit"
+DEFAULT_LIMIT: Final = 5
 MOST_ROWS: Final = 100
-WITH_FULL: Final = frozenset({*SUMMARIES, "ask", "compare_benchmarks", "list_weights", "logs", "preview"})
-"""Tools that take `full`; the answers of the others are always short."""
-_MORE: Final = "This is a summary; full: true returns everything."
-_LEFT_OUT: Final = "This was cut; full: true returns more."
-_ERROR_CHARACTERS: Final = 4_000
+MOST_CHARACTERS: Final = 10_000
+"""Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
+_MORE: Final = "This was cut; full: true returns more."
 _SAID_CHARACTERS: Final = 2_000
 """Limit for the progress of a failed command that has a document."""
+_LONGEST: Final = 8192
+"""Characters of the first cut of a text; a hundredth of it is the number of entries."""
+_MOST_KEYS: Final = 40
+"""Entries of an object that are never cut."""
+_NAMED: Final = 8
+"""Number of shortened parts that are listed."""
+
+Document = Mapping[str, object]
+_LATENCIES: Final = " ".join(
+    f"{part}_{name}_ms" for name in ("ttft", "tpot", "e2el") for part in ("median", "p90", "p99")
+)
+_ROWS: Final[Mapping[str, str]] = {
+    "compare_machines": "rows accelerator platform verdict enough memory startup throughput "
+    "cost.usd_per_hour cost.max_usd cost.usd_per_million_tokens findings.severity findings.id",
+    "solve": "rows",
+    "capacity": "locations accelerator location open requests stock usd_per_hour in_stack "
+    "hardware.answer hardware.detail provisioning.model provisioning.answer provisioning.detail quota.answer quota.detail",
+    "benchmark": "points point valid invalid_reasons completed failed request_throughput output_throughput saturation "
+    f"usd_per_million_output_tokens simulated {_LATENCIES}",
+}
+"""List of rows of a document by tool, and the keys of each row that a page has; all keys if none is named."""
+_COSTS: Final = frozenset(
+    ["prices", "bill", "windows", "commitments", "break_even", "cold_start", "idle_billing_s", "places"]
+)
+"""Keys of a plan's cost that only the whole answer has."""
+LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
+"""Tools whose rows are sorted, best first, and that take `limit`."""
+WITH_FULL: Final = frozenset(
+    {*_ROWS, "plan", "doctor", "status", "smoke", "ask", "compare_benchmarks", "list_weights", "logs", "preview"}
+)
+"""Tools that take `full`; the answers of the others are always short."""
 
 
-def own_parameters(tool: str) -> Mapping[str, Mapping[str, object]]:
-    """Return the parameters of a tool that concern only its answer, as JSON schemas."""
-    found: dict[str, Mapping[str, object]] = {}
-    if tool in WITH_FULL:
-        found[FULL] = {"type": "boolean", "default": False, "description": "Return the whole answer, not its summary."}
-    if tool in LIMITED:
-        about = {"capacity": "Locations per accelerator."}.get(tool, "Number of rows, best first. Default: 5.")
-        found[LIMIT] = {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "description": about}
-    return found
-
-
-def presented(tool: str, arguments: Mapping[str, object], result: Mapping[str, object]) -> dict[str, Any]:
+def presented(tool: str, arguments: Document, result: Document) -> dict[str, Any]:
     """Return the result of a tool, without secrets, as sent to the client."""
-    if "content" not in result:
-        return dict(result)
     if "structuredContent" not in result:
-        return {**result, "content": [_short(item) for item in as_sequence(result["content"])]}
+        return dict(result)
     answer = as_mapping(result["structuredContent"])
     if arguments.get(FULL) is not True:
-        answer = _fitted(tool, _summary(tool, arguments, answer))
+        page = _page(tool, arguments, answer)
+        is_cut = page.get("document") != answer.get("document") or len(compact(page)) > MOST_CHARACTERS
+        answer = fitted({**page, "more": _MORE} if is_cut and tool in WITH_FULL else page)
     return {**result, "content": [{"type": "text", "text": compact(answer)}], "structuredContent": answer}
 
 
-def _summary(tool: str, arguments: Mapping[str, object], answer: Mapping[str, object]) -> Mapping[str, object]:
-    """Return an answer with a summary of its document, without tables and progress that repeat it."""
+def _page(tool: str, arguments: Document, answer: Document) -> Document:
+    """Return an answer with the first rows of its document, without progress that repeats the document."""
     document = as_mapping(answer.get("document"))
     if not document:
         return answer
-    summary = summary_of(tool, document, arguments)
-    found = {**answer, "document": summary}
-    said = as_mapping(found.pop("said", None))
+    page = {**answer, "document": document}
+    if tool == "plan":
+        cost = {key: value for key, value in as_mapping(document.get("cost")).items() if key not in _COSTS}
+        page["document"] = {**document, "cost": cost}
+    if tool in _ROWS:
+        key, *keys = _ROWS[tool].split()
+        rows = [as_mapping(row) for row in as_sequence(document.get(key))]
+        shown = _first(tool, arguments, rows) if tool in LIMITED else rows
+        counted = {f"{key}_in_all": len(rows)} if len(shown) < len(rows) else {}
+        page["document"] = {**document, key: [_only(row, [one.split(".") for one in keys]) for row in shown], **counted}
+    said = as_mapping(page.pop("said", None))
     if answer.get("ok") is False and said:
         text = str(said.get("text") or "")
-        found["said"] = {**said, "text": text[-_SAID_CHARACTERS:], "cut": len(text) > _SAID_CHARACTERS}
-    return {**found, "more": _MORE} if summary != document else found
+        page["said"] = {**said, "text": text[-_SAID_CHARACTERS:], "cut": len(text) > _SAID_CHARACTERS}
+    return page
 
 
-def _fitted(tool: str, answer: Mapping[str, object]) -> Mapping[str, object]:
-    if len(compact(answer)) <= MOST_CHARACTERS:
-        return answer
-    more = {"more": _LEFT_OUT} if tool in WITH_FULL else {}
-    return fitted({**answer, **more})
+def _first(tool: str, arguments: Document, rows: Sequence[Document]) -> Sequence[Document]:
+    """Return the best rows; of places, the best ones of each accelerator."""
+    given = arguments.get(LIMIT)
+    most = given if isinstance(given, int) else DEFAULT_LIMIT
+    if tool == "capacity":
+        kinds = dict.fromkeys(row.get("accelerator") for row in rows)
+        most = most if given else max(1, 2 * DEFAULT_LIMIT // max(1, len(kinds)))
+        return [row for kind in kinds for row in [one for one in rows if one.get("accelerator") == kind][:most]]
+    return sorted(rows, key=lambda row: row.get("enough") is False)[:most]  # stable: by price within each
 
 
-def _short(item: object) -> object:
-    """Return a part of an error, at most as long as a reader needs."""
-    found = as_mapping(item)
-    text = str(found.get("text") or "")
-    return {**found, "text": f"{text[:_ERROR_CHARACTERS]}…"} if len(text) > _ERROR_CHARACTERS else item
+def _only(value: object, paths: Sequence[Sequence[str]]) -> object:
+    """Return the parts of a value at these paths; all of it without any. A list keeps the parts of each item."""
+    if not paths or not all(paths):
+        return value
+    if isinstance(value, list):
+        return [_only(item, paths) for item in cast("list[object]", value)]
+    given = as_mapping(value)
+    wanted = {path[0]: [other[1:] for other in paths if other[0] == path[0]] for path in paths}
+    return {key: _only(given[key], below) for key, below in wanted.items() if given.get(key) not in (None, [], "")}
+
+
+def compact(value: object) -> str:
+    """Return JSON without insignificant spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def fitted(answer: Document) -> Document:
+    """Return an answer that is cut until it is short enough. `left_out` lists what was cut; a log keeps its end."""
+    most, found = _LONGEST, answer
+    while len(compact(found)) > MOST_CHARACTERS:
+        left_out: list[str] = []
+        shown = as_mapping(_cut(answer, "", most, left_out))
+        rest = [f"and {len(left_out) - _NAMED} more"] if len(left_out) > _NAMED else []
+        found, most = {**shown, "left_out": "; ".join([*left_out[:_NAMED], *rest])}, most * 3 // 4
+    return found
+
+
+def _cut(value: object, path: str, most: int, left_out: list[str], *, is_data: bool = False) -> object:
+    """Return a value with texts of at most this many characters, and lists of a hundredth as many items."""
+    length = len(cast("str | list[object] | dict[str, object]", value)) if isinstance(value, str | list | dict) else 0
+    entries = most if isinstance(value, str) else most // 100 + (_MOST_KEYS if isinstance(value, dict) else 1)
+    if length > entries and path:
+        left_out.append(f"{path}: {entries} of {length}")
+    if isinstance(value, str):
+        return _cut_text(value, most, is_data=is_data)
+    if isinstance(value, list):
+        items = cast("list[object]", value)[:entries]
+        return [_cut(item, f"{path}.{index}", most, left_out) for index, item in enumerate(items)]
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
+        is_data, text = "note" in given, given.get("text")
+        shown = {
+            key: _cut(item, f"{path}.{key}".lstrip("."), most, left_out, is_data=is_data)
+            for key, item in list(given.items())[: entries if path else None]
+        }
+        return {**shown, "cut": True} if is_data and isinstance(text, str) and len(text) > most else shown
+    return value
+
+
+def _cut_text(text: str, most: int, *, is_data: bool = False) -> str:
+    if len(text) <= most:
+        return text
+    return f"…{text[-most:]}" if is_data else f"{text[:most]}…"

@@ -1,6 +1,6 @@
 """Run the project's own commands for a tool, with their progress, and stop them as Ctrl-C does.
 
-A command writes to files, not to pipes, so it can finish after a cancelled call even if its output is no longer read.
+A command writes to files, not to pipes, so it can finish even if its output is no longer read.
 """
 
 import json
@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +23,14 @@ from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
-"""Grace period of a command after SIGINT, in which the engine finishes its operations in progress and writes its state."""
+"""Grace period after SIGINT, in which the engine finishes its operations and writes its state."""
 KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40
-MOST_BYTES: Final = 8_000_000
-"""Maximum bytes read of a command's output, and of one line of its progress."""
 MOST_LINE_CHARACTERS: Final = 2000
 """Limit for one line of progress, which goes to the client directly."""
 _LONGEST_SECRET: Final = 8192
 """Additional characters of a line to search for secrets, so that no part of one is shown."""
-
-TOKEN_VARIABLE: Final = "GEMMA_SERVING_AGENT_TOKEN"  # noqa: S105 - the name of a variable
-"""The token of HTTP. No command needs it, so none receives it."""
 
 OnLine = Callable[[str], Awaitable[None]]
 """Receives each line of a command's progress, without secrets."""
@@ -52,8 +46,6 @@ class ProgramResult:
     said: Sequence[str]
     """The last lines of its progress, without secrets."""
     secrets: Sequence[str] = field(default=(), repr=False)
-    cut: bool = False
-    """True if it printed more than is read."""
 
     @property
     def out(self) -> str:
@@ -76,8 +68,6 @@ class ProgramResult:
     @property
     def reason(self) -> str:
         """The last message of the command, as a sentence."""
-        if self.cut:
-            return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer. Request less."
         return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} without a message."
 
 
@@ -100,57 +90,43 @@ async def run_program(
     folder: Path | None = None,
     limit_s: float | None = None,
 ) -> ProgramResult:
-    """Run a command to its end in a folder. Default: the project's.
+    """Run a command to its end in a folder. Default: the project's. `watch` is called repeatedly while it runs.
 
-    `watch` is called repeatedly while it runs. If the call is cancelled, the command receives SIGINT and has `grace_s` seconds to exit; the
-    cancellation continues afterwards. Raises ScriptError after `limit_s` seconds, after stopping the command in the same way.
+    A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s` seconds, in the same way.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
         process = _started(argv, out, said, folder or runner.project_folder())
         lines = _Tail(said, secrets)
-        begun_s = time.monotonic()
         try:
-            while process.poll() is None:
-                _require_time(argv, begun_s, limit_s, lines.all)
-                for line in lines.fresh():
-                    await on_line(line)
-                if watch is not None:
-                    await watch()
-                await anyio.sleep(POLL_S)
-        except BaseException:
+            with anyio.fail_after(limit_s):
+                while process.poll() is None:
+                    for line in lines.fresh():
+                        await on_line(line)
+                    if watch is not None:
+                        await watch()
+                    await anyio.sleep(POLL_S)
+        except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await _interrupt(process, grace_s)
+            if isinstance(error, TimeoutError):
+                last = f" Its last message: {lines.all[-1]}" if lines.all else ""
+                command = " ".join([Path(argv[0]).name, *argv[1:]])
+                raise ScriptError(f"`{command}` did not finish within {limit_s:g} s and was stopped.{last}") from None
             raise
         for line in lines.fresh(whole=True):
             await on_line(line)
-        return ProgramResult(
-            exit_code=process.returncode,
-            printed=_read(out),
-            said=tuple(lines.all[-LAST_LINES:]),
-            secrets=tuple(secrets),
-            cut=_is_large(out),
-        )
-
-
-def _require_time(argv: Sequence[str], begun_s: float, limit_s: float | None, said: Sequence[str]) -> None:
-    """Raise ScriptError if a command has reached its time limit."""
-    if limit_s is not None and time.monotonic() - begun_s >= limit_s:
-        last = f" Its last message: {said[-1]}" if said else ""
-        command = " ".join([Path(argv[0]).name, *argv[1:]])
-        raise ScriptError(f"`{command}` did not finish within {limit_s:g} s and was stopped.{last}")
+        printed = out.read_text(encoding="utf-8", errors="replace")
+    return ProgramResult(exit_code=process.returncode, printed=printed, said=tuple(lines.all), secrets=tuple(secrets))
 
 
 def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in its own process group, so that an interrupt reaches only the command and its children.
-
-    It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
-    """
+    """Start a command in its own process group. It inherits the locks of the private folders that it uses."""
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
             cwd=folder,
-            env={key: value for key, value in runner.environment().items() if key != TOKEN_VARIABLE} | events.VARIABLES,
+            env={**runner.environment(), **events.VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,
@@ -172,26 +148,8 @@ async def _interrupt(process: "subprocess.Popen[bytes]", grace_s: float) -> None
                 await anyio.sleep(POLL_S)
 
 
-def _is_large(path: Path) -> bool:
-    return path.stat().st_size > MOST_BYTES
-
-
-def _read(path: Path) -> str:
-    """Return a file's content, or the last complete lines of a large file, so that no secret is split."""
-    large = _is_large(path)
-    with path.open("rb") as file:
-        if large:
-            file.seek(-MOST_BYTES, os.SEEK_END)
-        data = file.read(MOST_BYTES)
-    return (data.partition(b"\n")[2] if large else data).decode(errors="replace")
-
-
-def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
+def shortened(text: str, mask: Callable[[str], str], most_characters: int) -> str:
     """Return the start of a text without secrets, with hidden characters escaped."""
-    return _cut(text, lambda part: masked(part, secrets), most_characters)
-
-
-def _cut(text: str, mask: Callable[[str], str], most_characters: int) -> str:
     return for_model(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
 
 
@@ -205,23 +163,14 @@ class _Tail:
 
     def fresh(self, *, whole: bool = False) -> list[str]:
         """Return the last lines since the previous call; with `whole`, including an incomplete one."""
-        found: list[str] = []
-        while data := self._next():
-            *ended, self._rest = (self._rest + data).split(b"\n")
-            self._rest = self._rest[:MOST_BYTES]
-            found = [*found, *self._plain(ended)][-LAST_LINES:]
-        if whole and self._rest:
-            found, self._rest = [*found, *self._plain([self._rest])], b""
-        self.all = [*self.all, *found][-LAST_LINES:]
-        return found
-
-    def _next(self) -> bytes:
         with self._path.open("rb") as file:
             file.seek(self._at)
-            data = file.read(MOST_BYTES)
+            data = file.read()
             self._at = file.tell()
-        return data
-
-    def _plain(self, lines: Sequence[bytes]) -> Sequence[str]:
-        texts = (line.decode(errors="replace").rstrip() for line in lines[-LAST_LINES:])
-        return [_cut(text, self._mask, MOST_LINE_CHARACTERS) for text in texts if text]
+        *ended, self._rest = (self._rest + data).split(b"\n")
+        if whole:
+            ended, self._rest = [*ended, self._rest], b""
+        texts = [line.decode(errors="replace").rstrip() for line in ended[-LAST_LINES:]]
+        found = [shortened(text, self._mask, MOST_LINE_CHARACTERS) for text in texts if text]
+        self.all = [*self.all, *found][-LAST_LINES:]
+        return found

@@ -1,9 +1,9 @@
 """Read-only tools: plans, machines, status, logs."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from mcp.server.mcpserver import MCPServer
 from pydantic import Field, JsonValue
 
 from contracts.errors import CommandRefusedError
@@ -13,50 +13,112 @@ from planning.data.checkpoints import CHECKPOINTS
 from planning.machine.hardware import ACCELERATORS
 from planning.rules.findings import RULES
 from planning.solve.candidates import deployable_accelerators
-from scripts.agent.command_tools import Argument, CommandCall, command_tool
-from scripts.agent.context import AgentContext, CommandAnswer, sentences
-from scripts.agent.hints import ASKS, READS
+from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool, plain_tool
+from scripts.agent.context import ASKS, READS, CommandAnswer
 from scripts.agent.runs import RunAnswer
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.settings import stack_settings
 from stacks.hooks.failure_hints import Cause
 
+_names = list[JsonValue]
 Stack = Annotated[
     str,
     Field(
-        description="Stack name: NAME of Pulumi.NAME.yaml.",
-        max_length=100,
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        description="Stack name: NAME of Pulumi.NAME.yaml.", max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
     ),
 ]
 """Rejects paths, options, and `organization/project/stack`, which is a stack of another project."""
-Settings = Annotated[
-    list[str],
-    Field(
-        description="Settings as KEY=VALUE, e.g. maxModelLen=8192 or users=16. The error for an unknown key lists all keys.",
-        max_length=40,
-    ),
-]
 MODEL_IDS: Final = tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
-Model = Annotated[str, Field(description="Hugging Face id.", json_schema_extra={"enum": list[JsonValue](MODEL_IDS)})]
+Model = Annotated[str, Field(json_schema_extra={"enum": _names(MODEL_IDS)})]
 """The command rejects other models, and lists those it supports."""
-Accelerator = Annotated[
-    str, Field(description="Accelerator.", json_schema_extra={"enum": list[JsonValue](ACCELERATORS)})
-]
-DeployedAccelerator = Annotated[
-    str,
-    Field(
-        description="Accelerator that this project deploys.",
-        json_schema_extra={"enum": [one.name for one in deployable_accelerators(None)]},
-    ),
-]
+Accelerator = Annotated[str, Field(json_schema_extra={"enum": _names(ACCELERATORS)})]
+_DEPLOYABLE: Final = _names(one.name for one in deployable_accelerators(None))
+Deployable = Annotated[str, Field(json_schema_extra={"enum": _DEPLOYABLE})]
 STACK: Final = Argument(kind=Stack)
 STACK_OF_CALL: Final = Argument(kind=Stack, required=True)
-_MODEL: Final = Argument(kind=Model)
-_ACCELERATOR: Final = Argument(kind=Accelerator)
-_SETTINGS: Final = Argument(kind=Settings, option="set")
-_LOAD: Final = Argument(help="Client load, e.g. in=4000,out=500,users=32.")
-_PRICE: Final = Argument(help="Maximum price, in USD per hour.")
+STACK_OF_TOOL: Final = Own(kind=Stack, required=True)
+_ACCELERATOR: Final = Argument("Accelerator.", Accelerator)
+_SETTINGS: Final = Argument(
+    "Settings as KEY=VALUE, e.g. maxModelLen=8192 or users=16. The error for an unknown key lists all keys.",
+    Annotated[list[str], Field(max_length=40)],
+    option="set",
+)
+_LOAD: Final = "Client load, e.g. in=4000,out=500,users=32."
+_PRICE: Final = Argument("Maximum price, in USD per hour.")
+
+plan: Final = plain_tool(
+    "plan",
+    {
+        "stack": STACK,
+        "model": Argument("Hugging Face id.", Model),
+        "accelerator": _ACCELERATOR,
+        "settings": _SETTINGS,
+        "workload": Argument(_LOAD),
+        "explain": Argument(),
+    },
+    "Check whether a deployment fits, its start-up time, speed and cost, and its problems. Pass a stack, or a model and an accelerator "
+    "with any `settings`; a stack uses only its file. Nothing is deployed, and Google is not called.",
+    hint=READS,
+)
+compare_machines: Final = plain_tool(
+    "plan --compare",
+    {
+        "model": Argument("Hugging Face id.", Model, required=True),
+        "settings": _SETTINGS,
+        "workload": Argument(_LOAD),
+        "max_usd_per_hour": _PRICE,
+    },
+    "Plan one model on every accelerator, with fit, speed and price. To find the cheapest for a workload, use solve.",
+    name="compare_machines",
+    hint=READS,
+)
+solve: Final = plain_tool(
+    "plan --solve",
+    {
+        "model": Argument("Hugging Face id, or a family such as 12B.", required=True),
+        "workload": Argument(_LOAD, required=True),
+        "accelerator": _ACCELERATOR,
+        "max_usd_per_hour": _PRICE,
+        "max_ttft_s": Argument("Maximum time to first token, in seconds."),
+        "max_tpot_s": Argument("Maximum time between two tokens, in seconds."),
+        "hours_per_day": Argument("Compare the cost of a day with this many hours of traffic."),
+    },
+    "Search all models, machines and settings for the cheapest deployment that serves a workload within time and price limits.",
+    name="solve",
+    hint=READS,
+)
+doctor: Final = plain_tool(
+    "doctor",
+    {"stack": STACK, "project": Argument()},
+    "Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line states the fix.",
+    hint=ASKS,
+)
+capacity: Final = plain_tool(
+    "capacity",
+    {
+        "stack": STACK,
+        "accelerators": Argument("Accelerators to compare.", Annotated[list[Deployable], Field(max_length=40)]),
+        "provisioning": Argument("Provisioning model of TPU slices. Default: the stack's.", ProvisioningModel),
+        "project": Argument(),
+    },
+    "Compare zones and regions: hardware, offers, quota and this project's requests. Pass a stack or accelerators. "
+    "Default: all accelerators of this project. No capacity is requested.",
+    hint=ASKS,
+)
+prices: Final = plain_tool(
+    "plan prices --dry-run",
+    {},
+    "Compare the planner's prices with Google's current price catalog. Writes nothing.",
+    name="prices",
+    hint=ASKS,
+)
+alerts: Final = plain_tool(
+    "alerts",
+    {"stack": STACK_OF_CALL, "closed": Argument()},
+    "Show which alerts of a stack fire, since when, and the first command for each. "
+    "`verdict` is fires, silent or unknown; unknown means that something cannot be read or that nothing watches.",
+    hint=ASKS,
+)
 
 
 class CauseAnswer(Frozen):
@@ -98,97 +160,11 @@ class FindingAnswer(Frozen):
 
 
 @command_tool(
-    "plan",
-    {
-        "stack": STACK,
-        "model": _MODEL,
-        "accelerator": _ACCELERATOR,
-        "settings": _SETTINGS,
-        "workload": _LOAD,
-        "explain": Argument(),
-        # The document always has them, but the summary omits the bill.
-        "costs": Argument(
-            kind=bool, default=False, help="Add the full bill and the price of a cold start.", is_passed=False
-        ),
-    },
-    hint=READS,
-)
-async def plan(call: CommandCall) -> CommandAnswer:
-    """Check whether a deployment fits, its start-up time, speed and cost, and its problems.
-
-    Pass a stack, or a model and an accelerator with any `settings`; a stack uses only its file. Nothing is deployed, and Google is not
-    called.
-    """
-    return await call.answer()
-
-
-@command_tool(
-    "plan",
-    {
-        "model": Argument(kind=Model, required=True),
-        "settings": _SETTINGS,
-        "workload": _LOAD,
-        "max_usd_per_hour": _PRICE,
-    },
-    hint=READS,
-)
-async def compare_machines(call: CommandCall) -> CommandAnswer:
-    """Plan one model on every accelerator, with fit, speed and price. To find the cheapest for a workload, use solve."""
-    return await call.answer("--compare")
-
-
-@command_tool(
-    "plan",
-    {
-        "model": Argument(help="Hugging Face id, or a family such as 12B.", required=True),
-        "workload": Argument(help="Client load, e.g. in=700,out=300,users=8.", required=True),
-        "accelerator": _ACCELERATOR,
-        "max_usd_per_hour": _PRICE,
-        "max_ttft_s": Argument(help="Maximum time to first token, in seconds."),
-        "max_tpot_s": Argument(help="Maximum time between two tokens, in seconds."),
-        "hours_per_day": Argument(help="Compare the cost of a day with this many hours of traffic."),
-    },
-    hint=READS,
-)
-async def solve(call: CommandCall) -> CommandAnswer:
-    """Search all models, machines and settings for the cheapest deployment that serves a workload within time and price limits."""
-    return await call.answer("--solve")
-
-
-@command_tool("doctor", {"stack": STACK, "project": Argument()}, hint=ASKS)
-async def doctor(call: CommandCall) -> CommandAnswer:
-    """Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line states the fix."""
-    return await call.answer()
-
-
-@command_tool(
-    "capacity",
-    {
-        "stack": STACK,
-        "accelerators": Argument(
-            kind=Annotated[list[DeployedAccelerator], Field(max_length=40)], help="Accelerators to compare."
-        ),
-        "provisioning": Argument(
-            kind=ProvisioningModel, help="Provisioning model of TPU slices. Default: the stack's."
-        ),
-        "project": Argument(),
-    },
-    hint=ASKS,
-)
-async def capacity(call: CommandCall) -> CommandAnswer:
-    """Compare zones and regions: hardware, offers, quota and this project's requests.
-
-    Pass a stack or accelerators. Default: all accelerators of this project. No capacity is requested.
-    """
-    return await call.answer()
-
-
-@command_tool(
     "status",
     {
         "stack": STACK,
-        "tunnel": Argument(help="Also open the tunnel to a TPU server and query it."),
-        "refresh": Argument(help="Compare every resource with Google; takes longer."),
+        "tunnel": Argument("Also open the tunnel to a TPU server and query it."),
+        "refresh": Argument("Compare every resource with Google; takes longer."),
     },
     hint=ASKS,
 )
@@ -205,8 +181,8 @@ async def status(call: CommandCall) -> StatusAnswer:
     "logs",
     {
         "stack": STACK_OF_CALL,
-        "since": Argument(option="since_s", kind=str, default="1h", help="How far back to read, e.g. 10m, 4h or 1d."),
-        "lines": Argument(kind=Annotated[int, Field(ge=1, le=2000)], default=200, help="Number of newest lines."),
+        "since": Argument("How far back to read, e.g. 10m, 4h or 1d.", str, option="since_s", default="1h"),
+        "lines": Argument("Number of newest lines.", Annotated[int, Field(ge=1, le=2000)], default=200),
     },
     hint=ASKS,
 )
@@ -218,48 +194,10 @@ async def logs(call: CommandCall) -> LogAnswer:
     return log_answer(await call.answer())
 
 
-@command_tool("alerts", {"stack": STACK_OF_CALL, "closed": Argument()}, hint=ASKS)
-async def alerts(call: CommandCall) -> CommandAnswer:
-    """Show which alerts of a stack fire, since when, and the first command for each.
-
-    `verdict` is fires, silent or unknown; unknown means that something cannot be read or that nothing watches.
-    """
-    return await call.answer()
-
-
-@command_tool("plan", {}, hint=ASKS)
-async def prices(call: CommandCall) -> CommandAnswer:
-    """Compare the planner's prices with Google's current price catalog. Writes nothing."""
-    return await call.answer("prices", "--dry-run")
-
-
-def add_read_tools(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tools."""
-    for tool in (plan, compare_machines, solve):
-        tool.add(server, agent)
-
-    @server.tool(annotations=READS)
-    async def explain_finding(
-        identifier: Annotated[str, Field(description="Finding id from plan or preview, e.g. FIT01.")],
-    ) -> FindingAnswer:
-        """Explain a planner finding: its meaning, its reason, and whether it can be accepted."""
-        with sentences(agent):
-            return explained(identifier)
-
-    for tool in (doctor, capacity, prices, status, alerts, logs):
-        tool.add(server, agent)
-
-    @server.tool(annotations=READS)
-    async def recognise_failure(
-        stack: Stack, text: Annotated[str, Field(description="The text to search.", max_length=200_000)]
-    ) -> CauseAnswer:
-        """Search text that you have, such as an error of `up`, for a known cause of a failure, given the stack's plan."""
-        with sentences(agent):
-            return recognised(stack, agent.mask(text))
-
-
-def explained(identifier: str) -> FindingAnswer:
-    """Return the rule with an id. Raises CommandRefusedError if there is none."""
+@command_tool("", {"identifier": Own("Finding id from plan or preview, e.g. FIT01.", str, required=True)}, hint=READS)
+async def explain_finding(call: CommandCall) -> FindingAnswer:
+    """Explain a planner finding: its meaning, its reason, and whether it can be accepted."""
+    identifier = call.given["identifier"]
     rule = RULES.get(identifier)
     if rule is None:
         raise CommandRefusedError(f"{identifier[:40]!r} is not a finding id. Use one of {', '.join(RULES)}.")
@@ -271,6 +209,19 @@ def explained(identifier: str) -> FindingAnswer:
         can_be_accepted=rule.is_acceptable,
         source=rule.source,
     )
+
+
+@command_tool(
+    "",
+    {
+        "stack": STACK_OF_TOOL,
+        "text": Own("The text to search.", Annotated[str, Field(max_length=200_000)], required=True),
+    },
+    hint=READS,
+)
+async def recognise_failure(call: CommandCall) -> CauseAnswer:
+    """Search text that you have, such as an error of `up`, for a known cause of a failure, given the stack's plan."""
+    return await asyncio.to_thread(recognised, call.given["stack"], call.agent.mask(call.given["text"]))
 
 
 def log_answer(answer: CommandAnswer) -> LogAnswer:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
-from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
-from scripts.agent.context import ENDING, AgentContext, CallEnding
+from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded
+from scripts.agent.context import ERROR_NOTE, AgentContext
 from scripts.agent.delete_tools import TOOL, can_prompt
 from scripts.agent.presenting import presented
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
@@ -38,34 +38,33 @@ class Recorder:
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
         if ctx.method in _SHOWS_TEXT:
-            shown = each_text(_plain(await self._next(ctx, call_next)), self.agent.mask)
-            return cast("dict[str, Any]", shown)
+            return self._masked(_plain(await self._next(ctx, call_next)))
         result = await call_next(ctx)
-        if ctx.method == "tools/list":
-            listed, asks = dict(_plain(result)), can_prompt(ctx.session.client_capabilities)
+        if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):
+            listed = _plain(result)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
-            return {**listed, "tools": [dict(tool) for tool in tools if asks or tool.get("name") != TOOL]}
+            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != TOOL]}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         begun_s, params = time.monotonic(), as_mapping(ctx.params)
-        call, tool = uuid.uuid4().hex[:12], self.agent.mask(str(params.get("name") or ""))[:80]
-        arguments = as_mapping(each_text(as_mapping(params.get("arguments")), self.agent.mask))
+        given = as_mapping(params.get("arguments"))
+        call, tool, arguments = uuid.uuid4().hex[:12], str(params.get("name") or ""), self._masked(given)
+        client = ctx.session.client_params.client_info if ctx.session.client_params else None
 
         def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}
             rate = found.get("usd_per_hour")
             return AuditEntry(
                 call=call,
-                tool=tool,
-                arguments=recorded(arguments, again=outcome != "begun"),
+                tool=self.agent.mask(tool)[:80],
+                arguments=recorded(arguments) if outcome == "begun" else {},
                 outcome=outcome,
                 detail=self.agent.mask(detail)[:_DETAIL_CHARACTERS],
                 plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
                 usd_per_hour=rate if isinstance(rate, int | float) else None,
-                spent_usd=self.agent.spending.spent_usd(),
-                client=self.agent.mask(_client(ctx)),
-                elapsed_s=seconds_since(begun_s),
+                client=self.agent.mask(f"{client.name} {client.version}"[:80]) if client else "",
+                elapsed_s=round(time.monotonic() - begun_s, 3),
             )
 
         try:
@@ -74,11 +73,8 @@ class Recorder:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
 
         async def handled() -> dict[str, Any]:
-            ending = CallEnding()
-            running = ENDING.set(ending)
             try:
-                plain = _without_secrets(_plain(await self._next(ctx, call_next)), self.agent.mask)
-                result = presented(tool, as_mapping(params.get("arguments")), plain)
+                result = presented(tool, given, self._masked(_plain(await self._next(ctx, call_next))))
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))
@@ -86,9 +82,7 @@ class Recorder:
             except BaseException as error:
                 self._end(entry("failed", f"{type(error).__name__}: {error}"))
                 raise
-            finally:
-                ENDING.reset(running)
-            self._end(entry(*_ended(tool, result, ending)))
+            self._end(entry(*_ended(tool, result)))
             return result
 
         if tool not in CAN_BE_LEFT:
@@ -104,25 +98,20 @@ class Recorder:
             data = each_text(error.error.data, self.agent.mask)
             raise MCPError(code=error.error.code, message=self.agent.mask(error.error.message), data=data) from None
 
+    def _masked(self, value: Mapping[str, object]) -> dict[str, Any]:
+        return cast("dict[str, Any]", each_text(value, self.agent.mask))
+
     def _end(self, entry: AuditEntry) -> None:
-        """Record the result of a call. The work is done, so its answer is returned even if the result cannot be recorded."""
+        """Record the result of a call. The work is done, so its answer is returned in any case."""
         try:
             self.audit.write(entry)
         except ScriptError:
             say(
                 "agent",
-                f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} ({entry.tool}: {entry.outcome}) is missing. "
+                f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} "
+                f"({entry.tool}: {entry.outcome}) is missing. "
                 "Further calls are refused until the file is writable.",
             )
-
-
-def _without_secrets(result: Mapping[str, object], mask: Callable[[str], str]) -> dict[str, Any]:
-    """Return the result of a tool without secrets. `presented` regenerates the text of structured content."""
-    if "content" not in result:
-        return dict(result)
-    if "structuredContent" not in result:
-        return {**result, "content": each_text(result["content"], mask)}
-    return {**result, "structuredContent": each_text(result["structuredContent"], mask)}
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:
@@ -132,22 +121,17 @@ def _plain(result: HandlerResult) -> Mapping[str, object]:
     return as_mapping(result)
 
 
-def _ended(tool: str, result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
-    """Return the outcome of a call, its reason, and its structured content. The cost and result of work are recorded once, with its own call."""
+def _ended(tool: str, result: Mapping[str, object]) -> tuple[Outcome, str, Mapping[str, object]]:
+    """Return the outcome of a call, its reason, and its content. Work is recorded once, with its own call."""
     if "inputRequests" in result:
         return "asked", "the user is prompted", {}
     content = as_mapping(result.get("structuredContent"))
     if result.get("isError"):
-        texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content"))]
-        return "failed" if ending.failed else "refused", "".join(texts[:1]), content
+        text = "".join(str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content")))
+        return "failed" if text.endswith(ERROR_NOTE) else "refused", text, content
     if tool in {"wait", "cancel"}:
         return "done", "", {}
     if content.get("ok") is False:
         said = as_mapping(content.get("reason") or content.get("said"))
         return "failed", str(said.get("text") or "").strip()[-_DETAIL_CHARACTERS:], content
     return "done", "", content
-
-
-def _client(ctx: ServerRequestContext[Any, Any]) -> str:
-    found = ctx.session.client_params
-    return "" if found is None else f"{found.client_info.name} {found.client_info.version}"[:80]

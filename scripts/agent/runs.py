@@ -1,7 +1,6 @@
-"""Detached work. A long call returns a handle, and its work continues until it finishes or is cancelled.
+"""Detached work. A long call returns a handle, and its work continues in a task of the server.
 
-The work of a call runs in a task of the server, not of the call, so a client that stops waiting does not stop it. Only `cancel` and the
-exit of the server do.
+Only `cancel` and the exit of the server stop it, not a client that stops waiting.
 """
 
 import secrets
@@ -21,13 +20,10 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from scripts.agent.limits import ANSWER_WITHIN_S
+from scripts.agent.permissions import ANSWER_WITHIN_S
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.command import say
 
-KEPT_S: Final = 3600.0
-"""Retention of the answer of finished work."""
-MOST_ENDED: Final = 20
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
 )
@@ -56,17 +52,25 @@ class RunAnswer(Frozen):
     next: str = Field(description="What to do next.")
 
 
+_NEXT: Final[Mapping[WorkOutcome, str]] = {
+    "running": "It continues regardless of waiting. Call wait with run {run}; cancel stops it.",
+    "ending": "It is stopping, as after Ctrl-C: the engine finishes the operations in progress. Call wait with run {run}.",
+    "done": "Call wait with run {run} for its answer.",
+    "failed": "Call wait with run {run} for its answer.",
+    "cancelled": "It was stopped as Ctrl-C does. Check status for its results; {tool} can be called again.",
+}
+
+
 @dataclass(slots=True, kw_only=True)
 class AgentRun:
     """Work of one call."""
 
-    id: str
     tool: str
     stack: str | None
-    clock: Callable[[], float]
-    began_s: float
+    clock: Callable[[], float] = time.monotonic
+    id: str = field(default_factory=lambda: f"run-{secrets.token_hex(4)}")
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    group: TaskGroup | None = None
+    began_s: float = 0.0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     working: anyio.Event = field(default_factory=anyio.Event)
     """Set when the work starts, which is after the question if the user is prompted."""
@@ -81,7 +85,7 @@ class AgentRun:
     """Cause of an early stop; empty if it was not stopped."""
     result: dict[str, Any] | None = None
     error: Exception | None = None
-    ended_s: float = 0.0
+    ended_s: float | None = None
     done: float = 0.0
     total: float | None = None
     step: str | None = None
@@ -134,7 +138,7 @@ class AgentRun:
 
     def shown(self) -> RunAnswer:
         """Return its state."""
-        now_s = self.ended_s if self.ended.is_set() else self.clock()
+        now_s = self.clock() if self.ended_s is None else self.ended_s
         return RunAnswer(
             run=self.id,
             tool=self.tool,
@@ -143,9 +147,9 @@ class AgentRun:
             outcome=self.outcome,
             step=self.step,
             says=untrusted(self.tool, self.says) if self.says else None,
-            says_for_s=round(max(0.0, now_s - self.says_s), 1) if self.says else 0.0,
+            says_for_s=round(now_s - self.says_s, 1) if self.says else 0.0,
             since=self.began,
-            elapsed_s=round(max(0.0, now_s - self.began_s), 1),
+            elapsed_s=round(now_s - self.began_s, 1),
             next=_NEXT[self.outcome].format(run=self.id, tool=self.tool),
         )
 
@@ -157,20 +161,10 @@ class AgentRun:
         if self.result is not None:
             return self.result
         shown = self.shown()
-        result = CallToolResult(
-            content=[TextContent(type="text", text=shown.model_dump_json(indent=2))],
-            structured_content=shown.model_dump(mode="json"),
-        )
+        text = TextContent(type="text", text=shown.model_dump_json())
+        result = CallToolResult(content=[text], structured_content=shown.model_dump(mode="json"))
         return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
-
-_NEXT: Final[Mapping[WorkOutcome, str]] = {
-    "running": "It continues regardless of waiting. Call wait with run {run}; cancel stops it.",
-    "ending": "It is stopping, as after Ctrl-C: the engine finishes the operations in progress. Call wait with run {run}.",
-    "done": "Call wait with run {run} for its answer.",
-    "failed": "Call wait with run {run} for its answer.",
-    "cancelled": "It was stopped as Ctrl-C does. Check status for its results; {tool} can be called again.",
-}
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
 """The current work."""
@@ -197,20 +191,18 @@ class Runs:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TaskGroup]:
-        """Yield the task group of the server's work. At its end, unfinished work is stopped as Ctrl-C does."""
+        """Yield the task group of the server's work, which stops it at the end as Ctrl-C does."""
         async with anyio.create_task_group() as group:
             try:
                 yield group
             finally:
-                for run in self._runs.values():
-                    if run.group is group and not run.ended.is_set():
-                        say("agent", f"stopping {run.name} ({run.id}) because the server exits")
-                        run.stop("the server exited")
+                for run in [run for run in self._runs.values() if not run.ended.is_set()]:
+                    say("agent", f"stopping {run.name} ({run.id}) because the server exits")
+                    run.stop("the server exited")
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:
         """Add the work of a call."""
-        self._forget_old()
-        run = AgentRun(id=f"run-{secrets.token_hex(4)}", tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
+        run = AgentRun(tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
         if tool != ASKS_A_PERSON:
             run.working.set()
         self._runs[run.id] = run
@@ -219,37 +211,28 @@ class Runs:
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call in the task group of the server, and return its answer, or a handle if it takes longer.
-
-        `leave` is called with the reason if the call returns before the work has finished.
-        """
-        run.group = group
+        """Do the work of a call, and return its answer, or a handle if it takes longer: `leave` then gets the reason."""
         group.start_soon(run.work, handler)
         try:
             await run.working.wait()
             with anyio.move_on_after(self.within_s):
                 await run.ended.wait()
         except anyio.get_cancelled_exc_class():
-            if run.ended.is_set():
-                run.left = True  # its answer came too late; wait returns it
-            elif run.working.is_set():
-                run.left = True
-                leave(f"the client stopped waiting; {run.id} continues")
-            else:
+            if not run.working.is_set():
                 run.stop("the client cancelled the call")
-                with anyio.CancelScope(shield=True):
-                    await run.ended.wait()
-                self._runs.pop(run.id, None)
+            elif not run.ended.is_set():
+                leave(f"the client stopped waiting; {run.id} continues")
+            run.left = True  # wait returns an answer that comes later
             raise
         if run.ended.is_set():
-            self._runs.pop(run.id, None)
+            del self._runs[run.id]
             return run.answer()
         run.left = True
         leave(f"{run.id} continues")
         return run.answer()
 
     async def wait(self, context: Context[Any, Any], handle: str, limit_s: float | None) -> dict[str, Any]:
-        """Wait for work to finish and return its answer, or its state if it takes longer. Raises CommandRefusedError for an unknown handle."""
+        """Wait for work, and return its answer, or its state if it takes longer. Raises CommandRefusedError."""
         run = self._find(handle)
         with anyio.move_on_after(self.within_s if limit_s is None else limit_s):
             while not run.ended.is_set():
@@ -259,7 +242,7 @@ class Runs:
         return run.answer()
 
     async def cancel(self, handle: str) -> dict[str, Any]:
-        """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError for an unknown handle."""
+        """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError."""
         run = self._find(handle)
         run.stop("cancel")
         with anyio.move_on_after(self.within_s):
@@ -267,13 +250,13 @@ class Runs:
         return run.answer()
 
     def claim(self, stack: str) -> None:
-        """Register that the current call changes a stack. Raises CommandRefusedError if other work of this server does."""
+        """Register that the current call changes a stack. Raises CommandRefusedError if other work does."""
         mine = CURRENT.get()
         for run in self._runs.values():
             if run is not mine and run.changes_stack and run.stack == stack and not run.ended.is_set():
                 raise CommandRefusedError(
-                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. Call wait with that run, "
-                    "or cancel to stop it."
+                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. "
+                    "Call wait with that run, or cancel to stop it."
                 )
         if mine is not None:
             mine.stack, mine.changes_stack = stack, True
@@ -281,22 +264,12 @@ class Runs:
 
     def shown(self, stack: str | None = None) -> list[RunAnswer]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""
-        self._forget_old()
         known = (run for run in self._runs.values() if stack in {None, run.stack} and run.working.is_set())
-        return [run.shown() for run in known if not (run.read and run.ended.is_set())]
+        return [run.shown() for run in known if not run.read]
 
     def _find(self, handle: str) -> AgentRun:
-        self._forget_old()
         run = self._runs.get(handle)
         if run is None:
             known = ", ".join(f"{one.id} ({one.name}: {one.outcome})" for one in self._runs.values()) or "none"
             raise CommandRefusedError(f"Run {handle[:40]!r} not found in this server. Runs: {known}.")
         return run
-
-    def _forget_old(self) -> None:
-        """Discard work that finished an hour ago and, above the limit, work whose answer was read."""
-        ended = [run for run in self._runs.values() if run.ended.is_set()]
-        old = [run for run in ended if self.clock() - run.ended_s > KEPT_S]
-        kept = sorted((run for run in ended if run not in old), key=lambda run: (not run.read, run.ended_s))
-        for run in (*old, *kept[: max(0, len(kept) - MOST_ENDED)]):
-            del self._runs[run.id]

@@ -1,4 +1,4 @@
-"""Tool `stage_weights`. It copies to a separate folder, from a source that the user allowed, and runs the engine only for a plan."""
+"""Tool `stage_weights`: it copies from a source that the user allowed, and runs the engine only for a plan."""
 
 import asyncio
 import re
@@ -11,19 +11,17 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine.private_folders import private_folder
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
-from scripts.agent.context import AgentContext, CommandAnswer
-from scripts.agent.hints import CHANGES
-from scripts.agent.plans import KeptPlan, PlanId
+from scripts.agent.context import CHANGES, AgentContext, CommandAnswer, PlanId, ShownPlan
 from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.agent.untrusted import Frozen
 from scripts.cli.frozen import freeze
-from scripts.cli.plan_identity import identity_of
 from scripts.cli.settings import stack_settings
 from scripts.stage_model.face import creation_steps, has_bucket
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 _REFERENCE: Final = "refs/"
 """Prefix of special hub references, such as refs/pr/1, which anyone can propose."""
+_TOOL: Final = "stage_weights"
 
 
 class StagingAnswer(Frozen):
@@ -51,13 +49,11 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     "stage_model",
     {
         "stack": STACK_OF_CALL,
-        "revision": Argument(help="Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
+        "revision": Argument("Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
         "source": Argument(
-            option="origin", help="gs://BUCKET/FOLDER instead of the hub, from the sources that the user allowed."
+            "gs://BUCKET/FOLDER instead of the hub, from the sources that the user allowed.", option="origin"
         ),
-        "plan_id": Argument(
-            option="plan", kind=PlanId, help="Plan of an earlier call, if the bucket does not exist yet."
-        ),
+        "plan_id": Argument("Plan of an earlier call, if the bucket does not exist yet.", PlanId, option="plan"),
     },
     hint=CHANGES,
     change="stage",
@@ -70,12 +66,14 @@ async def stage_weights(call: CommandCall) -> StagingAnswer:
     """
     agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
     _require_source(agent, call.given["source"], call.given["revision"])
-    if plan_id is None and not await asyncio.to_thread(_has_bucket, stack):
-        with agent.place():
-            return _answer_of_plan(await asyncio.to_thread(_creation, agent, stack))
     if plan_id is not None:
-        await asyncio.to_thread(_take, agent, stack, plan_id)
-    return _answer_of_copy(await call.answer(*(["--no-create"] if plan_id is None else []), "--no-bind"))
+        agent.find_plan(plan_id, _TOOL, (stack,))
+        del agent.shown[plan_id]
+        return _answer_of_copy(await call.answer("--no-bind"))
+    if await asyncio.to_thread(_has_bucket, stack):
+        return _answer_of_copy(await call.answer("--no-create", "--no-bind"))
+    async with agent.place:
+        return await asyncio.to_thread(_creation, agent, stack)
 
 
 def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:
@@ -84,51 +82,31 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
         raise CommandRefusedError(
             f"revision is {revision[:80]!r}, which anyone can propose; it must be a branch, tag or commit."
         )
-    if source is None:
-        return
-    if not _BUCKET_FOLDER.fullmatch(source):
-        raise CommandRefusedError(
-            f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Only the user can stage local folders."
-        )
-    if source.rstrip("/") not in agent.stage_from:
+    if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. To allow "
-            f"it, the user can start the server with --stage-from {source[:80]}; no argument changes that."
+            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. "
+            "The user can allow a bucket folder with --stage-from gs://BUCKET/FOLDER; no argument changes that."
         )
 
 
 def _has_bucket(stack: str) -> bool:
-    """Return whether the command needs no engine run, because the bucket exists or the command refuses the stack anyway."""
+    """Return whether the command needs no engine run, or refuses the stack anyway."""
     settings = stack_settings(stack)
-    if settings.weights != "bucket" or settings.bucket.existing is not None:
-        return True
-    return has_bucket(stack, settings)
+    return settings.weights != "bucket" or settings.bucket.existing is not None or has_bucket(stack, settings)
 
 
-def _creation(agent: AgentContext, stack: str) -> KeptPlan:
-    """Preview the creation of the bucket, and store the plan."""
+def _creation(agent: AgentContext, stack: str) -> StagingAnswer:
+    """Preview the creation of the bucket, which the command compares with its own preview."""
     with private_folder() as folder:
         frozen = freeze(stack, folder / "project")
-        identity = identity_of(frozen)
         steps = creation_steps(frozen)
-    made_s = agent.creations.clock()
-    plan = KeptPlan(identity=identity, steps=steps, refresh=False, usd_per_hour=0.0, made_s=made_s)
-    agent.creations.keep(plan)
-    return plan
-
-
-def _take(agent: AgentContext, stack: str, plan_id: str) -> None:
-    """Mark a plan as used. The command compares it with the current steps. Raises CommandRefusedError."""
-    with private_folder() as folder:
-        agent.creations.take(plan_id, identity_of(freeze(stack, folder / "project")))
-
-
-def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:
+    plan_id = frozen.plan_id(steps)
+    agent.shown[plan_id] = ShownPlan(plan_id=plan_id, tool=_TOOL, stack=stack, words=(stack,))
     return StagingAnswer(
         staged=False,
-        plan_id=plan.plan_id,
-        creates=[f"{step.name} ({step.type})" for step in plan.steps],
+        plan_id=plan_id,
+        creates=[f"{step.name} ({step.type})" for step in steps],
         setting=None,
         next="The bucket does not exist. Show the user what will be created, then call stage_weights again with this plan_id.",
         command=None,
@@ -141,11 +119,8 @@ def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
         f"gemma-serving:{key}: {value}" if value is not None else f"without gemma-serving:{key}"
         for key, value in written.items()
     ]
-    following = (
-        "The user adds the lines of `setting` to the stack's file (command.said has each `pulumi config set`). Then run preview and up."
-        if command.ok
-        else "Read the reason in command.said."
-    )
+    done = "The user adds the lines of `setting` to the stack's file. Then run preview and up."
+    following = done if command.ok else "Read the reason in command.said."
     return StagingAnswer(
         staged=command.ok, plan_id=None, creates=[], setting="\n".join(lines) or None, next=following, command=command
     )

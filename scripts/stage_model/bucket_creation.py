@@ -17,7 +17,6 @@ from engine.previewed import previewed
 from engine.private_folders import private_folder
 from engine.steps import PlannedStep, shortened_differences, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
-from scripts.cli.plan_identity import identity_of, plan_id_of
 from stacks.planned import doctor_hint
 from stacks.settings import Settings
 
@@ -107,8 +106,8 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
 
 
 def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str:
-    """Return the plan id of a creation, which costs nothing because the bucket is empty."""
-    return plan_id_of(identity_of(frozen), steps, refresh=False, usd_per_hour=0.0)
+    """Return the plan id of a creation."""
+    return frozen.plan_id(steps)
 
 
 def _create(frozen: FrozenProject) -> None:

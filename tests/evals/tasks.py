@@ -150,7 +150,7 @@ def _out_of_memory(workspace: Any) -> Generator[None]:
         workspace,
         ("maxModelLen: 8192", "maxModelLen: 262144"),
         ("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.5"),
-        ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n"),
+        ("config:\n", "config:\n  gemma-serving:acceptFindings: [FIT04]\n  gemma-serving:maxUsd: 50\n"),
     )
     try:
         yield

@@ -1,8 +1,7 @@
 """Stand-ins of the agent's tests: processes, the audit file, a client that asks its person."""
 
-import contextlib
+import hashlib
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import anyio
@@ -14,44 +13,22 @@ from engine.steps import steps_of
 from scripts.agent import delete_tools, update_tools
 from scripts.agent.audit import AuditFile
 from scripts.agent.codes import CodeShelf
-from scripts.agent.context import AgentContext
+from scripts.agent.context import AgentContext, ShownPlan
 from scripts.agent.permissions import parse_permissions
-from scripts.agent.plans import KeptPlan, PlanStore
 from scripts.agent.programs import ProgramResult
-from scripts.agent.spending_limits import Deployed, SpendingLimits
+from scripts.agent.spending import SpendingLimit
 from scripts.agent.staging import parse_sources
-from scripts.cli.plan_identity import PlanIdentity
 
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"
 PREVIEW = {
     "steps": [{"op": "create", "urn": "urn:pulumi:s::p::t::bucket", "newState": {"type": "t", "inputs": {"a": 1}}}]
 }
-IDENTITY = PlanIdentity(
-    stack=STACK, project="g", program="p", settings="s", packages="v", backend="b", state="t", image="i"
-)
 
 
-class Book:
-    """Counts in memory."""
-
-    def __init__(self):
-        self.counts = []
-
-    def read(self):
-        return tuple(self.counts)
-
-    def add(self, count):
-        self.counts.append(count)
-
-    def alone(self):
-        return contextlib.nullcontext()
-
-
-def spending(*, deployed=None, book=None, busy=(), **values):
-    """Spending limits whose states say that these stacks are deployed, by their US dollars an hour."""
-    states = Deployed(usd_per_hour=deployed or {}, busy=frozenset(busy))
-    return SpendingLimits(**{"book": book or Book(), "states": lambda: states, **values})
+def spending(*, deployed=None, usd_per_hour_limit=10.0):
+    """A spending limit whose states say that these stacks are deployed, by their US dollars an hour."""
+    return SpendingLimit(states=lambda: deployed or {}, usd_per_hour_limit=usd_per_hour_limit)
 
 
 def frozen(stack, into):
@@ -59,20 +36,18 @@ def frozen(stack, into):
     return SimpleNamespace(
         stack=stack,
         folder=into,
+        settings=SimpleNamespace(max_usd=50, max_age_s=86_400),
         most_usd_per_hour=2.0,
-        files={},
-        edited=lambda _root: [],
+        plan_id=lambda steps: f"plan-{hashlib.sha256(str([stack, steps]).encode()).hexdigest()[:16]}",
         bring_back_engine_lines=lambda _root: [],
     )
 
 
-def identity(**changes):
-    return replace(IDENTITY, **changes)
-
-
-def kept(**changes):
-    values = {"identity": IDENTITY, "steps": steps_of(PREVIEW), "refresh": False, "usd_per_hour": 2.0, "made_s": 0.0}
-    return KeptPlan(**{**values, **changes})
+def keep(agent, stack=STACK):
+    """Return the id of a plan as `preview` shows it."""
+    plan_id = frozen(stack, None).plan_id(steps_of(PREVIEW))
+    agent.shown[plan_id] = ShownPlan(plan_id=plan_id, tool="up", stack=stack, usd_per_hour=2.0)
+    return plan_id
 
 
 class Commands:
@@ -81,7 +56,7 @@ class Commands:
     def __init__(self, monkeypatch, documents=None, code=0):
         self.run, self.documents, self.code = [], documents or {}, code
         self.folders = []
-        self.hold, self.preview, self.up_code = None, PREVIEW, None
+        self.hold, self.preview, self.up_code, self.up_said = None, PREVIEW, None, "said"
 
         async def run_program(argv, *, on_line=None, secrets=(), folder=None, **_):
             self.run.append([str(part) for part in argv])
@@ -97,7 +72,7 @@ class Commands:
             return ProgramResult(
                 exit_code=self.up_code if changes else self.code,
                 printed=json.dumps(document),
-                said=("said",),
+                said=(self.up_said,),
                 secrets=tuple(secrets),
             )
 
@@ -107,7 +82,6 @@ class Commands:
 
 @pytest.fixture
 def commands(monkeypatch):
-    monkeypatch.setattr(update_tools, "identity_of", lambda _frozen: IDENTITY)
     monkeypatch.setattr(update_tools, "freeze", frozen)
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
@@ -118,9 +92,9 @@ def commands(monkeypatch):
 @pytest.fixture(autouse=True)
 def codes(monkeypatch, tmp_path):
     """Where the codes of deletions are."""
-    plan_store = CodeShelf(folder=tmp_path / "codes")
-    monkeypatch.setattr(delete_tools, "plan_store", lambda: plan_store)
-    return plan_store
+    shelf = CodeShelf(folder=tmp_path / "codes")
+    monkeypatch.setattr(delete_tools, "code_shelf", lambda: shelf)
+    return shelf
 
 
 @pytest.fixture
@@ -129,8 +103,6 @@ def bench_of():
         return AgentContext(
             permissions=parse_permissions(allow),
             spending=spending(**money),
-            plan_store=PlanStore(clock=lambda: 0.0),
-            creations=PlanStore(clock=lambda: 0.0, maker="stage_weights without plan_id"),
             stage_from=parse_sources(stage_from),
             secrets=secrets,
         )

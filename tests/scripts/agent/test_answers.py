@@ -9,17 +9,14 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from mcp import MCPError
 from mcp.client.client import Client
 from mcp.server.mcpserver import MCPServer
-from mcp.types import INVALID_PARAMS
 
 from planning.rules.findings import RULES
 from scripts.agent import action_tools, server_tools, staging
-from scripts.agent.context import answer_of
-from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
+from scripts.agent.context import ShownPlan, answer_of
 from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import WITH_FULL, presented
+from scripts.agent.presenting import MOST_CHARACTERS, WITH_FULL, compact, fitted, presented
 from scripts.agent.programs import ProgramResult
 from scripts.agent.protocol import project_version
 from scripts.agent.server import build
@@ -151,10 +148,10 @@ LONG = {
             for n in range(150)
         ],
     },
-    "recover": {"plan": "plan-shown", "owned": [{"name": "n" * 200}] * 90},
-    "restart": {"plan": "plan-shown", "target": "tpu", "sentences": ["s" * 300] * 40},
+    "recover": {"plan": "plan-00000000000000aa", "owned": [{"name": "n" * 200}] * 90},
+    "restart": {"plan": "plan-00000000000000aa", "target": "tpu", "sentences": ["s" * 300] * 40},
     "rollout": {
-        "plan": "plan-shown",
+        "plan": "plan-00000000000000aa",
         "usd_per_hour": 2.0,
         "usd_per_hour_after": 1.0,
         "gates": [{"share": n, "fault": "f" * 300} for n in range(60)],
@@ -274,10 +271,12 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     folder = audit.path.parent
     monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
-    monkeypatch.setattr(staging, "_take", lambda *_: None)
     for name in ("one", "two"):
         (folder / name).mkdir()
-    server = build(bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]]), audit)
+    agent = bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]])
+    creation = ShownPlan(plan_id=SAMPLES["plan_id"], tool="stage_weights", stack=STACK, words=(STACK,))
+    agent.shown[creation.plan_id] = creation
+    server = build(agent, audit)
 
     async def person(context, question):
         """Look at the terminal for each question."""
@@ -409,12 +408,10 @@ def test_full_and_limit_return_more(whole):
                     ("capacity", {"accelerators": ["L4"], "limit": 2}),
                     ("logs", {"stack": STACK}),
                     ("logs", {"stack": STACK, "full": True}),
-                    ("plan", {"stack": STACK}),
-                    ("plan", {"stack": STACK, "costs": True}),
                 )
             ]
 
-    five, seven, full, places, cut, whole_log, plan, costs = anyio.run(ask)
+    five, seven, full, places, cut, whole_log = anyio.run(ask)
     assert [len(one["document"]["rows"]) for one in (five, seven)] == [5, 7]
     assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 7
     assert five["document"]["rows"][0]["enough"]
@@ -428,9 +425,7 @@ def test_full_and_limit_return_more(whole):
     assert "lines.text" in cut["left_out"]
     assert len(whole_log["lines"]["text"]) > len(cut["lines"]["text"])
     assert whole_log["lines"]["text"].endswith(cut["lines"]["text"].removeprefix("…"))
-    assert "bill" not in plan["document"]["cost"]
-    assert costs["document"]["cost"]["bill"]
-    assert "said" not in plan
+    assert "said" not in five
 
 
 @pytest.mark.parametrize(
@@ -450,12 +445,12 @@ def test_full_and_limit_return_more(whole):
         (
             "solve",
             {"model": "12B", "workload": LOADS, "limit": 0},
-            "limit of solve is 0; it must be a whole number from 1 to 100",
+            "limit of solve is 0; it must be greater than or equal to 1",
         ),
         (
             "solve",
-            {"model": "12B", "workload": LOADS, "full": "yes"},
-            "full of solve is 'yes'; it must be true or false",
+            {"model": "12B", "workload": LOADS, "full": "maybe"},
+            "full of solve is 'maybe'; it must be a valid boolean",
         ),
         ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
@@ -482,27 +477,6 @@ def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, 
     assert found.is_error
     assert words in text_of(found)
     assert not re.search(r"pydantic|validation error|Error executing|type=|^(plan|doctor): ", text_of(found))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "arguments", "words"),
-    [
-        ("deploy", {}, "The prompt deploy takes stack, but got none."),
-        ("deploy", {"stack": STACK, "force": "yes"}, "takes stack, but got force, stack."),
-        ("hack", {"stack": STACK}, "This server has no prompt 'hack'. Prompts: deploy,"),
-    ],
-)
-def test_a_wrong_prompt_is_an_error_of_the_protocol_without_a_traceback(whole, caplog, prompt, arguments, words):
-    async def ask():
-        async with connected(whole) as client:
-            with pytest.raises(MCPError) as caught:
-                await client.get_prompt(prompt, arguments)
-            return caught.value.error
-
-    error = anyio.run(ask)
-    assert error.code == INVALID_PARAMS
-    assert words in error.message
-    assert "Traceback" not in caplog.text
 
 
 def test_a_bug_is_named_without_its_text(whole, monkeypatch):

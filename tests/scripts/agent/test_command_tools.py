@@ -51,6 +51,7 @@ def test_words_are_written_as_the_options_are_read():
     assert option_words("capacity", {"accelerators": ["v6e-1", "L4"]}) == ["v6e-1", "L4"]
     assert option_words("bench", {"concurrency": [1, 8], "requests": 5}) == ["--concurrency", "1,8", "--requests", "5"]
     assert option_words("bench", {"concurrency": []}) == []
+    assert option_words("bench", {"requests": 0}) == ["--requests", "0"]
     for value in ("--yes", "-x", " ", "a\nb", "x" * 3000):
         with pytest.raises(CommandRefusedError, match=r"^accelerators "):
             option_words("capacity", {"accelerators": ["L4", value]})

@@ -9,16 +9,15 @@ import pytest
 import yaml
 
 from engine import runner
-from scripts.agent import gated, update_tools
+from scripts.agent import update_tools
 from scripts.agent.server import build
 from scripts.cli.frozen import freeze
-from tests.scripts.agent.conftest import STACK, call, identity
+from tests.scripts.agent.conftest import STACK, call
 
 ROOT = Path(__file__).parents[3]
 SALT = "encryptionsalt: v1:abc=:v1:def"
 SHOWN = "plan-00000000000000aa"
 LOOK = {"plan": SHOWN, "usd_per_hour": 5.0, "usd_per_hour_after": 2.0, "revision": "s-2", "traffic": {"s-1": 100}}
-SERVICE = "urn:pulumi:s::p::gemma:C$gcp:cloudrunv2/service:Service::vllm"
 
 
 # The copy.
@@ -35,9 +34,8 @@ def project(monkeypatch, tmp_path, commands):
     monkeypatch.setattr(runner, "project_folder", lambda: folder)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     monkeypatch.setattr(update_tools, "freeze", freeze)
-    monkeypatch.setattr(
-        update_tools, "identity_of", lambda copy: identity(program=copy.program_hash, settings=copy.settings_hash)
-    )
+    path = folder / f"Pulumi.{STACK}.yaml"
+    path.write_text(f"{path.read_text()}  gemma-serving:maxUsd: 50\n")
     return folder
 
 
@@ -68,7 +66,7 @@ def upped(server, plan_id):
     return anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
 
 
-def test_what_is_edited_while_up_runs_is_named_and_not_deployed(bench_of, audit, commands, project, monkeypatch):
+def test_what_is_edited_while_up_runs_is_not_deployed(bench_of, audit, commands, project, monkeypatch):
     before = {path: (project / path).read_text() for path in (f"Pulumi.{STACK}.yaml", "stacks/cloud_run.py")}
 
     def edit(_folder):
@@ -82,8 +80,6 @@ def test_what_is_edited_while_up_runs_is_named_and_not_deployed(bench_of, audit,
     done = upped(server, planned(server)).structured_content
     assert {path: seen[path] for path in before} == before
     assert "components/new.py" not in seen
-    assert done["edited"] == [f"Pulumi.{STACK}.yaml", "__main__.py", "components/new.py", "stacks/cloud_run.py"]
-    assert "are not deployed" in done["next"]
     up = commands.run[-1]
     assert up[up.index("--message") + 1] == done["plan_id"]  # this folder has no commit
 
@@ -93,9 +89,8 @@ def test_what_was_edited_before_up_makes_the_plan_stale(bench_of, audit, command
     plan_id = planned(server)
     (project / "stacks" / "cloud_run.py").write_text("# edited\n")
     refused = upped(server, plan_id)
-    assert "stale: the program's files changed" in refused.content[0].text
-    assert "Changed files: stacks/cloud_run.py." in refused.content[0].text
-    assert [argv[1] for argv in commands.run] == ["preview"]
+    assert f"{plan_id} is stale: the program, the settings of stack {STACK}" in refused.content[0].text
+    assert [argv[1] for argv in commands.run] == ["preview", "preview"]
 
 
 def test_the_copy_is_private_and_gone_at_the_end_also_of_a_cancelled_call(
@@ -141,24 +136,7 @@ def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # n
         assert done["settings_lines"] == [
             f"The engine added encryptionsalt to {path.name}. Keep the line, because the stack's secrets need it."
         ]
-        assert done["edited"] == []
     assert path.read_text() == f"{text}{SALT}\n"
-
-
-def test_another_salt_of_the_project_is_not_replaced(bench_of, audit, commands, project, monkeypatch):
-    path = project / f"Pulumi.{STACK}.yaml"
-
-    def salted(folder):
-        (folder / path.name).write_text(f"{(folder / path.name).read_text()}{SALT}\n")
-        path.write_text(f"{path.read_text()}encryptionsalt: v1:other\n")
-
-    while_up_runs(monkeypatch, salted)
-    server = build(bench_of("up"), audit)
-    done = upped(server, planned(server)).structured_content
-    assert done["settings_lines"] == [
-        f"The deployed state needs this line in {path.name}, where it is missing or different: {SALT}"
-    ]
-    assert path.read_text().endswith("encryptionsalt: v1:other\n")
 
 
 # Plans of rollout and recover.
@@ -170,8 +148,7 @@ def look(server, tool, **arguments):
 
 def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     commands.documents["rollout"] = LOOK
-    agent = bench_of("rollout")
-    server = build(agent, audit)
+    server = build(bench_of("rollout"), audit)
     seen = look(server, "rollout").structured_content
     assert (seen["changed"], seen["usd_per_hour"]) == (False, 5.0)
     assert commands.run[0][2:] == ["scripts.rollout", "--stack", STACK, "--dry-run", "--json"]
@@ -180,17 +157,15 @@ def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     assert done["changed"]
     assert commands.run[1][2:] == ["scripts.rollout", "--stack", STACK, "--plan", SHOWN, "--json"]
     again = look(server, "rollout", plan_id=seen["plan_id"])
-    assert "was already run. Create a new one with rollout" in again.content[0].text
+    assert "or was already run. Call rollout with the same arguments and without plan_id" in again.content[0].text
     assert len(commands.run) == 2
-    assert [count.usd_per_hour for count in agent.spending.book.counts] == [5.0, 2.0]  # both revisions, then one
 
 
 def test_a_restart_runs_only_what_its_dry_run_showed_and_that_of_a_tpu_costs_nothing_more(bench_of, audit, commands):
-    for document, price in (({**LOOK, "target": "cloud-run"}, 2.0), ({"plan": SHOWN, "target": "tpu"}, None)):
+    for document in ({**LOOK, "target": "cloud-run"}, {"plan": SHOWN, "target": "tpu"}):
         commands.run.clear()
         commands.documents["restart"] = document
-        agent = bench_of("restart", usd_per_hour_limit=6.0)
-        server = build(agent, audit)
+        server = build(bench_of("restart", usd_per_hour_limit=6.0), audit)
         seen = look(server, "restart").structured_content
         assert not seen["changed"]
         assert commands.run[0][2:] == ["scripts.restart", "--stack", STACK, "--dry-run", "--json"]
@@ -198,7 +173,6 @@ def test_a_restart_runs_only_what_its_dry_run_showed_and_that_of_a_tpu_costs_not
         done = look(server, "restart", plan_id=seen["plan_id"]).structured_content
         assert done["changed"]
         assert commands.run[1][2:] == ["scripts.restart", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
-        assert agent.spending.counted(STACK) == price
 
 
 def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
@@ -212,10 +186,10 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
         ("recover", {}),
     ):
         refused = look(server, tool, **{**arguments, "plan_id": plan_id})
-        if not refused.is_error or f"is not a plan of {tool} with these arguments" not in refused.content[0].text:
+        if not refused.is_error or f"is not a plan for this call of {tool}, or was" not in refused.content[0].text:
             failures.append((tool, arguments, refused.content[0].text))
     refused = upped(server, plan_id)
-    assert "is a plan of rollout, but up only runs plans of preview" in refused.content[0].text
+    assert "is not a plan for this call of up, or was already run. Call preview" in refused.content[0].text
     assert failures == []
     assert len(commands.run) == 1
 
@@ -223,7 +197,6 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
 def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit, commands):
     for money, words in (
         ({"usd_per_hour_limit": 4.0}, "costs up to $5.00 per hour"),
-        ({"usd_limit": 4.0}, "one more hour costs $5.00"),
         ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with the other deployments, other $2.00"),
     ):
         commands.documents["rollout"] = LOOK
@@ -236,51 +209,10 @@ def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit,
         assert len(commands.run) == 1
 
 
-@pytest.mark.parametrize(
-    ("outcome", "price"),
-    [
-        ("rolled out", 2.0),
-        ("rolled back", 3.0),
-        ("interrupted", 5.0),
-        ("not rolled back", 5.0),
-        ("held", None),
-        ("failed", None),
-    ],
-)
-def test_what_a_rollout_leaves_running_is_counted(bench_of, audit, commands, outcome, price):
-    commands.documents["rollout"] = LOOK
-    agent = bench_of("rollout")
-    server = build(agent, audit)
-    plan_id = look(server, "rollout").structured_content["plan_id"]
-    commands.documents["rollout"] = {"outcome": outcome}
-    look(server, "rollout", plan_id=plan_id)
-    assert agent.spending.counted(STACK) == price
-
-
 def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
     commands.documents["rollout"] = {**LOOK, "usd_per_hour": None}
     refused = look(build(bench_of("rollout"), audit), "rollout")
     assert "The combined cost of the revisions" in refused.content[0].text
-
-
-def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(bench_of, audit, commands, monkeypatch):
-    monkeypatch.setattr(gated, "stack_settings", lambda *_args, **_keys: None)
-    monkeypatch.setattr(gated, "most_usd_per_hour", lambda *_: 3.0)
-    for found, price in (({"owned": [{"urn": SERVICE}]}, 3.0), ({"pending": [{"urn": SERVICE}]}, 3.0), ({}, None)):
-        commands.run.clear()
-        commands.documents["recover"] = {"plan": SHOWN, **found}
-        agent = bench_of("recover")
-        server = build(agent, audit)
-        seen = look(server, "recover").structured_content
-        assert seen["usd_per_hour"] == price
-        done = look(server, "recover", plan_id=seen["plan_id"]).structured_content
-        assert done["changed"]
-        assert commands.run[1][2:] == ["scripts.recover", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
-        assert agent.spending.counted(STACK) == price
-    poor = build(bench_of("recover", usd_per_hour_limit=2.0), audit)
-    commands.documents["recover"] = {"plan": SHOWN, "owned": [{"urn": SERVICE}]}
-    plan_id = look(poor, "recover").structured_content["plan_id"]
-    assert "the limit is $2.00 per hour" in look(poor, "recover", plan_id=plan_id).content[0].text
 
 
 def test_the_record_has_the_plan_and_its_price(bench_of, audit, commands):

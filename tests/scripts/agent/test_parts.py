@@ -1,4 +1,4 @@
-"""Programs and their end, marked text, the token of HTTP, the engine's events, the skill."""
+"""Programs and their end, marked text, the engine's events, the skill."""
 
 import json
 import os
@@ -15,17 +15,16 @@ import pytest
 from mcp import MCPError
 from mcp.client.client import Client
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import ScriptError
 from engine.events import EventLog
 from loadtest.client.metrics import parse_metrics
 from scripts.agent import server_tools
 from scripts.agent.audit import AuditFile
 from scripts.agent.context import AgentContext, CommandAnswer
 from scripts.agent.permissions import CHANGES, parse_permissions
-from scripts.agent.plans import PlanStore
 from scripts.agent.programs import run_program
-from scripts.agent.read_tools import explained, log_answer, recognised
-from scripts.agent.server import build, guarded, http_token
+from scripts.agent.read_tools import log_answer, recognised
+from scripts.agent.server import build
 from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.update_tools import UpAnswer, progress_text
 from tests.evals import drivers
@@ -37,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def everything(tmp_path):
-    agent = AgentContext(permissions=parse_permissions(",".join(CHANGES)), spending=spending(), plan_store=PlanStore())
+    agent = AgentContext(permissions=parse_permissions(",".join(CHANGES)), spending=spending())
     return build(agent, AuditFile(path=tmp_path / "audit.jsonl"))
 
 
@@ -140,10 +139,13 @@ def test_a_known_failure_is_recognised_with_the_figures_of_the_plan(monkeypatch)
     assert recognised("l4-qat", "all is well").fix is None
 
 
-def test_a_finding_is_explained_and_an_unknown_one_refused():
-    assert "memory" in explained("FIT01").what
-    with pytest.raises(CommandRefusedError, match=r"is not a finding id. Use one of"):
-        explained("FIT99")
+def test_a_finding_is_explained_and_an_unknown_one_refused(everything):
+    async def explain(identifier):
+        async with Client(everything) as client:
+            return await client.call_tool("explain_finding", {"identifier": identifier})
+
+    assert "memory" in anyio.run(explain, "FIT01").structured_content["what"]
+    assert "is not a finding id. Use one of" in anyio.run(explain, "FIT99").content[0].text
 
 
 def event(kind, op, name, kind_of="gcp:cloudrunv2/service:Service"):
@@ -203,44 +205,6 @@ def test_progress_grows_and_is_not_whole_before_the_engine_has_ended(tmp_path):
     assert len(done) == len(lines)
     assert done == sorted(set(done))
     assert done[-1] < 3
-
-
-# HTTP.
-
-
-async def asked(app, headers):
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    await app({"type": "http", "headers": headers}, None, send)
-    return sent
-
-
-def test_only_the_token_opens_the_server():
-    async def inner(_scope, _receive, send):
-        await send({"status": 200})
-
-    app = guarded(inner, "right-token")
-    for headers in ([], [(b"authorization", b"Bearer wrong")], [(b"authorization", b"right-token")]):
-        assert anyio.run(asked, app, headers)[0]["status"] == 401
-    assert anyio.run(asked, app, [(b"authorization", b"Bearer right-token")]) == [{"status": 200}]
-
-
-def test_a_token_is_made_for_its_owner_only(tmp_path, monkeypatch):
-    monkeypatch.delenv("GEMMA_SERVING_AGENT_TOKEN", raising=False)
-    file = tmp_path / "token"
-    token, place = http_token(file)
-    assert (http_token(file), place) == ((token, str(file)), str(file))
-    file.chmod(0o644)
-    with pytest.raises(CommandRefusedError, match="Other users can read"):
-        http_token(file)
-    with pytest.raises(CommandRefusedError, match="--http requires a token"):
-        http_token(None)
-    monkeypatch.setenv("GEMMA_SERVING_AGENT_TOKEN", "short")
-    with pytest.raises(CommandRefusedError, match="has 5 characters"):
-        http_token(None)
 
 
 # Pages.
@@ -339,19 +303,17 @@ def test_resources_can_be_read_and_do_not_leave_their_folders(everything, monkey
         async with Client(everything) as client:
             listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
             texts = [(await client.read_resource(uri)).contents[0].text for uri in listed]
-            plan = json.loads((await client.read_resource("gemma://plans/l4-qat")).contents[0].text)
             refused = []
-            for uri in ("gemma://plans/nosuch", "gemma://reports/..%2F..%2Fetc", "gemma://plans/..%2FREADME"):
+            for uri in ("gemma://plans/l4-qat", "gemma://reports/..%2F..%2Fetc", "gemma://pages/..%2FREADME"):
                 try:
                     await client.read_resource(uri)
                 except MCPError as error:
                     refused.append(str(error))
-            return listed, texts, plan, refused
+            return listed, texts, refused
 
-    listed, texts, plan, refused = anyio.run(read)
+    listed, texts, refused = anyio.run(read)
     assert "gemma://pages/runbook" in listed
     assert all(texts)
-    assert plan["fits"] is True
     assert len(refused) == 3
 
 

@@ -9,11 +9,10 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
-from contracts.errors import CommandRefusedError
 from scripts.agent import programs, update_tools
-from scripts.agent.runs import KEPT_S, MOST_ENDED, Runs
+from scripts.agent.runs import Runs
 from scripts.agent.server import build
-from tests.scripts.agent.conftest import STACK, answering, identity, kept, lines
+from tests.scripts.agent.conftest import STACK, answering, keep, lines
 
 ALL = "up,smoke,bench,stage,rollout,restart,recover,teardown"
 NO_PLAN = f"plan-{'0' * 16}"
@@ -75,7 +74,7 @@ def outcomes(audit, tool):
 
 def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_given(bench_of, audit, slow):
     agent = left(bench_of)
-    plan_id = agent.plan_store.keep(kept())
+    plan_id = keep(agent)
 
     async def work(client):
         handle = (await client.call_tool("up", {"plan_id": plan_id})).structured_content
@@ -88,7 +87,7 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
         still = (
             await client.call_tool("wait", {"run": handle["run"], "seconds": 0.05}, progress_callback=hear)
         ).structured_content
-        held = agent.spending.price_of(STACK)
+        held = agent.spending.sentence()
         slow.go.set()
         ended = await client.call_tool("wait", {"run": handle["run"], "seconds": 60})
         again = await client.call_tool("wait", {"run": handle["run"]})
@@ -101,7 +100,7 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
     assert "wait" in still["next"]
     assert still["says"]["text"] == "comparing with the plan"
     assert told[0][2] == "comparing with the plan"
-    assert held == 2.0
+    assert held.startswith("$2.00 of $10.00 per hour is counted")
     assert ended.structured_content == again.structured_content
     assert (ended.structured_content["ok"], ended.structured_content["plan_id"]) == (True, plan_id)
     assert outcomes(audit, "up") == ["begun", "left", "done"]
@@ -112,7 +111,7 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
 
 def test_a_call_that_ends_in_time_has_no_handle(bench_of, audit, commands):
     agent = left(bench_of, within_s=60)
-    plan_id = agent.plan_store.keep(kept())
+    plan_id = keep(agent)
     found = driven(agent, audit, lambda client: client.call_tool("up", {"plan_id": plan_id}))
     assert found.structured_content["ok"]
     assert agent.runs.shown() == []
@@ -121,7 +120,7 @@ def test_a_call_that_ends_in_time_has_no_handle(bench_of, audit, commands):
 
 def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_of, audit, slow):
     agent = left(bench_of, within_s=60)
-    plan_id = agent.plan_store.keep(kept())
+    plan_id = keep(agent)
 
     async def work(client):
         async with anyio.create_task_group() as tasks:
@@ -174,7 +173,7 @@ def test_cancel_stops_the_program_as_ctrl_c_does(bench_of, audit, monkeypatch, t
 
 def while_up_runs(agent, audit, slow, work, **client):
     """Run work with a client while a stack's `up` runs, and return its handle and what the work returned."""
-    plan_id = agent.plan_store.keep(kept())
+    plan_id = keep(agent)
 
     async def run(one):
         handle = (await one.call_tool("up", {"plan_id": plan_id})).structured_content["run"]
@@ -185,14 +184,12 @@ def while_up_runs(agent, audit, slow, work, **client):
     return driven(agent, audit, run, **client)
 
 
-def test_a_second_up_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, monkeypatch):
+def test_a_second_up_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow):
     agent = left(bench_of)
-    monkeypatch.setattr(update_tools, "identity_of", lambda frozen: identity(stack=frozen.stack))
-    second, other = (
-        agent.plan_store.keep(kept(identity=identity(stack=stack), refresh=True)) for stack in (STACK, "other")
-    )
+    other = keep(agent, "other")
 
     async def work(client):
+        second = keep(agent)
         refused = await client.call_tool("up", {"plan_id": second})
         agent.runs.within_s = 0.0
         return refused, await client.call_tool("up", {"plan_id": other})
@@ -229,7 +226,7 @@ def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, s
     """No schema of an answer is listed, so that a client refuses none."""
     agent = left(bench_of)
     calls = {
-        "up": {"plan_id": agent.plan_store.keep(kept())},
+        "up": {"plan_id": keep(agent)},
         "smoke": {"stack": STACK},
         "benchmark": {"stack": STACK, "name": "left"},
     }
@@ -280,7 +277,7 @@ def test_the_end_of_the_server_ends_what_runs_and_says_so(bench_of, audit, slow,
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):
     agent = left(bench_of)
-    plan_id = agent.plan_store.keep(kept())
+    plan_id = keep(agent)
     commands.up_code = 255
 
     async def work(client):
@@ -347,36 +344,6 @@ def test_where_it_is_names_the_newest_step_and_what_was_said_since():
         ("2 of 2: creating c", "1 of 2: created b"),
     ]
     assert (last.says_for_s, last.elapsed_s) == (60.0, 85.0)
-
-
-def test_answers_are_kept_for_an_hour_and_do_not_pile_up():
-    now = [0.0]
-    runs = Runs(clock=lambda: now[0])
-
-    async def fill():
-        async def handler():
-            return {"content": []}
-
-        made = []
-        for _ in range(MOST_ENDED + 5):
-            run = runs.begin("smoke", STACK)
-            await run.work(handler)
-            made.append(run)
-            now[0] += 1.0
-        made[-1].answer()
-        return made
-
-    made = anyio.run(fill)
-    made[10].answer()  # what was read goes first
-    assert made[-1].id not in {run.run for run in runs.shown()}  # it was read
-    kept_now = set(runs._runs)
-    assert len(kept_now) == MOST_ENDED
-    assert made[10].id not in kept_now
-    assert {made[-1].id, made[-2].id} <= kept_now
-    now[0] += KEPT_S + 1
-    assert runs.shown() == []
-    with pytest.raises(CommandRefusedError, match="Runs: none"):
-        runs._find(made[-2].id)
 
 
 def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands, monkeypatch):

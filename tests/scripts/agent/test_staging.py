@@ -6,9 +6,8 @@ import pytest
 from contracts.errors import CommandRefusedError
 from engine.steps import steps_of
 from scripts.agent import staging
-from scripts.agent.plans import VALID_S
 from scripts.agent.server import build
-from tests.scripts.agent.conftest import IDENTITY, PREVIEW, STACK, call, frozen, identity, kept
+from tests.scripts.agent.conftest import PREVIEW, STACK, call, frozen, keep
 
 SETTING = "sha256:" + "0" * 64
 NAMED = "gs://our-models/gemma"
@@ -19,7 +18,6 @@ def world(monkeypatch, commands):
     """A stack whose bucket the state does not have yet."""
     commands.documents["stage_model"] = {"setting": {"bucket.manifest": SETTING}}
     monkeypatch.setattr(staging, "freeze", frozen)
-    monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: False)
     monkeypatch.setattr(staging, "creation_steps", lambda _frozen: steps_of(PREVIEW))
     return commands
@@ -47,9 +45,7 @@ def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
     ]
     assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
     again = stage(agent, audit, plan_id=planned["plan_id"])
-    assert f"{planned['plan_id']} was already run. Create a new one with stage_weights without plan_id." in (
-        again.content[0].text
-    )
+    assert "or was already run. Call stage_weights with the same arguments and without plan_id" in again.content[0].text
     assert len(world.run) == 1
 
 
@@ -69,19 +65,13 @@ def test_what_would_change_more_is_refused(bench_of, audit, world, monkeypatch):
     assert world.run == []
 
 
-def test_a_plan_of_another_kind_or_time_creates_nothing(bench_of, audit, world, monkeypatch):
+def test_a_plan_of_another_kind_creates_nothing(bench_of, audit, world):
     agent = bench_of("up,stage")
-    update = agent.plan_store.keep(kept())
-    found = stage(agent, audit, plan_id=update)
-    assert f"Plan '{update}' not found" in found.content[0].text
+    found = stage(agent, audit, plan_id=keep(agent))
+    assert "is not a plan for this call of stage_weights" in found.content[0].text
     creation = stage(agent, audit).structured_content["plan_id"]
     deployed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": creation}))
-    assert f"Plan '{creation}' not found" in deployed.content[0].text
-    monkeypatch.setattr(staging, "identity_of", lambda _frozen: identity(settings="others"))
-    assert f"{creation} is stale: the stack's settings" in stage(agent, audit, plan_id=creation).content[0].text
-    monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
-    agent.creations.clock = lambda: VALID_S + 1
-    assert "min old" in stage(agent, audit, plan_id=creation).content[0].text
+    assert "is not a plan for this call of up" in deployed.content[0].text
     assert world.run == []
 
 

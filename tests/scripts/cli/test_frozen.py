@@ -8,15 +8,13 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from engine import runner
+from engine.steps import PlannedStep
 from scripts.cli import frozen
 from scripts.cli.frozen import freeze
-from scripts.cli.plan_identity import identity_of
 from stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 STACK = "l4-qat"
-STATE = '{"version": 3, "deployment": {"resources": [{"urn": "u", "type": "t", "inputs": {"a": %d}}]}}'
-EMPTY = '{"version": 3, "deployment": {}}'
 
 
 @pytest.fixture
@@ -38,76 +36,37 @@ def project(monkeypatch, tmp_path):
     return folder
 
 
-@pytest.fixture
-def said(monkeypatch):
-    words = {"stack": EMPTY, "whoami": '{"url": "file:///one", "user": "me"}'}
-    monkeypatch.setattr(runner, "query", lambda asked, **_: words[asked[0]])
-    return words
-
-
-@pytest.fixture
-def identity(project, said, tmp_path):
+def test_a_plan_is_valid_for_program_settings_packages_project_and_steps(project, monkeypatch, tmp_path):
     count = iter(range(100))
-    return lambda: identity_of(freeze(STACK, tmp_path / f"copy-{next(count)}"))
 
+    def plan_id(steps=()):
+        return freeze(STACK, tmp_path / f"copy-{next(count)}").plan_id(steps)
 
-def test_a_plan_is_valid_for_program_settings_packages_project_backend_state_and_image(
-    project, said, identity, monkeypatch
-):
-    before = identity()
-    assert identity() == before
-    named = "the stack's settings, or a file they reference, changed"
-    for file, meaning in (
-        ("components/a.py", "the program's files changed"),
-        (f"Pulumi.{STACK}.yaml", named),
-        ("images/own/a.py", named),
-        ("prices.json", named),
-    ):
+    before = plan_id()
+    assert plan_id() == before
+    assert plan_id([PlannedStep(op="delete", urn="u")]) != before
+    for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
         text = (project / file).read_text()
         (project / file).write_text(text + "\n")
-        assert identity().changed_since(before) == [meaning], file
+        assert plan_id() != before, file
         (project / file).write_text(text)
-    backend = "the backend or account changed (file:///one (me) → {})"
-    for command, text, meaning in (
-        ("stack", STATE % 1, "the stack was deployed or refreshed"),
-        ("whoami", '{"url": "file:///two", "user": "me"}', backend.format("file:///two (me)")),
-    ):
-        was, said[command] = said[command], text
-        assert identity().changed_since(before) == [meaning]
-        said[command] = was
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///three")
-    assert identity().changed_since(before) == [backend.format("file:///three")]
-    monkeypatch.delenv("PULUMI_BACKEND_URL")
+    assert plan_id() == before
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another")
-    assert identity().changed_since(before) == ["another Google Cloud project is set (a-project → another)"]
+    assert plan_id() != before
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    (project / ".venv/lib/python3.12/site-packages/a-1.0.dist-info").rename(
-        project / ".venv/lib/python3.12/site-packages/a-1.1.dist-info"
-    )
-    assert identity().changed_since(before) == ["the installed packages changed"]
+    folder = project / ".venv/lib/python3.12/site-packages"
+    (folder / "a-1.0.dist-info").rename(folder / "a-1.1.dist-info")
+    assert plan_id() != before
 
 
-def test_two_states_differ_and_an_empty_one_is_none(said, project, monkeypatch, tmp_path):
-    copy = freeze(STACK, tmp_path / "copy")
-    states = []
-    for text in (STATE % 1, STATE % 2, EMPTY):
-        said["stack"] = text
-        states.append(identity_of(copy).state)
-    assert len(set(states)) == 3
-    assert states[2] == ""
-
-    def none(_words, **_options):
-        raise CommandRefusedError("Stack l4-qat does not exist")
-
-    monkeypatch.setattr(runner, "query", none)
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///one")
-    with pytest.raises(CommandRefusedError):
-        identity_of(copy)
-
-
-def test_no_credentials_of_the_backend_are_kept(identity, monkeypatch):
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "postgres://me:a-password@host:5432/pulumi?password=b-password")
-    assert identity().backend == "postgres://host:5432/pulumi"
+def test_the_engines_new_lines_reach_the_project(project, tmp_path):
+    copy, path = freeze(STACK, tmp_path / "copy"), project / f"Pulumi.{STACK}.yaml"
+    text, salt = path.read_text(), "encryptionsalt: v1:abc=:v1:def"
+    written = copy.folder / path.name
+    written.write_text(f"{salt}\n{written.read_text()}")
+    assert "Keep the line" in copy.bring_back_engine_lines(project)[0]
+    assert path.read_text() == f"{text}{salt}\n"
+    assert copy.bring_back_engine_lines(project) == []
 
 
 def test_what_is_edited_after_the_copy_is_not_in_it(project, tmp_path):
@@ -124,10 +83,8 @@ def test_refreshed_prices_are_copied_without_a_setting(project, tmp_path):
     path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", ""))
     first = freeze(STACK, tmp_path / "one")
     assert (first.folder / "prices.json").read_text() == "{}"
-    assert first.edited(project) == []
     (project / "prices.json").write_text('{"as_of": "2026-11-20"}')
-    assert first.edited(project) == ["prices.json"]
-    assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
+    assert freeze(STACK, tmp_path / "two").digest != first.digest
 
 
 def test_a_file_outside_the_project_is_refused_with_the_key(project, tmp_path):
@@ -158,7 +115,7 @@ def test_weights_are_linked_and_counted_by_size_and_time(project, tmp_path, monk
     assert not (first.folder / "images/own/a.py").is_symlink()
     assert (first.folder / "images/own/a.py").stat().st_mode & 0o777 == 0o555
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
+    assert freeze(STACK, tmp_path / "two").digest != first.digest
 
 
 def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
@@ -174,7 +131,7 @@ def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
     path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", "") + text)
     copy = freeze(STACK, tmp_path / "copy")
     assert (copy.folder / "named" / "config.json").is_file()
-    assert {key for key, named, _ in frozen._named(copy.settings, project) if named == "named/config.json"} == paths
+    assert {key for key, named in frozen._named(copy.settings) if named == "named/config.json"} == paths
 
 
 def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_this_checkout(monkeypatch):

@@ -1,0 +1,129 @@
+"""Spending limit per hour, from the states of all stacks in the backend, regardless of who deployed them."""
+
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, cast
+
+from cloud.google_prices import container_usd_per_hour, node_usd_per_hour
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping, as_sequence
+from contracts.labels import PRODUCT
+from contracts.parallel import each
+from contracts.resource_types import SERVICE_TYPE
+from engine import runner
+from engine.state import StackState, read
+from engine.steps import CAPACITY_TYPES
+
+_READERS: Final = 4
+"""Number of states read concurrently; each read starts an engine."""
+_NOT_STARTED: Final = "No paid resource was started, because the cost of"
+
+
+@dataclass(slots=True, kw_only=True)
+class SpendingLimit:
+    """Combined price of everything deployed, at most. List prices and maximum instance counts: upper bounds."""
+
+    states: Callable[[], Mapping[str, float]]
+    """Reads the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""
+    usd_per_hour_limit: float
+    _deployed: Mapping[str, float] = field(default_factory=dict[str, float])
+    _starting: dict[str, float] = field(default_factory=dict[str, float])
+    """Stacks that this server changes now: no state has their new price yet."""
+
+    def require(self, stack: str, usd_per_hour: float) -> None:
+        """Read the states, and refuse a deployment that exceeds the limit. Raises CommandRefusedError."""
+        self._deployed = self.states()
+        self._check(stack, usd_per_hour)
+
+    @contextmanager
+    def reserved(self, stack: str, usd_per_hour: float | None) -> Generator[None]:
+        """Check again, and count a deployment while it runs; nothing without a price. Raises CommandRefusedError."""
+        if usd_per_hour is None:
+            yield
+            return
+        self._check(stack, usd_per_hour)
+        self._starting[stack] = usd_per_hour
+        try:
+            yield
+        finally:
+            self._deployed = self._counted()
+            del self._starting[stack]
+
+    def sentence(self) -> str:
+        """Return the counted amounts as a sentence."""
+        rates = self._counted()
+        deployed = ", ".join(f"{stack} ${rate:.2f}" for stack, rate in sorted(rates.items())) or "nothing is deployed"
+        return f"${sum(rates.values()):.2f} of ${self.usd_per_hour_limit:.2f} per hour is counted ({deployed})."
+
+    def _counted(self) -> Mapping[str, float]:
+        """Return the price of each stack: while it changes, the higher one, because a failed run can leave either."""
+        higher = {stack: max(rate, self._deployed.get(stack, 0.0)) for stack, rate in self._starting.items()}
+        return {**self._deployed, **higher}
+
+    def _check(self, stack: str, usd_per_hour: float) -> None:
+        others = {name: rate for name, rate in self._counted().items() if name != stack}
+        rate = sum(others.values()) + usd_per_hour
+        if not rate <= self.usd_per_hour_limit:  # also refuses nan
+            listed = "".join(f", {name} ${price:.2f}" for name, price in sorted(others.items()))
+            raise CommandRefusedError(
+                f"Stack {stack} costs up to ${usd_per_hour:.2f} per hour, ${rate:.2f} with the other deployments{listed}; "
+                f"the limit is ${self.usd_per_hour_limit:.2f} per hour. "
+                "Tear down a stack, or ask the user for a higher --max-usd-per-hour."
+            )
+
+
+def deployed_now() -> Mapping[str, float]:
+    """Return the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""
+    try:
+        listed = cast("object", json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT])))
+    except (ScriptError, ValueError) as error:
+        raise CommandRefusedError(f"{_NOT_STARTED} the current deployments is unknown: {error}") from None
+    rows = [as_mapping(item) for item in as_sequence(listed)]
+    names = [str(row.get("name") or "").rpartition("/")[2] for row in rows if row.get("resourceCount") != 0]
+    states = each([partial(read, name) for name in sorted(names)], workers=_READERS)
+    return {state.stack: rate for state in states if (rate := usd_per_hour_of(state)) is not None}
+
+
+def usd_per_hour_of(state: StackState) -> float | None:
+    """Return the maximum price of a stack per hour; None without a TPU or service. Raises CommandRefusedError if it is unknown."""
+    if state.status == "missing":
+        return None
+    if state.status != "read":
+        raise CommandRefusedError(
+            f"{_NOT_STARTED} stack {state.stack} is unknown: {state.detail} "
+            f"If its state is broken, the user can run `gemma recover {state.stack}`."
+        )
+    capacity = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
+    rates = [_usd_per_hour(state, item) for item in capacity]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < len(rates):
+        raise CommandRefusedError(
+            f"{_NOT_STARTED} stack {state.stack} is unknown; the price list does not have its hardware. "
+            f"The user can run `gemma up {state.stack}` with prices in its settings, or tear it down."
+        )
+    return sum(known) if known else None
+
+
+def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
+    """Return the price of one server with all its instances, from the stack's own plan or the price list."""
+    inputs = as_mapping(item.get("inputs"))
+    scaling = as_mapping(as_mapping(inputs.get("template")).get("scaling"))
+    instances = scaling.get("maxInstanceCount") if item.get("type") == SERVICE_TYPE else 1
+    outputs = state.outputs
+    # The plan of a gateway has the price of its servers, which are in stacks of their own.
+    is_server = outputs is not None and outputs.target != "gateway"
+    rate = outputs.plan.cost.usd_per_hour if outputs and is_server else _listed_usd_per_hour(item, inputs)
+    return rate * instances if rate is not None and isinstance(instances, int | float) else None
+
+
+def _listed_usd_per_hour(item: Mapping[str, object], inputs: Mapping[str, object]) -> float | None:
+    if item.get("type") == SERVICE_TYPE:
+        return container_usd_per_hour(inputs, str(inputs.get("location") or "")) or None
+    zones = [as_mapping(item.get("outputs")).get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))]
+    kind = str(inputs.get("provisioningModel") or "standard")
+    rates = [node_usd_per_hour(inputs, kind, str(zone)) for zone in zones if zone]
+    known = [rate for rate in rates if rate is not None]
+    return max(known) if known and len(known) == len(rates) else None
