@@ -1,7 +1,8 @@
 """Import the resources of an interrupted `pulumi up` into the state.
 
-Imports existing resources that have the stack's labels. Clears pending operations whose resource was never created. Lists resources with the same
-name and another owner, and never modifies them. Creates, changes and deletes nothing in Google Cloud.
+Imports existing resources that have the stack's labels. Clears pending operations
+whose resource was never created. Lists resources with the same name and another
+owner. Creates, changes and deletes nothing in Google Cloud.
 """
 
 import json
@@ -60,7 +61,7 @@ def _recover(options: RecoverOptions) -> ExitCode:
         question = f"Import these {len(findings)} resources into the" if findings else "Start a new"
         confirm(
             f"{question} state of stack {stack}?",
-            without_terminal=f"Recovering stack {stack} changes its state, and stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal="Recovering changes the state, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed. Type yes or pass --yes.",
         )
 

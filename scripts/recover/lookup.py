@@ -1,6 +1,6 @@
-"""Look up every resource type that a stack creates: its Pulumi id and its owner. `cloud.kinds` has the API of each type.
+"""Look up every resource type that a stack creates: its Pulumi id and its owner.
 
-Ids match those that the providers write into the state: provider `gcp` 10.2 (pulumi-gcp's schema and recorded states) and our `gcp-tpu`.
+Ids are those of the providers: `gcp` 10.2 (its schema, recorded states) and `gcp-tpu`.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from contracts.labels import URN_DIGITS, Ownership
 from contracts.parallel import each
 from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import UNKNOWN
-from engine.state_edit import contains
+from scripts.recover.state_edit import contains
 
 _ZONES_AT_ONCE: Final = 8
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Lookup result of one resource. `id`: Pulumi's id. `outputs`: outputs that a refresh needs and that are not inputs."""
+    """Lookup result of one resource. `outputs`: those that a refresh needs beside the inputs."""
 
     owner: Owner
     name: str
@@ -65,7 +65,7 @@ class Search:
                 )
 
     def whose(self, body: Json, name: str, resource_id: str, outputs: Json | None = None) -> Found:
-        """Return the result for a resource whose labels or description, or those of its parent, are in this document."""
+        """Return the result for the labels or description in this document."""
         is_owned = self.owner.owns(
             labels=as_mapping(body.get("labels")), description=str(body.get("description") or "")
         )
@@ -82,7 +82,7 @@ class AdoptableKind(NamedTuple):
 
 
 def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
-    """Look up a resource. Return None if its type is not supported or a value that identifies it is not resolved yet."""
+    """Look up a resource. Return None if its type or a value that identifies it is unknown."""
     kind = KINDS.get(type_)
     if kind is None or not all(inputs.get(name) and not contains(inputs[name], UNKNOWN) for name in kind.needs):
         return None
@@ -101,7 +101,7 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
         body = search.known(answer, full)
         if body is None:
             return Found(owner="missing", name=name)
-        # The provider's record of labels. Without it, a refresh treats the provider's attribution label as foreign.
+        # Without these, a refresh treats the provider's attribution label as foreign.
         labels = as_mapping(body.get("labels"))
         outputs = {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
         return search.whose(body, name, own, outputs)
@@ -136,7 +136,7 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
-    """Look up the newest enabled version of a secret. Google chooses its number, and it has the owner of the secret."""
+    """Look up the newest enabled version of a secret, whose number Google chooses."""
     secret = str(inputs["secret"])
     body = search.get("secretmanager", f"v1/{secret}")
     page = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body is not None else None
@@ -155,7 +155,8 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     """Look up the capacity that our provider created under this id, or the id of a renewal, in every zone.
 
-    It is owned if its labels have the hash of the URN. If two exist, the first is recorded and the next `pulumi up` searches for the other.
+    It is owned if its labels have the hash of the URN. Of two, the first is recorded.
+    The next `pulumi up` searches for the other.
     """
     project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
@@ -176,7 +177,7 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
-    """Yield the instances of this name with their full names, from one list of all zones. Raises GoogleListError and ScriptError."""
+    """Yield the instances of this name with their full names, in all zones."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -185,7 +186,7 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
 
 
 def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
-    """Return the queued resources of this id in all zones. Raises GoogleListError and ScriptError."""
+    """Return the queued resources of this id in all zones."""
     zones = {*wanted}
     for page in search.api.pages("tpu", f"v2alpha1/projects/{inputs['project']}/locations"):
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
@@ -195,7 +196,7 @@ def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tup
 
 
 def _in_zone(search: Search, name: str) -> Json | None:
-    """Return the queued resource; None if it does not exist or the project has no access to the zone. Raises GoogleListError and ScriptError."""
+    """Return the queued resource; None without one, or without access to the zone."""
     try:
         return search.api.get("tpu", f"v2alpha1/{name}")
     except GoogleListError as error:
@@ -223,6 +224,7 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
 REPEATABLE: Final = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity", *POLICIES})
 """Types that can be created again without a conflict and that leave no resource behind.
 
-An image is pushed again under the same digest. A service identity is Google's account of an API: generating it again returns the same account
-(discovery: serviceusage.v1beta1, services.generateServiceIdentity), and it cannot be deleted. A grant is a member of a policy, which has it once.
+An image has the same digest again, and a policy has a member once.
+Generating a service identity again returns the same account, which cannot be deleted
+(discovery: serviceusage.v1beta1, services.generateServiceIdentity).
 """

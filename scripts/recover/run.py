@@ -1,7 +1,7 @@
-"""The rounds of a recovery: look up candidates, import owned resources into the state, refresh, and run the program again.
+"""The rounds of a recovery: look up, import into the state, refresh, and run the program again.
 
-Each round resolves more values. For example, a version of a secret can be looked up once the secret is in the state. Every write replaces the whole
-state atomically, so an interruption leaves a state that the engine accepts and that the next run continues from.
+Each round resolves more values: a version of a secret is looked up once the secret is in the state.
+Every write replaces the whole state atomically, so the next run continues after an interruption.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,9 @@ from engine.deployment import (
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from engine.state_edit import adopted, candidates, empty, is_complete, without_pending
+from engine.state_edit import empty, without_pending
 from scripts.recover.lookup import KINDS, Found, Search, lookup
+from scripts.recover.state_edit import adopted, candidates, is_complete
 
 GROUPS: Final = {
     "owned": "to import",
@@ -44,7 +45,7 @@ Confirm = Callable[[Sequence["Examined"]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A resource that may exist but is not in the state, and its lookup result, None if a value that identifies it is unknown."""
+    """A resource that may exist but is not in the state, and its lookup result if there is one."""
 
     resource: ResourceState
     interrupted: bool
@@ -72,7 +73,7 @@ class Examined:
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """Result of a recovery. `cleared`: interrupted operations of resources that do not exist or are in the state already."""
+    """Result of a recovery. `cleared`: interrupted operations without a resource to import."""
 
     stack: str
     state_was: str
@@ -95,12 +96,12 @@ class Recovery:
 
 
 def look(stack: str, api: GoogleApi) -> Sequence[Examined]:
-    """Return the findings of a first round without a change. Raises ScriptError if the stack has no readable state."""
+    """Return the findings of a first round without a change. Raises ScriptError."""
     return _examined(stack, api, read_deployment(stack), declared(stack))
 
 
 def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> Recovery:
-    """Import owned resources, clear operations without a resource, and refresh. Raises CommandRefusedError and ScriptError."""
+    """Import owned resources, clear operations without one, and refresh. Raises ScriptError."""
     held = stack_locks(stack)
     if held:
         end_dead_locks(stack, held, report=report)
@@ -152,7 +153,7 @@ def _refresh(stack: str, report: Report) -> None:
 
 
 def _readable(stack: str, report: Report, confirm: Confirm) -> str:
-    """Ensure that the stack has a readable state, its own or an empty one, and return how it was: whole, missing or unreadable."""
+    """Ensure a readable state, and return how it was: whole, missing or unreadable."""
     try:
         read_deployment(stack)
     except ScriptError as error:

@@ -3,8 +3,9 @@
   gemma restart NAME --dry-run
   gemma restart NAME
 
-The machine drains the running requests, stops the server and starts it again; capacity, address and settings stay. Shows the effect, prompts, and
-waits until the server is ready again. docs/cloud-run.md has the commands for a Cloud Run service.
+The machine drains the running requests and starts the server again; capacity,
+address and settings stay. Prompts, and waits until the server is ready.
+For a Cloud Run service see docs/cloud-run.md.
 """
 
 import json
@@ -47,7 +48,7 @@ def _restart(options: RestartOptions) -> ExitCode:
     if not options.yes:
         confirm(
             f"Restart the server of stack {stack}?",
-            without_terminal=f"Restarting stack {stack} replaces its server, and stdin is not a terminal. Pass --yes to confirm.",
+            without_terminal="A restart needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed. Type yes or pass --yes.",
         )
     report = {"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": restart(found)}
@@ -63,7 +64,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RestartOptions,
     run=_restart,
-    after_interrupt="A restart that was already requested continues. `gemma status` shows when the server is ready.",
+    after_interrupt="A requested restart continues; see `gemma status`.",
 )
 
 

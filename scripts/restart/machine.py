@@ -32,14 +32,12 @@ class FoundMachine:
     effect: str
     """What the restart does, in whole sentences."""
     restarts: str
-    """The nonce of the last restart."""
     pause_s: int
-    """Planned time in which requests fail."""
     limit_s: float
 
 
 def machine_of(stack: str) -> FoundMachine:
-    """Return the machine of a stack. Raises CommandRefusedError if it cannot be restarted now, and ScriptError if that is unknown."""
+    """Return the machine of a stack. Raises CommandRefusedError if it cannot be restarted now."""
     locks = stack_locks(stack)
     if any(not lock.is_dead for lock in locks):
         require_dead(stack, locks)
@@ -68,7 +66,7 @@ def machine_of(stack: str) -> FoundMachine:
     return FoundMachine(
         stack=stack,
         machine=machine,
-        effect=f"The server on {name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
+        effect=f"{name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
         f"then requests fail for about {duration(pause_s)} (planned).",
         restarts=published.get(RESTART_KEY, ""),
         pause_s=pause_s,
@@ -77,7 +75,7 @@ def machine_of(stack: str) -> FoundMachine:
 
 
 def restart(found: FoundMachine) -> str:
-    """Request the restart, wait, and return what serves. Raises ScriptError if the server fails, does not start in time, or the machine is gone."""
+    """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
     machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
@@ -102,5 +100,6 @@ def restart(found: FoundMachine) -> str:
         shown = phase
         clock.sleep(POLL_S)
     raise ScriptError(
-        f"The server was not ready within {duration(found.limit_s)} ({shown}). The restart continues on the machine. Run `gemma status {stack}`."
+        f"The server was not ready within {duration(found.limit_s)} ({shown}). "
+        f"The restart continues on the machine. Run `gemma status {stack}`."
     )

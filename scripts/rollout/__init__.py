@@ -1,1 +1,1 @@
-"""Check the new revision of a Cloud Run service without traffic, and move all traffic to it or none."""
+"""Move the traffic of a Cloud Run service to its new revision after checks."""

@@ -4,8 +4,8 @@
   gemma rollout NAME
   gemma rollout NAME --to gemma-NAME-00003-abc
 
-The smoke checks run on the revision while it has no traffic; if one fails, the old revision keeps all traffic. For stacks with cloudRun.rollout,
-where `pulumi up` creates a new revision without traffic. See docs/rollout.md.
+The smoke checks run while the revision has no traffic; if one fails, the old
+revision keeps all traffic. For stacks with cloudRun.rollout: docs/rollout.md.
 """
 
 import json
@@ -84,19 +84,19 @@ def _of_stack(stack: str) -> "Rollout":
     require_server(stack, outputs, what="roll out")
     if outputs.rollout is None:
         raise CommandRefusedError(
-            f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. To use rollouts, set it in Pulumi.{stack}.yaml, "
+            f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. Set it in Pulumi.{stack}.yaml, "
             f"such as cloudRun.rollout: {{}}, then run `gemma up {stack}`."
         )
     if outputs.rollout.traffic is not None:
-        shares = ", ".join(f"{revision}: {percent}" for revision, percent in outputs.rollout.traffic.items())
+        shares = ", ".join(f"{name}: {percent}" for name, percent in outputs.rollout.traffic.items())
         raise CommandRefusedError(
-            f"The settings of stack {stack} fix the traffic split (cloudRun.rollout.traffic: {{ {shares} }}), so `pulumi up` would revert "
-            f"changes of this command. Change the split there, or remove it and run `gemma up {stack}` first."
+            f"The settings of stack {stack} fix the traffic (cloudRun.rollout.traffic: {{ {shares} }}). "
+            f"Change it there, or remove it and run `gemma up {stack}` first."
         )
     report = partial(say, "rollout")
-    urns = [resource.urn for resource in resources if resource.type == SERVICE_TYPE and not resource.delete]
-    targets = [word for urn in urns for word in ("--target", urn)]
-    hint = f"The traffic is as reported above. Run `pulumi refresh --stack {stack}` when no other operation is running."
+    services = [each for each in resources if each.type == SERVICE_TYPE and not each.delete]
+    targets = [word for each in services for word in ("--target", each.urn)]
+    hint = f"Run `pulumi refresh --stack {stack}` when no other operation is running."
 
     def refresh() -> None:
         report("refreshing the traffic in the stack's state")

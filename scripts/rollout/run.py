@@ -1,4 +1,4 @@
-"""Check the latest revision of a service at the URL of its tag, and move all traffic to it; or go back to an older one."""
+"""Check the latest revision of a service at its tag, and move all traffic to it; or go back."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,11 +28,11 @@ from scripts.cli.looked import look_id
 from scripts.smoke.face import run_smoke, stack_target
 
 IMAGE_PULL_S: Final = 15 * 60
-"""Time to import an image and Cloud Run's overhead around a start, in addition to the start-up budget. Assumed, conservative."""
+"""Import of an image and overhead of a start, beside the start-up budget. Assumed."""
 PAUSE_S: Final = 2.0
 
 Outcome = Literal["rolled out", "rolled back", "rolled back manually", "nothing to do"]
-"""`rolled back`: a check failed, and the old revision has all traffic. `rolled back manually`: by --to."""
+"""`rolled back`: a check failed. `rolled back manually`: by --to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,14 @@ class RolloutLook:
 
     stack: str
     phase: Literal["roll out", "finish", "roll back"]
-    """`finish`: the latest revision has all traffic. `roll back`: the revision of --to gets all traffic."""
+    """`finish`: the latest revision has all traffic. `roll back`: by --to."""
     revision: str
-    """The revision that will get all traffic."""
     serving: str
     """The revision that has the most traffic now, other than `revision` if there is one."""
     traffic: Mapping[str, int]
-    """Current traffic percentage of each revision."""
     usd_per_hour: float | None
-    """Maximum combined cost per hour of the new revision and all revisions with traffic; None if unknown."""
+    """Maximum cost per hour of the new revision and those with traffic; None if unknown."""
     usd_per_hour_after: float | None
-    """Maximum cost per hour of the revision alone; None if unknown."""
 
     @property
     def plan(self) -> str:
@@ -67,7 +64,6 @@ class RolloutReport:
     outcome: Outcome
     revision: str
     reason: str
-    """Explanation in whole sentences."""
     traffic: Mapping[str, int] | None
     """Traffic percentage of each revision; None if unknown."""
     state_is_behind: bool = False
@@ -83,17 +79,15 @@ class Rollout:
     """Full name of the service."""
     api: GoogleApi
     start_s: float
-    """Longest start of a revision without instances."""
     smoke: Callable[[str, str], str]
     """See `smoke_fault`; called with the URL of a tag and of the service."""
     refresh: Callable[[], None]
-    """Refreshes the service in the stack's state."""
     say: Callable[[str], None]
 
     def look(self, to: str | None = None) -> tuple[RolloutLook, Service]:
         """Return what `run` will do, without a change, and the service that it was read from.
 
-        Raises CommandRefusedError if the latest revision or the one of `to` cannot serve, and ScriptError if the service cannot be read.
+        Raises CommandRefusedError if that revision cannot serve, and ScriptError.
         """
         service, revisions, name = self._get(self.name), self._revisions(), short_name(self.name)
         shares = known_shares(service)
@@ -130,7 +124,7 @@ class Rollout:
     def run(self, look: RolloutLook, service: Service) -> RolloutReport:
         """Do what the dry run shows, if the service has not changed since.
 
-        Raises AccessError if the checks could not reach the new revision, and ScriptError if Google refused a change. No traffic was moved then.
+        Raises AccessError if the revision was not reached, and ScriptError. No traffic was moved then.
         """
         new, reason = look.revision, f"Revision {look.revision} has all traffic."
         outcome: Outcome = "nothing to do"
@@ -154,7 +148,7 @@ class Rollout:
         return report
 
     def _tagged(self, service: Service, new: str) -> Service:
-        """Return the service with the tag on its latest revision, as `pulumi up` leaves it. A failed check removes the tag."""
+        """Return the service with the tag, as `pulumi up` leaves it. A failed check removes it."""
         if any(target.tag == NEXT_TAG and target.revision in {None, new} for target in targets_of(service)):
             return service
         self.say(f"tagging {new} as {NEXT_TAG}")
@@ -182,9 +176,9 @@ class Rollout:
         return {short_name(each.get("name")): each for each in found}
 
     def _shift(self, seen: Service, targets: Sequence[TrafficTarget]) -> Service:
-        """Set the traffic of the service as it was `seen`, wait, and return the service. Raises ScriptError."""
+        """Set the traffic of the service as `seen`, and return the service after it."""
         body = {"traffic": [target.to_api() for target in targets], "etag": seen.get("etag")}
-        again = f"Another client may have changed it: see `gemma status {self.stack}`, then run the same command again."
+        again = f"Another client may have changed it: run `gemma status {self.stack}`, then this again."
         try:
             operation = self.api.patch("run", f"v2/{self.name}", body, {"updateMask": "traffic"})
         except GoogleListError as error:
@@ -194,7 +188,7 @@ class Rollout:
             sleep(PAUSE_S)
             operation = self._get(str(operation.get("name")))
         after = self._get(self.name)
-        # The operation of a service whose latest revision failed has an error even if the traffic was changed.
+        # If the latest revision failed, the operation has an error although the traffic changed.
         shares = {target.revision: target.percent for target in targets if target.percent}
         if serving_shares(after) != shares or {*targets_of(after)} != {*targets}:
             why = as_mapping(operation.get("error")).get("message") or "the change has not finished."
@@ -205,7 +199,7 @@ class Rollout:
 def smoke_fault(stack: str, outputs: StackOutputs, say: Callable[[str], None], url: str, service_url: str) -> str:
     """Run all smoke checks at the URL of a tag. Return the failures as a sentence; empty if none.
 
-    Cloud Run accepts identity tokens for the service's own URL there. Raises AccessError if the checks could not reach the server.
+    Cloud Run accepts tokens for the service's own URL there. Raises AccessError.
     """
     with open_stack_access(outputs) as access:
         tokens = IdTokenSource(service_url) if access.id_tokens is not None else None
@@ -222,12 +216,12 @@ def smoke_fault(stack: str, outputs: StackOutputs, say: Callable[[str], None], u
 
 
 def _whole(revision: str) -> Sequence[TrafficTarget]:
-    """Return the traffic targets after a rollout: one named revision, and no tag because a tag keeps instances running."""
+    """Return the targets after a rollout: no tag, because a tag keeps instances running."""
     return (TrafficTarget(revision=revision, percent=ALL),)
 
 
 def _most_usd_per_hour(revision: Mapping[str, object], service: str) -> float | None:
-    """Return the cost per hour of a revision with its maximum number of instances; None if Google does not report it."""
+    """Return the most that a revision costs per hour; None if Google does not report it."""
     most = as_mapping(revision.get("scaling")).get("maxInstanceCount")
     region = service.partition("/locations/")[2].partition("/")[0]
     rate = container_usd_per_hour({"template": revision}, region) if revision else 0.0

@@ -8,8 +8,9 @@ import pytest
 
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
-from engine.state_edit import REDACTED, adopted, candidates, is_complete, without_pending
+from engine.state_edit import without_pending
 from scripts.recover.lookup import KINDS, REPEATABLE
+from scripts.recover.state_edit import REDACTED, adopted, candidates, is_complete
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]

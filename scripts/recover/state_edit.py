@@ -1,0 +1,107 @@
+"""Add resources to a deployment in the form that a refresh expects.
+
+If all inputs are known, they are the outputs too, and a refresh reads the resource as part of the state.
+Otherwise the outputs are empty, and a refresh reads it as an import.
+Source: pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read: no properties mean an import.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from uuid import uuid4
+
+from contracts.fields import as_mapping, as_sequence
+from contracts.resource_types import CAPACITY_TYPE
+from engine.deployment import UNKNOWN, ResourceState, StackDeployment
+
+REDACTED: Final = "[secret]"
+"""Text of a secret in a preview."""
+_LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")
+
+
+def contains(value: object, *texts: str) -> bool:
+    """Return whether a value of a preview has one of these texts, in any nested value."""
+    if isinstance(value, str):
+        return any(text in value for text in texts)
+    return any(contains(item, *texts) for item in (*as_mapping(value).values(), *as_sequence(value)))
+
+
+def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> list[tuple[ResourceState, bool]]:
+    """Return the resources that may exist, and whether their creation was interrupted."""
+    found = {each.urn: each for each in declared if each.custom and not each.type.startswith("pulumi:providers:")}
+    interrupted = {one.resource.urn: one.resource for one in deployment.pending if one.kind == "creating"}
+    found |= interrupted
+    return [(each, urn in interrupted) for urn, each in found.items() if urn not in deployment.urns]
+
+
+def is_complete(resource: ResourceState) -> bool:
+    """Return whether all inputs are known, apart from secrets."""
+    return not contains(resource.inputs, UNKNOWN)
+
+
+def adopted(
+    deployment: StackDeployment,
+    resource: ResourceState,
+    identifier: str,
+    outputs: Mapping[str, object],
+    declared: Mapping[str, ResourceState],
+) -> StackDeployment:
+    """Return the deployment with a resource, its parents and its provider."""
+    deployment = _with_ancestors(deployment, resource.parent, declared)
+    deployment, provider = _with_provider(deployment, resource.provider, declared)
+    entry = _bare(_entry(resource, identifier, outputs), deployment.urns).changed(provider=provider or None)
+    return deployment.changed(resources=[*deployment.resources, entry])
+
+
+def _entry(resource: ResourceState, identifier: str, outputs: Mapping[str, object]) -> ResourceState:
+    known = _known(resource)
+    if known == resource.inputs:
+        return resource.changed(id=identifier, outputs={**as_mapping(_without_defaults(known)), **outputs})
+    if resource.type == CAPACITY_TYPE:  # its provider imports by full name and reads the inputs
+        return resource.changed(id=str(outputs["name"]), inputs={}, outputs={})
+    return resource.changed(id=identifier, inputs=known, outputs={})
+
+
+def _known(resource: ResourceState) -> dict[str, object]:
+    return {key: each for key, each in resource.inputs.items() if not contains(each, UNKNOWN, REDACTED)}
+
+
+def _without_defaults(value: object) -> object:
+    if as_mapping(value):
+        return {key: _without_defaults(item) for key, item in as_mapping(value).items() if key != "__defaults"}
+    return [_without_defaults(item) for item in as_sequence(value)] if as_sequence(value) else value
+
+
+def _bare(resource: ResourceState, known: frozenset[str]) -> ResourceState:
+    """Return the resource with the dependencies in the state. The next `up` writes all."""
+    dependencies = [urn for urn in resource.dependencies if urn in known]
+    return resource.changed(dependencies=dependencies, **dict.fromkeys(_LEFT_OUT))
+
+
+def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str, ResourceState]) -> StackDeployment:
+    """Return the deployment with a component, which has no id, and its ancestors."""
+    if not urn or urn in deployment.urns or urn not in declared:
+        return deployment
+    component = declared[urn]
+    deployment = _with_ancestors(deployment, component.parent, declared)
+    entry = _bare(component, deployment.urns).changed(inputs=_known(component), outputs={})
+    return deployment.changed(resources=[*deployment.resources, entry])
+
+
+def _with_provider(
+    deployment: StackDeployment, reference: str, declared: Mapping[str, ResourceState]
+) -> tuple[StackDeployment, str]:
+    """Return the deployment with the provider, and the reference to it with an id."""
+    urn, _, identifier = reference.rpartition("::")
+    if not urn:
+        return deployment, ""
+    existing = next((each for each in deployment.resources if each.urn == urn and not each.delete), None)
+    if existing is not None:
+        return deployment, f"{urn}::{existing.id}"
+    fresh = str(uuid4()) if identifier in {"", UNKNOWN} else identifier
+    program = declared.get(urn, ResourceState({}))
+    deployment = _with_ancestors(deployment, program.parent, declared)
+    outputs = {key: value for key, value in program.inputs.items() if not key.startswith("__")}
+    entry = ResourceState({"urn": urn, "custom": True, "id": fresh, "type": urn.split("::")[2]}).changed(
+        inputs=program.inputs or None, outputs=outputs or None, parent=program.parent or None
+    )
+    return deployment.changed(resources=[*deployment.resources, entry]), f"{urn}::{fresh}"
