@@ -35,7 +35,8 @@ def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
     when = f" when {size} more was requested" if size else ""
     return (
         f"The GPU ran out of memory{when}. The plan has {memory.weights_gib:.1f} GiB of weights and "
-        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
+        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower "
+        "gemma-serving:vllm.gpuMemoryUtilization to leave "
         "more for allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
     )
 
@@ -46,7 +47,8 @@ def _program_memory(found: re.Match[str], start: FailedStart) -> str:
     figures = f" It needs {found['needs']}B, and {found['free']}B is free." if found["needs"] else ""
     utilization = utilization_leaving(memory.outside_enough_gib, memory.usable_gib)
     return (
-        f"A compiled program did not fit on the chip.{figures} gemma-serving:vllm.gpuMemoryUtilization leaves {memory.headroom_gib:.2f} GiB "
+        f"A compiled program did not fit on the chip.{figures} gemma-serving:vllm.gpuMemoryUtilization leaves "
+        f"{memory.headroom_gib:.2f} GiB "
         f"outside the budget, and the planner recommends {memory.outside_enough_gib:.2f} GiB for this model. "
         f"Set gemma-serving:vllm.gpuMemoryUtilization to {utilization:g} or less."
     )
@@ -57,8 +59,10 @@ def _kernel_memory(found: re.Match[str], start: FailedStart) -> str:
     figures = f": {found['needs']} needed, {found['most']} available" if found["needs"] else ""
     place = "VMEM of a chip" if start.settings.target == "tpu" else "shared memory of the GPU"
     return (
-        f"A kernel does not fit in the {place}{figures}. That depends on the model, its precision and the image, not on "
-        "vllm.gpuMemoryUtilization. Set gemma-serving:model to an unquantized checkpoint, gemma-serving:image to another release, or choose "
+        f"A kernel does not fit in the {place}{figures}. That depends on the model, its precision and the image, not "
+        "on "
+        "vllm.gpuMemoryUtilization. Set gemma-serving:model to an unquantized checkpoint, gemma-serving:image to "
+        "another release, or choose "
         "another accelerator."
     )
 
@@ -71,8 +75,10 @@ def _unsupported_scheme(_found: re.Match[str], start: FailedStart) -> str:
 
 def _image_item(found: re.Match[str], _start: FailedStart) -> str:
     return (
-        f"One image or video item has up to {int(found['item']):,} tokens and is computed in one step, but a step has {int(found['step']):,}. "
-        f"Set gemma-serving:vllm.maxNumBatchedTokens to {found['item']} or more, set vllm.disableChunkedMmInput: false, "
+        f"One image or video item has up to {int(found['item']):,} tokens and is computed in one step, but a step "
+        f"has {int(found['step']):,}. "
+        f"Set gemma-serving:vllm.maxNumBatchedTokens to {found['item']} or more, set vllm.disableChunkedMmInput: "
+        "false, "
         "or set vllm.limitMmPerPrompt to 0 for what is not served."
     )
 
@@ -128,8 +134,10 @@ ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
     KnownCause(
         r"(?i)Ran out of memory (?:on HBM|in memory space hbm)|RuntimeBufferAllocationFailure|Error allocating device buffer",
         "A chip ran out of memory (HBM). The plan has {start.plan.memory.weights_gib:.1f} GiB of weights, "
-        "{start.plan.memory.activations_gib:.1f} GiB of compiled programs and {start.plan.memory.kv_gib:.1f} GiB of KV cache in "
-        "{start.plan.memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or vllm.maxNumBatchedTokens, or choose a larger slice.",
+        "{start.plan.memory.activations_gib:.1f} GiB of compiled programs and {start.plan.memory.kv_gib:.1f} GiB of "
+        "KV cache in "
+        "{start.plan.memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
+        "vllm.maxNumBatchedTokens, or choose a larger slice.",
         "FIT01",
         "tpu",
     ),
@@ -152,28 +160,34 @@ ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
     ),
     KnownCause(
         r"IndivisibleError: .* partitioned (?P<chips>\d+) times, but the dimension size is (?P<size>\d+)",
-        "A tensor of {start.settings.model} cannot be split over {found[chips]} chips: one of its dimensions is {found[size]}, which "
-        "{found[chips]} does not divide. Set gemma-serving:tpu.acceleratorType to a slice whose chips divide it, or gemma-serving:image to one "
+        "A tensor of {start.settings.model} cannot be split over {found[chips]} chips: one of its dimensions is "
+        "{found[size]}, which "
+        "{found[chips]} does not divide. Set gemma-serving:tpu.acceleratorType to a slice whose chips divide it, or "
+        "gemma-serving:image to one "
         "that pads this checkpoint.",
         "FIT06",
         "tpu",
     ),
     KnownCause(
         r"incompatible devices for jitted computation",
-        "The image left weights of {start.settings.model} on the host, and a program expects them on the chips. That is a fault of the image with "
+        "The image left weights of {start.settings.model} on the host, and a program expects them on the chips. That "
+        "is a fault of the image with "
         "this checkpoint. Set gemma-serving:image to another release, or gemma-serving:model to {start.original}.",
         "FIT06",
         "tpu",
     ),
     KnownCause(
         r"AmbiguousGlobalPerLayerAttributeError: (?P<field>\w+)",
-        "The image is too old for this model: it cannot read `{found[field]}` of its configuration, which differs between layers "
+        "The image is too old for this model: it cannot read `{found[field]}` of its configuration, which differs "
+        "between layers "
         "({start.version}). Set gemma-serving:image to a release that the stacks use (0.28.0 or later).",
     ),
     KnownCause(
         r"page size of the layer is not divisible by the maximum page size",
-        "vLLM cannot give the layers of this model blocks of one size with this KV cache. Gemma 4 has heads of two sizes, and a scale for each "
-        "token and head breaks their ratio (vllm-project/vllm#40388). Set gemma-serving:vllm.kvCacheDtype to auto or fp8, or remove "
+        "vLLM cannot give the layers of this model blocks of one size with this KV cache. Gemma 4 has heads of two "
+        "sizes, and a scale for each "
+        "token and head breaks their ratio (vllm-project/vllm#40388). Set gemma-serving:vllm.kvCacheDtype to auto or "
+        "fp8, or remove "
         "vllm.speculativeConfig if the draft model has other heads.",
     ),
     KnownCause(
@@ -184,7 +198,8 @@ ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
     ),
     KnownCause(
         r"Quota (?:limit )?'(?P<quota>\w+)' (?:has been )?exceeded",
-        "Google refused the resource, because quota {found[quota]} is used up. Quotas count what is still being deleted. To read the quota "
+        "Google refused the resource, because quota {found[quota]} is used up. Quotas count what is still being "
+        "deleted. To read the quota "
         "and the command that requests more, run `gemma doctor {start.stack}`.",
         "SCL02",
     ),

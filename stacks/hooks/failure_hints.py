@@ -21,7 +21,7 @@ _GIB_MIB: Final = 1024
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
     """Return the cause shown by the newest matching line, or None. Of several causes, return the one that explains the others."""
-    known = (one for one in CAUSES if one.target in {None, start.settings.target})
+    known = (one for one in _CAUSES if one.target in {None, start.settings.target})
     found = (one.cause(line, start) for one in known for line in reversed(lines))
     return next((cause for cause in found if cause is not None), None)
 
@@ -32,7 +32,8 @@ def _memory(found: re.Match[str], start: FailedStart) -> str:
     limit_gib = limit_mib / _GIB_MIB
     text = (
         f"The container ran out of memory: it used {used_mib} MiB, {used_mib - limit_mib} MiB more than "
-        f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The planned peak while the weights load is {planned_gib:.1f} GiB"
+        f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The planned peak while the weights load is "
+        f"{planned_gib:.1f} GiB"
     )
     cache = start.cloud_run.mount.cache_mib
     text += f", including the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB)." if cache else "."
@@ -57,7 +58,8 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
 
 def _small_buffer(found: re.Match[str], _start: FailedStart) -> str:
     return (
-        f"The streamer's buffer has {int(found['has']):,} bytes, but the largest tensor of the checkpoint has {int(found['needs']):,}. "
+        f"The streamer's buffer has {int(found['has']):,} bytes, but the largest tensor of the checkpoint has "
+        f"{int(found['needs']):,}. "
         "The planner's data on this checkpoint is incomplete. Set gemma-serving:cloudRun.mount.mode: fuse-buffered."
     )
 
@@ -66,7 +68,8 @@ def _unreadable(found: re.Match[str], start: FailedStart) -> str:
     mount, image = start.cloud_run.mount, start.settings.image
     owner = mount.uid if mount.uid is not None else image.uid or 0
     return (
-        f"The server cannot read {found['path']}: the mount is owned by uid {owner}, but the container runs as another user. "
+        f"The server cannot read {found['path']}: the mount is owned by uid {owner}, but the container runs as "
+        "another user. "
         "Set gemma-serving:image.uid and image.gid to the user of your image (`docker inspect --format '{{.Config.User}}' IMAGE` shows it), and "
         "remove cloudRun.mount.uid."
     )
@@ -80,7 +83,8 @@ def _gated(_found: re.Match[str], start: FailedStart) -> str:
         else f"the stack has no secret {HF_TOKEN.key}"
     )
     return (
-        f"The Hugging Face hub denied access to {model}: {token}. Accept the terms at https://huggingface.co/{model}, then run "
+        f"The Hugging Face hub denied access to {model}: {token}. Accept the terms at "
+        f"https://huggingface.co/{model}, then run "
         f"`{set_command(HF_TOKEN.key, start.stack)}` with a token of that account."
     )
 
@@ -90,7 +94,8 @@ def _absent(_found: re.Match[str], start: FailedStart) -> str:
     near = other_ids(model)
     nearest = f" (closest known ids: {', '.join(near)})" if near else ""
     return (
-        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check gemma-serving:model{nearest}. For a "
+        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check "
+        f"gemma-serving:model{nearest}. For a "
         f"private model, run `{set_command(HF_TOKEN.key, start.stack)}` with a token that can read it."
     )
 
@@ -109,8 +114,10 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
 def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
     text = (
-        f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
-        f"{allowed.period_s} s). The planned start takes {planned.total_s:,.0f} s, of which loading the weights takes {planned.load_s:,.0f} s."
+        f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then "
+        f"{allowed.failure_threshold} x "
+        f"{allowed.period_s} s). The planned start takes {planned.total_s:,.0f} s, of which loading the weights "
+        f"takes {planned.load_s:,.0f} s."
     )
     if allowed.budget_s < longest.budget_s:
         block = (
@@ -119,14 +126,16 @@ def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
         )
         return f"{text} Cloud Run allows {longest.budget_s:,} s. Set gemma-serving:cloudRun.startupProbe: {block}."
     return (
-        f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
+        f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered "
+        "with cloudRun.directVpc: true, "
         "or weights: prefetched-image."
     )
 
 
 def _refused_libraries(found: re.Match[str], start: FailedStart) -> str:
     text = (
-        f"CUDA error {found['code']}: the driver of the {start.cloud_run.gpu} rejects the CUDA compatibility libraries of the image, because "
+        f"CUDA error {found['code']}: the driver of the {start.cloud_run.gpu} rejects the CUDA compatibility "
+        "libraries of the image, because "
         "it is as new as they are."
     )
     if not _loads_libraries(start):
@@ -147,34 +156,40 @@ def _loads_libraries(start: FailedStart) -> bool:
     return dict(start.plan.environment).get("VLLM_ENABLE_CUDA_COMPATIBILITY") == "1"
 
 
-CAUSES: Final[Sequence[KnownCause]] = (
+_CAUSES: Final[Sequence[KnownCause]] = (
     KnownCause(
         r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used", _memory, "FIT03", "cloud-run"
     ),
     KnownCause(
         r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed",
-        "The server never started, because Cloud Run could not mount volume {found[volume]}. Bucket gs://{start.bucket} does not exist, or "
-        "{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls gs://{start.bucket}`, "
+        "The server never started, because Cloud Run could not mount volume {found[volume]}. Bucket "
+        "gs://{start.bucket} does not exist, or "
+        "{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls "
+        "gs://{start.bucket}`, "
         "then run `pulumi up --stack {start.stack}` again.",
         target="cloud-run",
     ),
     KnownCause(
         r"Forbidden: 403 .* does not have storage\.objects\.list access",
-        "vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant takes up to two minutes. "
+        "vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant "
+        "takes up to two minutes. "
         "Run `pulumi up --stack {start.stack}`, which grants the role and tries again.",
         target="cloud-run",
     ),
     KnownCause(
         r"Repo id must be in the form .*'gs://",
-        "The image's vLLM ({start.version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one with vLLM "
+        "The image's vLLM ({start.version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one "
+        "with vLLM "
         f"{STREAMS_FROM_GS} or later, or set gemma-serving:cloudRun.mount.mode: fuse-buffered.",
         "LDR02",
         "cloud-run",
     ),
     KnownCause(
         r"(?:Cannot start the server|The server is not started): (?P<said>.*\S)",
-        "The server never started, because the weights were not copied into memory: {found[said]} If memory was too small, raise "
-        "gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set gemma-serving:cloudRun.mount.mode: fuse-buffered.",
+        "The server never started, because the weights were not copied into memory: {found[said]} If memory was too "
+        "small, raise "
+        "gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set "
+        "gemma-serving:cloudRun.mount.mode: fuse-buffered.",
         target="cloud-run",
     ),
     KnownCause(
@@ -197,7 +212,8 @@ CAUSES: Final[Sequence[KnownCause]] = (
     *ENGINE_CAUSES,
     KnownCause(
         r"\(killed, most likely out of memory\)",
-        "The machine killed the server, most likely because its host ran out of memory. The planned peak while the weights load is "
+        "The machine killed the server, most likely because its host ran out of memory. The planned peak while the "
+        "weights load is "
         "{start.plan.memory.load_peak_host_gib:.1f} GiB. Choose a larger slice or a smaller checkpoint.",
         target="tpu",
     ),

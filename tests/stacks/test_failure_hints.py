@@ -5,8 +5,7 @@ The lines are those of public logs, of Cloud Run's system log and of vLLM.
 
 import pytest
 
-from planning.rules.findings import RULES
-from stacks.hooks.failure_hints import CAUSES, cause_of
+from stacks.hooks.failure_hints import cause_of
 from stacks.settings import ProbeSettings
 from tests.stacks.failed_start import failed_start
 
@@ -232,7 +231,3 @@ def test_more_memory_is_more_than_the_plan_and_more_than_was_used():
     start = failed_start("l4-qat", model="google/gemma-4-31B-it-qat-w4a16-ct", run={"memory_mib": 16384, "cpu": 4})
     assert start.plan.memory.load_peak_host_gib > 22
     assert "at least 24Gi" in cause_of([MEMORY], start).hint
-
-
-def test_each_finding_of_a_cause_is_a_rule():
-    assert {known.finding for known in CAUSES if known.finding} <= set(RULES)
