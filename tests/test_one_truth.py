@@ -181,7 +181,11 @@ def unknown_findings() -> Found:
     """Ids of findings in strings that no rule has. A reference names the id, so that a cause or a list of findings is data."""
     known = {*RULES, *(rule.id for rule in GATEWAY_RULES), *FINDINGS}
     groups = "|".join(sorted({identifier[:3] for identifier in known}))
-    return places_of({text for text, _ in contents().strings if re.fullmatch(rf"({groups})\d\d", text)} - known)
+    found: Found = defaultdict(list)
+    for text, place in contents().strings:
+        if re.fullmatch(rf"({groups})\d\d", text) and text not in known:
+            found[text].append(place)
+    return found
 
 
 def label_words() -> Found:
