@@ -91,7 +91,7 @@ def _ledger() -> Mapping[str, str]:
 
 def _local_cloud_catalog() -> str:
     """Return what Google offers, for the local cloud, which imports nothing of the project."""
-    from planning.data.prices import PRICES, is_in_catalog
+    from planning.data.prices import PRICES
     from planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS, host_of
 
     gpus: dict[str, object] = {}
@@ -108,8 +108,7 @@ def _local_cloud_catalog() -> str:
             "quota_id": gpu.quota_id,
             "quota_units": gpu.quota_units,
         }
-    listed = {key: price.regions for key, price in PRICES.items() if is_in_catalog(key)}
-    prices = {key: {region: row.usd for region, row in rows.items()} for key, rows in listed.items()}
+    prices = {key: {region: row.usd for region, row in price.regions.items()} for key, price in PRICES.items()}
     about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
     return json.dumps({"about": about, "gpus": gpus, "prices": prices}, indent=1) + "\n"
 

@@ -132,7 +132,7 @@ class ServiceRestart:
             )
         if not _keeps_traffic(service):
             return
-        if self.outputs.has_fixed_traffic:
+        if self.outputs.rollout is not None and self.outputs.rollout.traffic is not None:
             raise CommandRefusedError(
                 f"The settings of stack {self.stack} fix the traffic split (cloudRun.rollout.traffic), so a restarted revision would get no traffic. "
                 f"Remove it, run `gemma up {self.stack}`, and retry."
