@@ -1,4 +1,4 @@
-"""Check the new revision of a Cloud Run stack, then move all traffic to it.
+"""Check the new revision of a service, then move all traffic to it.
 
   gemma rollout NAME --dry-run
   gemma rollout NAME

@@ -191,7 +191,7 @@ NO_DEPLOYMENT = {
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (
-        "status", "status --watch", "logs", "logs --follow", "alerts", "connect", "connect chat", "smoke",
+        "status", "logs", "logs --follow", "alerts", "connect", "connect chat", "smoke",
         "bench --out /nowhere", "restart", "restart --dry-run", "rollout", "rollout --dry-run",
     )
 )  # fmt: skip
@@ -439,7 +439,6 @@ def test_what_the_engine_says_ends_in_the_next_step(project, engine, capsys):
 def no_logs(monkeypatch):
     """Google Cloud with an empty log. What would wait for ever fails."""
     monkeypatch.setattr("scripts.logs.reading.follow", lambda *_, **__: pytest.fail("it waits for lines"))
-    monkeypatch.setattr("scripts.status.__main__.watch_lines", lambda read, *_, **__: [read(), pytest.fail("it waits")])
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
     monkeypatch.setattr("cloud.google_api.connect", lambda *_: None)
     monkeypatch.setattr("scripts.logs.reading.newest", lambda *_: ())
