@@ -1,4 +1,4 @@
-"""`gemma stage_model --list` and `--remove`: the folders of weights in a bucket, and their readers.
+"""`gemma stage_model STACK --list` and `--remove`: the folders of weights in a bucket, and their readers.
 
 Readers are deployments in the states, Cloud Run revisions, and settings of stacks.
 """
