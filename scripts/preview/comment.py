@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.changes import ResourceChange
-from scripts.cli.markdown import code, fenced, named, prose, row
+from scripts.cli.markdown import code, fenced, named, plain, prose, row
 from scripts.preview.effects import changed_values
 from scripts.preview.plans import HOURLY, MOST, DescribedFinding, PlansDocument
 from scripts.preview.run import StackPreview
+from scripts.preview.upcoming import headline
 from scripts.preview.verdicts import StackVerdict, verdicts
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
@@ -65,7 +66,9 @@ def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[
     sections = [_section(verdict) for verdict in changed]
     for verdict in found if base is None else ():
         if verdict.is_quiet and verdict.preview:
-            lines = [f"#### {code(verdict.stack)}", ""]
+            price = verdict.after.figures.get(HOURLY)
+            lines = [f"#### {plain(headline(verdict.stack, verdict.preview.changes))}", ""]
+            lines += [f"{price.text} per hour for each instance, at list prices.", ""] if price else []
             sections.append(_Section(lines=lines, details=list(engine_preview(verdict.preview))))
     return _fitted(top, sections, [*_quiet(found), *_footer(base, found, previews)])
 

@@ -18,7 +18,6 @@ from contracts.masking import masked
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.previewed import PreviewFailedError, preview, selected_or_new, steps_in
-from engine.steps import losses_in
 from scripts.cli.command import say
 from scripts.cli.frozen import frozen_here, program_hash, settings_inputs
 from scripts.cli.hidden import environment_secrets
@@ -36,7 +35,6 @@ _ORDER: Final = ("create", "update", "delete")
 class StackPreview(BaseModel):
     """Preview of one stack. `error` is set if it failed.
 
-    `losses`: operation and URN of each step that replaces or deletes.
     `new_stack`: the backend has no state of it.
     `against_base`: `changes` are the differences between new deployments of base and head.
     `skipped`: plan and settings are the base's, so the engine did not run.
@@ -45,7 +43,6 @@ class StackPreview(BaseModel):
     model_config = ConfigDict(frozen=True)
     stack: str
     changes: tuple[ResourceChange, ...] = ()
-    losses: tuple[str, ...] = ()
     unchanged: int = 0
     warnings: tuple[str, ...] = ()
     error: str | None = None
@@ -126,7 +123,6 @@ def _preview(kind: StackPreview, *, create: bool, base: Path | None) -> StackPre
     changes, unchanged, warnings = changes_of(document, secrets)
     found = {
         "changes": changes,
-        "losses": losses_in(document),
         "unchanged": unchanged,
         "warnings": tuple(masked(warning, secrets) for warning in warnings),
         "new_stack": not is_known,

@@ -1,5 +1,6 @@
 """The comment on a pull request: what a reviewer reads, for eight kinds of pull requests."""
 
+import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -246,7 +247,8 @@ def test_details_are_left_out_before_figures():
 def test_without_a_base_the_engines_previews_are_shown_and_it_is_said():
     assert "The base has no plans" in comment(None, BASE, ())
     text = comment(None, BASE, [StackPreview(stack="l4-qat", changes=(capacity("create"),), new_stack=True)])
-    assert "#### `l4-qat`\n\n<details><summary>Engine preview as a new stack: 1 resource will change" in text
+    assert re.search(r"#### l4-qat: requests TPU capacity\n\n\$\d\.\d\d per hour for each instance, at list prices\.\n", text)
+    assert "<details><summary>Engine preview as a new stack: 1 resource will change" in text
 
 
 @pytest.mark.parametrize(
