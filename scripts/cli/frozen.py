@@ -17,8 +17,7 @@ from engine.atomic_file import replace_file
 from engine.backend import absolute_backend
 from engine.private_folders import private_folder, remove_left_folders
 from planning import plan as planned
-from scripts.cli.settings import NO_PROJECT, stack_settings
-from stacks.loading import read_yaml
+from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 from stacks.settings import Settings
 
@@ -124,23 +123,6 @@ def freeze(stack: str, into: Path) -> FrozenProject:
         packages_hash=_joined(_packages(root)),
         files={**program, **copied},
     )
-
-
-def program_hash(root: Path) -> str:
-    """Return a hash of a checkout's files that declare resources, and of requirements.txt, as a copy of it has."""
-    return _hash({str(path.relative_to(root)): _content(path, may_link=False) for path in _program(root)})
-
-
-def settings_inputs(stack: str, root: Path) -> tuple[object, Mapping[str, str]]:
-    """Return a stack's settings as data, without the engine's lines, and a hash of each file that they reference.
-
-    Raises CommandRefusedError if the settings are missing or invalid.
-    """
-    named = _named(stack_settings(stack, project=NO_PROJECT, folder=root), root)
-    files = [(path, may_link) for _, name, may_link in named for path in _files(root / name)]
-    text = (root / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
-    settings = read_yaml(_ENGINE_LINE.sub("", text))
-    return settings, {str(path.relative_to(root)): _content(path, may_link=may_link) for path, may_link in files}
 
 
 @contextmanager
