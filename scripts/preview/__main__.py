@@ -121,7 +121,7 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 
 def _plans(options: PlansOptions) -> ExitCode:
-    """Write the plans of all stacks in this checkout to a file, with flags and variables."""
+    """Write the plans of all stacks, with flags and variables, to a file."""
     from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout
 

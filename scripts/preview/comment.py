@@ -326,16 +326,10 @@ def _footer(total: int, previews: Sequence[StackPreview]) -> str:
 
 
 def _fitted(top: Sequence[str], sections: Sequence[tuple[Sequence[str], Sequence[str]]], end: Sequence[str]) -> str:
-    """Return the comment within GitHub's limit: first without the engine's previews, then without the last sections."""
-    text = _joined(top, [line for section, details in sections for line in (*section, *details)], end)
-    kept = len(sections)
-    note = "Engine previews omitted because the comment is too long."
-    while len(text.encode()) > MAX_COMMENT_BYTES and kept >= 0:
-        text = _joined(top, [line for section, _ in sections[:kept] for line in section], (note, "", *end))
-        kept -= 1
-        note = f"{len(sections) - kept} stacks omitted because the comment is too long. See the job log."
-    return text
-
-
-def _joined(top: Sequence[str], parts: Sequence[str], end: Sequence[str]) -> str:
-    return "\n".join([*top, *parts, *end]).rstrip("\n") + "\n"
+    """Return the comment; without the engine's previews if it is longer than GitHub allows."""
+    whole = [line for section, engine in sections for line in (*section, *engine)]
+    text = "\n".join([*top, *whole, *end]) + "\n"
+    if len(text.encode()) <= MAX_COMMENT_BYTES:
+        return text
+    note = "Engine previews omitted because the comment is too long. See the job log."
+    return "\n".join([*top, *(line for section, _ in sections for line in section), note, "", *end]) + "\n"

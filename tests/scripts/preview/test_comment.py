@@ -196,21 +196,10 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
     assert not any(mark in warning for mark in ("@octocat", "<b>", "](http", "**b**"))
 
 
-def test_a_comment_never_exceeds_what_github_takes_and_says_what_it_left_out():
-    plan = BASE["tpu-v6e4"]
-    other = plan.model_copy(update={"flags": {**plan.flags, **{f"--flag-{n}": "x" * 50 for n in range(20)}}})
-    for count in (40, 400):
-        names = [f"stack-{n}" for n in range(count)]
-        text = comment(dict.fromkeys(names, plan), dict.fromkeys(names, other), ())
-        assert len(text.encode()) <= MAX_COMMENT_BYTES
-        assert "the comment is too long" in text
-        assert Page(text).unclosed == []
-        assert text.startswith(MARKER)
-
-
-def test_details_are_left_out_before_figures():
+def test_a_comment_longer_than_github_takes_loses_the_engines_previews():
     many = tuple(capacity("create").model_copy(update={"name": "n" * 90 + str(n)}) for n in range(900))
     text = of_case("flag", deployed("tpu-v6e4", *many))
+    assert len(text.encode()) <= MAX_COMMENT_BYTES
     assert "Engine previews omitted" in text
     assert "| `--max-model-len` | `16384` | `8192` |" in text
 
