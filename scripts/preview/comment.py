@@ -1,6 +1,6 @@
 """The comment on a pull request: each stack's verdict, cost, changed settings with their effect, and the engine's preview."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,12 +40,7 @@ _NOT_SET: Final = "(not set)"
 _TABLE: Final = (row(("", "before", "after")), "| --- | --- | --- |")
 _SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
 """Settings of a new stack that are shown. The pull request has the others."""
-_WORST: Final[Mapping[StackEffect, str]] = {
-    "capacity": "releases running TPU capacity",
-    "at risk": "may release running TPU capacity",
-    "blocked": "is blocked",
-    "removed": "loses its settings file",
-}
+_WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "removed")
 """Effects that the first line names, the worst first."""
 
 
@@ -205,8 +200,11 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview]) -
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
     """Return the comment's first line, which states the worst effect."""
-    stacks = {words: named(one.stack for one in found if one.effect == effect) for effect, words in _WORST.items()}
-    worst = [f"{names} {words}" for words, names in stacks.items() if names]
+    worst = [
+        f"{names} {HEADINGS[effect]}"
+        for effect in _WORST
+        if (names := named(one.stack for one in found if one.effect == effect))
+    ]
     if worst:
         return "; ".join(worst)
     if len(changed) > 1:

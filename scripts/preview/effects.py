@@ -22,7 +22,7 @@ HEADINGS: Final[Mapping[StackEffect, str]] = {
     "capacity": "releases its TPU capacity",
     "target": "moves to another target",
     "removed": "loses its settings file",
-    "blocked": "blocked",
+    "blocked": "is blocked",
     "new": "new stack",
     "undeployed": "changes a stack that is not deployed",
     "at risk": "may release its TPU capacity",

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from gcp_tpu_provider.properties import INPUTS
 from scripts.cli.markdown import prose
 from scripts.preview import effects
-from scripts.preview.comment import MARKER, MAX_COMMENT_BYTES, comment, verdicts
+from scripts.preview.comment import MAX_COMMENT_BYTES, comment, verdicts
 from scripts.preview.effects import effect_of
 from scripts.preview.plans import StackDescription
 from scripts.preview.run import StackPreview
@@ -95,9 +95,9 @@ def test_the_comment_renders_to_whole_html_without_stray_markup(name):
     ("name", "words"),
     [
         ("flag", "`tpu-v6e4`: restarts the server on its node and keeps the capacity"),
-        ("zone", "`tpu-v6e4` may release running TPU capacity"),
+        ("zone", "`tpu-v6e4` may release its TPU capacity"),
         ("zone-added", "`tpu-v6e4`: updates other resources; the server keeps running"),
-        ("accelerator", "`tpu-v6e4` releases running TPU capacity"),
+        ("accelerator", "`tpu-v6e4` releases its TPU capacity"),
         ("new-stack", "`rtx6000-31b`: new stack"),
         ("no-change", "no stack changes"),
         ("blocked", "`tpu-v6e4` is blocked"),
@@ -126,7 +126,7 @@ def test_the_engine_knows_better_where_the_capacity_is():
     assert "keeps its capacity" in first_line(kept)
     assert "CAUTION" not in kept
     lost = of_case("zone", deployed("tpu-v6e4", capacity("replace", "zones", forced=("zones",))))
-    assert "releases running TPU capacity" in first_line(lost)
+    assert "releases its TPU capacity" in first_line(lost)
     new = of_case("accelerator", deployed("tpu-v6e4", capacity("create")))
     assert "CAUTION" not in new
     assert "The stack is not deployed" in new
@@ -135,7 +135,7 @@ def test_the_engine_knows_better_where_the_capacity_is():
 def test_a_preview_of_an_empty_local_cloud_says_nothing_about_running_capacity():
     simulated = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), simulated=True)
     text = of_case("accelerator", simulated)
-    assert "releases running TPU capacity" in first_line(text)
+    assert "releases its TPU capacity" in first_line(text)
     assert "empty local cloud (simulated)" in text
 
 
@@ -174,7 +174,7 @@ def test_a_command_in_a_finding_is_code_and_a_single_backtick_is_text():
 
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
     text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
-    assert first_line(text) == "### Preview: `tpu-v6e1` releases running TPU capacity"
+    assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
     assert "`runtimeVersion`" in text
 
 
@@ -271,7 +271,7 @@ def test_a_move_to_another_target_gives_the_capacity_up():
         (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
 
     text = comment(BASE, planned(move), ())
-    assert first_line(text) == "### Preview: `tpu-v6e1` releases running TPU capacity"
+    assert first_line(text) == "### Preview: `tpu-v6e1` releases its TPU capacity"
     assert "`target` `tpu` → `cloud-run`" in text
 
 
