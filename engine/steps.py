@@ -98,12 +98,6 @@ def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
 
 
-def losses_in(preview: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the steps of an engine preview in JSON that replace or delete a resource: the operation and the URN."""
-    found = {f"{step.get('op')} {step.get('urn')}" for step in steps_in(preview) if step.get("op") not in _KEEPS}
-    return tuple(sorted(found))
-
-
 def shortened_differences(found: Sequence[str]) -> str:
     """Return the first differences, and the number of further ones."""
     rest = len(found) - _MOST_DIFFERENCES

@@ -85,10 +85,6 @@ NAMED = {
             "test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it",
         ): ["The request is kept in the state"],
         (
-            "tests/scripts/preview/test_approved.py",
-            "test_what_was_not_approved_is_refused",
-        ): ["would do what the approved preview does not show: ... Nothing was deployed."],
-        (
             "tests/scripts/smoke/test_reach.py",
             "test_a_tunnel_that_gcloud_refuses_is_unknown",
         ): ["before it opened: ... gcloud crashed (AttributeError)"],

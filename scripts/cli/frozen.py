@@ -18,8 +18,7 @@ from engine.backend import absolute_backend
 from engine.private_folders import private_folder, remove_left_folders
 from engine.steps import PlannedStep
 from planning import plan as planned
-from scripts.cli.settings import NO_PROJECT, stack_settings
-from stacks.loading import read_yaml
+from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 from stacks.settings import Settings
 
@@ -101,21 +100,6 @@ def freeze(stack: str, into: Path) -> FrozenProject:
     if (root / ".venv").exists():
         (into / ".venv").symlink_to((root / ".venv").resolve())
     return FrozenProject(folder=into, stack=stack, settings=settings, digest=digest)
-
-
-def program_hash(root: Path) -> str:
-    """Return a hash of a checkout's files that declare resources, and of requirements.txt."""
-    return _hash(root, _files(root, PROGRAM))
-
-
-def settings_inputs(stack: str, root: Path) -> tuple[object, str]:
-    """Return a stack's settings as data, without the engine's lines, and a hash of the files that they reference.
-
-    Raises CommandRefusedError if the settings are missing or invalid.
-    """
-    named = [name for _, name in _named(stack_settings(stack, project=NO_PROJECT, folder=root))]
-    settings = read_yaml(_ENGINE_LINE.sub("", (root / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")))
-    return settings, _hash(root, _files(root, named))
 
 
 @contextmanager

@@ -9,8 +9,8 @@ Planning needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.
 """
 
+import json
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -72,34 +72,29 @@ class PlansOptions:
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them and print the comment.
 
-    With --base, a stack that is not deployed is compared with the base, and skipped
-    if nothing of it changed. A failed preview is stored with its error, and the exit
-    code is 1.
+    With --base and --create, a stack that is neither deployed nor changed is not previewed.
+    A failed preview is stored with its error, and the exit code is 1.
     """
+    from engine import runner
     from engine.checkout import other_checkout
-    from engine.runner import project_folder
-    from scripts.preview.comment import comment
-    from scripts.preview.plans import describe_checkout, plans_of_base
-    from scripts.preview.run import preview_stacks, same_stacks, write_previews
-    from scripts.preview.verdicts import verdicts
+    from scripts.preview.comment import comment, verdicts
+    from scripts.preview.plans import describe_checkout
+    from scripts.preview.run import preview_stacks, write_previews
 
     if options.out is not None:
         write_previews(options.out, ())  # fails early without the right to write
-    with ExitStack() as held:
-        folder = held.enter_context(other_checkout(options.base)) if options.base else None
-        base = plans_of_base(folder) if folder else None
-        head = describe_checkout(project_folder())
-        same: frozenset[str] = frozenset()
-        if base and folder:
-            unchanged = [verdict.stack for verdict in verdicts(base, head) if verdict.is_same]
-            same = same_stacks(folder, project_folder(), unchanged)
-        previews = (
-            ()
-            if options.plans_only
-            else preview_stacks(
-                options.stack, create=options.create, hide_secrets=options.without_secrets, base=folder, same=same
-            )
-        )
+    base, head = None, describe_checkout(runner.project_folder())
+    known = runner.require_stacks(options.stack)
+    names = options.stack or known
+    if options.base:
+        with other_checkout(options.base) as folder:
+            base = describe_checkout(folder)
+        if options.create and not options.plans_only:
+            same = {verdict.stack for verdict in verdicts(base, head) if verdict.is_same} - runner.listed_stacks()
+            names = [name for name in names if name not in same]
+    previews = (
+        () if options.plans_only else preview_stacks(names, create=options.create, hide_secrets=options.without_secrets)
+    )
     text = comment(base, head, previews)
     if options.out is not None:
         write_previews(options.out, previews)
@@ -126,16 +121,13 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 
 def _plans(options: PlansOptions) -> ExitCode:
-    """Write the plans of all stacks in this checkout to a file.
-
-    Another checkout reads the file to compare its own plans with them.
-    """
+    """Write the plans of all stacks, with flags and variables, to a file."""
     from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout
 
-    text = describe_checkout(project_folder()).model_dump_json(indent=1)
+    stacks = [described.model_dump() for described in describe_checkout(project_folder()).values()]
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(f"{text}\n", encoding="utf-8")
+    options.out.write_text(f"{json.dumps({'stacks': stacks}, indent=1)}\n", encoding="utf-8")
     return ExitCode.DONE
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Preview stack STACK into the folder $1, for an approval. Nothing is deployed.
+# Preview stack STACK for an approval. Nothing is deployed.
 # The output also goes to the step summary if GitHub provides one.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -9,7 +9,7 @@ fi
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 code=0
-.venv/bin/python -m scripts.preview.approved --stack "$STACK" --out "$1" >"$text" || code=$?
+.venv/bin/python -m scripts.preview run --stack "$STACK" >"$text" || code=$?
 cat "$text"
 cat "$text" >>"${GITHUB_STEP_SUMMARY:-/dev/null}"
 exit "$code"

@@ -1,15 +1,32 @@
-"""The comment on a pull request."""
+"""The comment on a pull request: each stack's verdict, cost, changed settings with their effect, and the engine's preview."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.resource_types import CAPACITY_TYPE
+from contracts.server_change import ChangedValue
 from engine.changes import ResourceChange
-from scripts.cli.markdown import code, fenced, named, prose, row
-from scripts.preview.effects import changed_values
-from scripts.preview.plans import HOURLY, MOST, DescribedFinding, PlansDocument
+from scripts.cli.markdown import code, fenced, named, plain, prose, row
+from scripts.preview.effects import (
+    HEADINGS,
+    NEW_CAPACITY,
+    TRAFFIC,
+    ZONES,
+    StackEffect,
+    changed_values,
+    consequences,
+    effect_of,
+    moved_traffic,
+    permission,
+    removed_zones,
+    replacing,
+    rolls_out,
+    zones_of,
+)
+from scripts.preview.plans import HOURLY, MOST, DescribedFinding, Plans, StackDescription
 from scripts.preview.run import StackPreview
-from scripts.preview.verdicts import StackVerdict, verdicts
+from scripts.preview.upcoming import headline
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
 """Identifies the comment, so that a later run can update it."""
@@ -18,148 +35,226 @@ MAX_COMMENT_BYTES: Final = 65_536
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
-_OF_BASE: Final = {"create": "added", "update": "changed", "delete": "removed"}
-"""Words for the differences between two deployments."""
-_MOST_ERROR_CHARACTERS: Final = 4_000
-_HALF_A_PERCENT: Final = 0.005
-_CENTS_BELOW_USD: Final = 100
 _UNSET: Final = "-"
 _NOT_SET: Final = "(not set)"
-_TABLE: Final = (row(("", "before", "after", "change")), "| --- | --- | --- | --: |")
-_SHOWN_OF_NEW: Final = (
-    "target",
-    "tpu.acceleratorType",
-    "tpu.zones",
-    "tpu.provisioning",
-    "tpu.maxRunDuration",
-    "cloudRun.gpu",
-    "cloudRun.region",
-    "cloudRun.minInstances",
-    "cloudRun.maxInstances",
-    "cloudRun.concurrency",
-    "cloudRun.public",
-    "weights",
-    "workload",
-)
-"""Settings of a new stack that are shown unfolded."""
+_TABLE: Final = (row(("", "before", "after")), "| --- | --- | --- |")
+_SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
+"""Settings of a new stack that are shown. The pull request has the others."""
+_WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "removed")
+"""Effects that the first line names, the worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """A part of the comment. `details` is dropped first if the comment is too long."""
+class Verdict:
+    """One stack before and after, and the engine's preview, None if there is none."""
 
-    lines: Sequence[str]
-    details: Sequence[str]
+    stack: str
+    before: StackDescription
+    after: StackDescription
+    preview: StackPreview | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """True if settings and plan are equal, but for the wording of findings."""
+        wording = {"findings": {"__all__": {"text"}}}
+        return self.before.model_dump(exclude=wording) == self.after.model_dump(exclude=wording)
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if the stack needs no separate section."""
+        return self.effect == "nothing" and self.is_same and not (self.preview and self.preview.error)
+
+    @property
+    def changed(self) -> Sequence[ChangedValue]:
+        """Settings, flags and variables that differ, the model first; of a new stack the important ones."""
+        before, after = self.before, self.after
+        found = [
+            *changed_values(before.settings, after.settings),
+            *changed_values(before.flags, after.flags),
+            *changed_values(before.environment, after.environment),
+        ]
+        if before.is_missing:
+            found = [change for change in found if change.key in _SHOWN_OF_NEW]
+        unique = {change.key: change for change in found}  # the model is a setting and a flag
+        return sorted(unique.values(), key=lambda change: change.key != "model")
+
+    @property
+    def is_deployed(self) -> bool:
+        """True if the engine compared with the state of a deployed stack."""
+        engine = self.preview
+        return engine is not None and engine.error is None and not engine.simulated and not engine.new_stack
+
+    @property
+    def real_changes(self) -> Sequence[ResourceChange]:
+        """What the engine changes about the deployed stack."""
+        return self.preview.changes if self.preview and self.is_deployed else ()
+
+    @property
+    def effect(self) -> StackEffect:
+        """Effect on the stack. Only the engine knows the zone in use."""
+        before, after = self.before, self.after
+        capacity = [change for change in self.real_changes if change.type == CAPACITY_TYPE]
+        effect = "new" if before.is_missing else effect_of(before, after)
+        if after.is_missing:
+            effect = "removed"
+        elif after.error is not None or after.stopping:
+            effect = "blocked"
+        elif any(change.is_disruptive for change in capacity):
+            effect = "capacity"
+        elif self.is_same:
+            effect = "nothing"
+        elif before.is_tpu and any(change.op == "create" for change in capacity):
+            effect = "undeployed"
+        elif effect == "capacity" and self.is_deployed:
+            effect = "kept"
+        elif effect == "capacity" and all(one.key == ZONES for one in replacing(before, after)):
+            effect = "at risk"
+        elif effect == "target" and before.is_tpu:
+            effect = "capacity"
+        return effect
+
+    def warning(self) -> str:
+        """Return the warning that reviewers must see first; empty if there is none."""
+        name, before, after, effect = code(self.stack), self.before, self.after, self.effect
+        if effect == "removed":
+            price = f" at {before.figures[HOURLY]}/h" if before.figures else ""
+            return (
+                f"{name} no longer has a settings file. This deletes nothing. "
+                f"A deployed stack keeps running{price}, without limits or reviews. "
+                f"To delete it, run {code(f'gemma teardown {self.stack}')}."
+            )
+        if effect == "blocked":
+            ids = ", ".join(finding.id for finding in after.stopping)
+            why = plain(after.error.splitlines()[0]) if after.error else f"blocked by {ids}."
+            return f"{name} cannot be deployed: {why}"
+        if effect in {"capacity", "at risk"}:
+            gone = ", ".join(removed_zones(before, after))
+            where = f" if it is in {gone}, which {code(ZONES)} no longer lists"
+            why = self._because() if effect == "capacity" else where
+            return f"{name} releases its TPU capacity{why}. {permission(after)} {NEW_CAPACITY}"
+        if effect in {"service", "target"}:
+            return (
+                f"{name} {HEADINGS[effect]}{self._because()}. The old one and its URL are deleted. "
+                "A bucket of the stack is also replaced, and its weights are deleted."
+            )
+        return ""
+
+    def _because(self) -> str:
+        reasons = [
+            f"{code(one.key)} {code(one.before or 'not set')} → {code(one.after or 'not set')}"
+            for one in replacing(self.before, self.after)
+        ]
+        if reasons:
+            return f": {', '.join(reasons)}"
+        forced = [code(name) for change in self.real_changes if change.is_disruptive for name in change.forced_by]
+        return f", forced by {', '.join(forced)}" if forced else ""
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what the effect means, one sentence each."""
+        before, after, effect = self.before, self.after, self.effect
+        if before.is_missing:
+            yield f"After the merge, {code(f'pulumi stack init {self.stack}')} and the `deploy` workflow create it."
+        if effect == "undeployed":
+            yield "The stack is not deployed, so nothing that runs is lost."
+        if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
+            return
+        compiles = any(change.key == "model" or change.key.startswith("image.") for change in self.changed)
+        yield from consequences(effect, after, compiles=compiles)
+        yield from moved_traffic(after, before.settings.get(TRAFFIC), rolled_out=rolls_out(before))
+        if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":
+            stays = "capacity in another zone" if effect == "at risk" else "running capacity"
+            yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."
 
 
-def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[StackPreview]) -> str:
-    """Return the Markdown comment. Without a base, each plan is shown on its own."""
-    found = verdicts(base or head, head, previews)
+def verdicts(base: Plans, head: Plans, previews: Sequence[StackPreview] = ()) -> Sequence[Verdict]:
+    """Return every stack of both checkouts, sorted by name, with the engine's previews."""
+    engines = {preview.stack: preview for preview in previews}
+    return [
+        Verdict(
+            stack=name,
+            before=base.get(name) or StackDescription(stack=name),
+            after=head.get(name) or StackDescription(stack=name),
+            preview=engines.get(name),
+        )
+        for name in sorted({*base, *head})
+    ]
+
+
+def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview]) -> str:
+    """Return the Markdown comment. Without a base, each previewed stack is shown on its own."""
+    if base is None:
+        alone = [(list(_alone(one, head[one.stack])), list(_engine_preview(one))) for one in previews]
+        return _fitted(
+            [MARKER, "### Preview without a base to compare with", ""], alone, [_footer(len(head), previews)]
+        )
+    found = verdicts(base, head, previews)
     changed = [verdict for verdict in found if not verdict.is_quiet]
     top = [MARKER, f"### Preview: {_headline(found, changed)}", ""]
     for verdict in changed:
-        if verdict.is_loud:
-            top += ["> [!CAUTION]", f"> {verdict.warning()}", ""]
-    if len(changed) > 1:
-        top += _overview(changed)
-    sections = [_section(verdict) for verdict in changed]
-    for verdict in found if base is None else ():
-        if verdict.is_quiet and verdict.preview:
-            lines = [f"#### {code(verdict.stack)}", ""]
-            sections.append(_Section(lines=lines, details=list(engine_preview(verdict.preview))))
-    return _fitted(top, sections, [*_quiet(found), *_footer(base, found, previews)])
+        if warning := verdict.warning():
+            top += ["> [!CAUTION]", f"> {warning}", ""]
+    shown = [verdict for verdict in changed if not verdict.after.is_missing]
+    sections = [(list(_section(verdict)), list(_engine_preview(verdict.preview))) for verdict in shown]
+    return _fitted(top, sections, [*_quiet(found), _footer(len(head), previews)])
 
 
-def _headline(found: Sequence[StackVerdict], changed: Sequence[StackVerdict]) -> str:
+def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
     """Return the comment's first line, which states the worst effect."""
-    kinds = {
-        "capacity": "releases running TPU capacity",
-        "at risk": "may release running TPU capacity",
-        "blocked": "is blocked",
-        "removed": "loses its settings file",
-    }
-    stacks = {words: named(v.stack for v in found if v.effect == effect) for effect, words in kinds.items()}
-    worst = [f"{names} {words}" for words, names in stacks.items() if names]
+    worst = [
+        f"{names} {HEADINGS[effect]}"
+        for effect in _WORST
+        if (names := named(one.stack for one in found if one.effect == effect))
+    ]
     if worst:
         return "; ".join(worst)
     if len(changed) > 1:
         return f"{len(changed)} of {len(found)} stacks change"
-    return f"{code(changed[0].stack)}: {changed[0].heading}" if changed else "no stack changes"
+    return f"{code(changed[0].stack)}: {HEADINGS[changed[0].effect]}" if changed else "no stack changes"
 
 
-def _overview(changed: Sequence[StackVerdict]) -> Iterator[str]:
-    yield row(("stack", "effect", "USD/hour", "USD maximum", "findings"))
-    yield "| --- | --- | --: | --: | --- |"
-    for verdict in changed:
-        what = f"**{verdict.heading}**" if verdict.is_loud else verdict.heading
-        new, gone = _ids(verdict.new_findings), _ids(verdict.gone_findings)
-        findings = "; ".join(filter(None, (new and f"new: {new}", gone and f"dropped: {gone}")))
-        yield row((code(verdict.stack), what, _cell(verdict, HOURLY), _cell(verdict, MOST), findings))
-    yield ""
-
-
-def _cell(verdict: StackVerdict, name: str) -> str:
-    """Return a price before and after, in one cell."""
-    texts: list[str] = []
-    for described in (verdict.before, verdict.after):
-        figure = described.figures.get(name)
-        cents = 2 if figure and figure.value < _CENTS_BELOW_USD else 0
-        texts.append(f"{figure.value:,.{cents}f}" if figure else _UNSET)
-    return texts[0] if texts[0] == texts[1] else f"{texts[0]} → **{texts[1]}**"
-
-
-def _ids(findings: Sequence[DescribedFinding]) -> str:
-    return ", ".join(f"**{finding.id}**" if finding.stops else finding.id for finding in findings)
-
-
-def _section(verdict: StackVerdict) -> _Section:
-    lines = [f"#### {code(verdict.stack)}: {verdict.heading}", ""]
+def _section(verdict: Verdict) -> Iterator[str]:
+    before, after = verdict.before, verdict.after
+    yield from (f"#### {code(verdict.stack)}: {HEADINGS[verdict.effect]}", "")
     for sentence in verdict.sentences():
-        lines += [sentence, ""]
-    if verdict.after.error is not None:
-        lines += [*fenced(verdict.after.error[:_MOST_ERROR_CHARACTERS]), ""]
-    rows = [*_changed_values(verdict), *_changed_figures(verdict)]
+        yield from (sentence, "")
+    if after.error is not None:
+        yield from (*fenced(after.error), "")
+    rows = [[code(one.key), _value(one.before), _value(one.after)] for one in verdict.changed]
+    rows += [
+        [name, before.figures.get(name, _UNSET), after.figures.get(name, _UNSET)]
+        for name in after.figures or before.figures
+        if name in {HOURLY, MOST} or before.figures.get(name) != after.figures.get(name)
+    ]
     if rows:
-        lines += [*_TABLE, *map(row, rows), ""]
-    lines += _findings(verdict.new_findings)
-    if verdict.gone_findings:
-        lines += [f"No longer reported: {_ids(verdict.gone_findings)}.", ""]
-    return _Section(lines=lines, details=[*_all_flags(verdict), *engine_preview(verdict.preview)])
+        yield from (*_TABLE, *map(row, rows), "")
+    known = {_state(finding) for finding in before.findings}
+    yield from _findings("New findings", [one for one in after.findings if _state(one) not in known])
+    kept = {finding.id for finding in after.findings}
+    if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
+        yield from (f"No longer reported: {gone}.", "")
 
 
-def _changed_values(verdict: StackVerdict) -> Iterator[Sequence[str]]:
-    """Yield a row for each value that differs; of a new or removed stack, for the important ones."""
-    model = [change for change in verdict.flags if change.key == "model"]
-    if verdict.is_new or verdict.is_removed:
-        values = [*model, *(change for change in verdict.settings if change.key in _SHOWN_OF_NEW)]
-    else:
-        flags = [change for change in verdict.flags if change.key != "model"]
-        environment = changed_values(verdict.before.environment, verdict.after.environment)
-        values = [*model, *verdict.settings, *flags, *environment]
-    for change in values:
-        yield code(change.key), _value(change.before), _value(change.after), ""
-
-
-def _changed_figures(verdict: StackVerdict) -> Iterator[Sequence[str]]:
-    """Yield a row for each metric whose text differs, and for the costs."""
-    old, new = verdict.before.figures, verdict.after.figures
-    for name in new or old:
-        was, now = old.get(name), new.get(name)
-        share = now.value / was.value - 1 if was and now and was.value else 0.0
-        texts = [figure.text if figure else _UNSET for figure in (was, now)]
-        if name in {HOURLY, MOST} or texts[0] != texts[1]:
-            yield name, *texts, f"{share * 100:+,.0f} %" if abs(share) >= _HALF_A_PERCENT else ""
+def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
+    """Yield what a preview without a base does, its price and its findings."""
+    yield from (f"#### {plain(headline(preview.stack, preview.changes))}", "")
+    if described.figures:
+        yield from (f"{described.figures[HOURLY]} per hour for each instance.", "")
+    yield from _findings("Findings", described.findings)
 
 
 def _value(text: str | None) -> str:
     return _UNSET if text is None else code(text)
 
 
-def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:
-    """Yield the new findings: warnings and blockers in full, the others by id."""
+def _state(finding: DescribedFinding) -> tuple[str, str, bool]:
+    return finding.id, finding.severity, finding.accepted
+
+
+def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
+    """Yield warnings and blockers in full, the other findings by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
-        yield from ("**New findings**", "")
+        yield from (f"**{title}**", "")
     for finding in loud:
         kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
         first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
@@ -168,57 +263,30 @@ def _findings(findings: Sequence[DescribedFinding]) -> Iterator[str]:
     if loud:
         yield ""
     if ids := ", ".join(finding.id for finding in findings if finding.severity == "info"):
-        yield from (f"New, informational: {ids}.", "")
+        yield from (f"{title}, informational: {ids}.", "")
 
 
-def _all_flags(verdict: StackVerdict) -> Iterator[str]:
-    """Yield the flags and settings of a new stack, folded."""
-    if not verdict.is_new:
-        return
-    rest = [change for change in verdict.settings if change.key not in _SHOWN_OF_NEW]
-    yield from ("<details><summary>All flags and settings</summary>", "", row(("", "value")), "| --- | --- |")
-    yield from (row((code(change.key), _value(change.after))) for change in (*verdict.flags, *rest))
-    yield from ("", "</details>", "")
-
-
-def engine_preview(preview: StackPreview | None) -> Iterator[str]:
+def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
     """Yield the engine's preview of a stack, folded."""
-    if preview is None or preview.skipped:
+    if preview is None:
         return
-    if preview.error is not None:
-        yield from (f"<details><summary>Engine preview{_where(preview)} failed</summary>", "")
-        yield from (*fenced(preview.error[:_MOST_ERROR_CHARACTERS]), "", "</details>", "")
-        return
-    yield f"<details><summary>Engine preview{_where(preview)}: {_counted(preview)}</summary>"
-    words = _OF_BASE if preview.against_base else {}
-    if preview.changes:
-        lines = [line for change in preview.changes for line in _lines(change, words.get(change.op, change.op))]
-        yield from ("", *fenced("\n".join(lines), "diff"))
-    yield from ("", "</details>", "")
-
-
-def _where(preview: StackPreview) -> str:
-    """Return what the engine compared with, if not a state."""
     new = " as a new stack" if preview.new_stack else ""
     where = " on an empty local cloud (simulated)" if preview.simulated else new
-    return f" of base and pull request, each{where}" if preview.against_base else where
-
-
-def _counted(preview: StackPreview) -> str:
-    """Return how many resources differ and how many do not."""
-    if preview.against_base:
-        counts = [(word, sum(change.op == op for change in preview.changes)) for op, word in _OF_BASE.items()]
-        differing = ", ".join(f"{count} {word}" for word, count in counts if count) or "no differences"
-        return f"{differing}, {preview.unchanged} resources are the same"
     count = len(preview.changes)
-    return f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
+    counted = f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
+    lines = [line for change in preview.changes for line in _lines(change)]
+    body = fenced("\n".join(lines), "diff") if lines else ()
+    if preview.error is not None:
+        counted, body = "failed", fenced(preview.error)
+    yield from (f"<details><summary>Engine preview{where}: {counted}</summary>", "")
+    yield from (*body, "", "</details>", "")
 
 
-def _lines(change: ResourceChange, word: str) -> Iterator[str]:
+def _lines(change: ResourceChange) -> Iterator[str]:
     """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
-    yield f"{_SIGNS.get(change.op, ' ')} {word:7} {change.type} {change.name}{what}{forced}"
+    yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
     for one in change.changes:
         forces = " (forces the replacement)" if one.replaces else ""
         if "\n" not in one.before + one.after:
@@ -231,52 +299,35 @@ def _lines(change: ResourceChange, word: str) -> Iterator[str]:
         yield f"    and {change.changes_left_out} more"
 
 
-def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
+def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
     """Yield the unchanged stacks, and those that `up` changes nevertheless."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
-    count = sum(verdict.preview is not None and verdict.preview.skipped for verdict in found)
-    have, were = ("has", "was") if count == 1 else ("have", "were")
-    skipped = f" {count} of {len(found)} stacks {have} the same plan and settings and {were} not previewed."
     if quiet:
-        yield from (f"Unchanged: {named(one.stack for one in quiet)}.{skipped if count else ''}", "")
-    stale = ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes)
-    if stale:
+        yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")
+    if stale := ", ".join(f"{code(one.stack)} ({len(one.real_changes)})" for one in quiet if one.real_changes):
         what = f"`pulumi up` will also change {stale}"
-        yield from (f"Not part of this pull request: {what}, because the deployment differs from the base.", "")
+        yield from (f"With the same settings and plan, {what}, because the program or the deployment differs.", "")
 
 
-def _footer(
-    base: PlansDocument | None, found: Sequence[StackVerdict], previews: Sequence[StackPreview]
-) -> Iterator[str]:
-    ran = [preview for preview in previews if not preview.skipped]
-    broken = [one.stack for one in found if one.is_quiet and one.preview and one.preview.error is not None]
+def _footer(total: int, previews: Sequence[StackPreview]) -> str:
     notes = {
-        "The base has no plans, so stacks are not compared.": base is None,
-        "The base's own planner failed. Both sides use this branch's planner.": base and base.planner == "other",
-        f"`pulumi preview` failed for {named(broken)}. See the job log.": broken,
-        "Plans only; `pulumi preview` did not run.": not previews,
+        f"`pulumi preview` ran for {len(previews)} of {total} stacks.": len(previews) < total,
         "Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).": any(
-            preview.simulated for preview in ran
+            preview.simulated for preview in previews
         ),
         "`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.": any(
-            preview.without_secrets for preview in ran
+            preview.without_secrets for preview in previews
         ),
         "Metrics are planned; prices are list prices.": True,
     }
-    yield f"<sub>{' '.join(note for note, holds in notes.items() if holds)}</sub>"
+    return f"<sub>{' '.join(note for note, holds in notes.items() if holds)}</sub>"
 
 
-def _fitted(top: Sequence[str], sections: Sequence[_Section], end: Sequence[str]) -> str:
-    """Return the comment within GitHub's limit: first without details, then without the last sections."""
-    text = _joined(top, [line for section in sections for line in (*section.lines, *section.details)], end)
-    kept = len(sections)
-    note = "Details omitted because the comment is too long."
-    while len(text.encode()) > MAX_COMMENT_BYTES and kept >= 0:
-        text = _joined(top, [line for section in sections[:kept] for line in section.lines], (note, "", *end))
-        kept -= 1
-        note = f"{len(sections) - kept} stacks omitted because the comment is too long. See the job log."
-    return text
-
-
-def _joined(top: Sequence[str], parts: Sequence[str], end: Sequence[str]) -> str:
-    return "\n".join([*top, *parts, *end]).rstrip("\n") + "\n"
+def _fitted(top: Sequence[str], sections: Sequence[tuple[Sequence[str], Sequence[str]]], end: Sequence[str]) -> str:
+    """Return the comment; without the engine's previews if it is longer than GitHub allows."""
+    whole = [line for section, engine in sections for line in (*section, *engine)]
+    text = "\n".join([*top, *whole, *end]) + "\n"
+    if len(text.encode()) <= MAX_COMMENT_BYTES:
+        return text
+    note = "Engine previews omitted because the comment is too long. See the job log."
+    return "\n".join([*top, *(line for section, _ in sections for line in section), note, "", *end]) + "\n"

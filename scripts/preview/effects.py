@@ -11,7 +11,7 @@ from stacks.settings.keys import gateway_fields, setting_fields
 
 StackEffect = Literal[
     "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",
-    "redeclared", "undeployed", "at risk", "kept",
+    "undeployed", "at risk", "kept",
 ]  # fmt: skip
 HEADINGS: Final[Mapping[StackEffect, str]] = {
     "nothing": "no change to running resources",
@@ -22,9 +22,8 @@ HEADINGS: Final[Mapping[StackEffect, str]] = {
     "capacity": "releases its TPU capacity",
     "target": "moves to another target",
     "removed": "loses its settings file",
-    "blocked": "blocked",
+    "blocked": "is blocked",
     "new": "new stack",
-    "redeclared": "changes resources with the same plan and settings",
     "undeployed": "changes a stack that is not deployed",
     "at risk": "may release its TPU capacity",
     "kept": "keeps its capacity; at most restarts the server",
@@ -106,25 +105,6 @@ def removed_zones(before: StackDescription, after: StackDescription) -> Sequence
     return [zone for zone in zones_of(before) if zone not in zones_of(after)]
 
 
-def weights_to_stage(before: StackDescription, after: StackDescription) -> str:
-    """Return the reason to stage weights before the next `up`; empty if there is none."""
-    if after.settings.get("weights") != "bucket":
-        return ""
-    if before.settings.get("weights") != "bucket":
-        return "its bucket has no weights yet"
-    if before.flags.get("model") != after.flags.get("model"):
-        return "the model changed"
-    if _bucket_region(before) != _bucket_region(after) and "bucket.existing" not in after.settings:
-        return "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
-    places = ("bucket.existing", "bucket.prefix")
-    return next((f"{key} changed" for key in places if before.settings.get(key) != after.settings.get(key)), "")
-
-
-def _bucket_region(described: StackDescription) -> str:
-    zones = zones_of(described)
-    return zones[0].rpartition("-")[0] if zones else described.settings.get("cloudRun.region", "")
-
-
 def permission(after: StackDescription) -> str:
     """Return the sentence about what `up` needs to release capacity."""
     if not after.is_tpu:
@@ -136,9 +116,9 @@ def permission(after: StackDescription) -> str:
 
 def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool) -> Iterator[str]:
     """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes."""
-    start = after.figures[START].text
+    start = after.figures[START]
     if effect == "restart":
-        about = f"about {start if compiles else after.figures[RESTART].text} (planned)"
+        about = f"about {start if compiles else after.figures[RESTART]} (planned)"
         cold = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
         warm = f"{about}, up to {start} if it compiles again"
         yield (

@@ -1,11 +1,8 @@
-"""Plans of all stacks in a checkout, as data that another checkout can compare with its own."""
+"""Plans of all stacks in a checkout, as data: settings, flags, metrics and findings as text."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -16,14 +13,12 @@ from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from contracts.server_change import flags_of
-from engine.children import ended
 from engine.runner import stacks_in
 from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
 from planning.solve.wording import worded
 from planning.units import format_duration
-from scripts.cli.command import say
 from stacks.gateway_plan import plan_gateway
 from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file, read_yaml
 from stacks.planned import finding_text, to_deployment, today
@@ -42,42 +37,39 @@ _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mi
 """Spelling of quantities, by the suffix of the field name."""
 _APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
-_KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT")
-"""Environment variables of the other checkout's code: no credentials, no passphrase."""
-_LIMIT_S: Final = 300.0
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class DescribedFinding(BaseModel):
+    """A finding as text."""
 
-
-class Figure(_Data):
-    """A metric of a plan. Values are compared, texts are shown."""
-
-    value: float
-    text: str
-
-
-class DescribedFinding(_Data):
-    """A finding as text. `stops`: it blocks and is not accepted."""
-
+    model_config = ConfigDict(frozen=True)
     id: str
     severity: Literal["block", "warn", "info"]
     text: str
     accepted: bool = False
-    stops: bool
+
+    @property
+    def stops(self) -> bool:
+        """True if it blocks and is not accepted."""
+        return self.severity == "block" and not self.accepted
 
 
-class StackDescription(_Data):
+class StackDescription(BaseModel):
     """One stack of a checkout. `error` is set if planning failed."""
 
+    model_config = ConfigDict(frozen=True)
     stack: str
     settings: dict[str, str] = {}
     flags: dict[str, str] = {}
     environment: dict[str, str] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, str] = {}
     findings: tuple[DescribedFinding, ...] = ()
     error: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the checkout has no such stack."""
+        return not self.settings and self.error is None
 
     @property
     def stopping(self) -> tuple[DescribedFinding, ...]:
@@ -90,39 +82,14 @@ class StackDescription(_Data):
         return self.settings.get("target") == "tpu"
 
 
-class PlansDocument(_Data):
-    """Plans of a checkout. `planner` is `other` if its own code could not describe them."""
-
-    schema_version: Literal[2] = 2
-    stacks: tuple[StackDescription, ...]
-    planner: Literal["own", "other"] = "own"
-
-    @property
-    def by_name(self) -> Mapping[str, StackDescription]:
-        """The stacks by name."""
-        return {described.stack: described for described in self.stacks}
+Plans = Mapping[str, StackDescription]
+"""The stacks of a checkout by name."""
 
 
-def plans_of_base(folder: Path) -> PlansDocument:
-    """Return the plans of another checkout, by its own code or, if that fails, by this one."""
-    out = folder.with_name("plans.json").absolute()
-    done = ended(
-        [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out)],
-        folder=folder,
-        env={key: value for key, value in os.environ.items() if key in _KEPT},
-        limit_s=_LIMIT_S,
-    )
-    with contextlib.suppress(OSError, ValueError):  # another version of the document, or none
-        if done.returncode == 0:
-            return PlansDocument.model_validate_json(out.read_text(encoding="utf-8"))
-    say("preview", "the base's own planner failed; both sides use this checkout's planner")
-    return describe_checkout(folder).model_copy(update={"planner": "other"})
-
-
-def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument:
+def describe_checkout(folder: Path, *, date: str | None = None) -> Plans:
     """Return the plans of all stacks in a folder, with the prices of a date (YYYY-MM-DD, default: today)."""
     on = date or today()
-    return PlansDocument(stacks=tuple(describe_stack(folder, stack, date=on) for stack in stacks_in(folder)))
+    return {stack: describe_stack(folder, stack, date=on) for stack in stacks_in(folder)}
 
 
 def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
@@ -174,27 +141,24 @@ def _server(path: Path, stack: str, date: str) -> StackDescription:
 
 
 def _finding(finding: Finding, text: str, *, accepted: bool = False) -> DescribedFinding:
-    stops = finding.severity == "block" and not accepted
-    return DescribedFinding(id=finding.id, severity=finding.severity, text=masked(text), accepted=accepted, stops=stops)
+    return DescribedFinding(id=finding.id, severity=finding.severity, text=masked(text), accepted=accepted)
 
 
-def _figures(planned: Plan) -> dict[str, Figure]:
+def _figures(planned: Plan) -> dict[str, str]:
     """Return the metrics in the order in which they are shown."""
     memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
-    tokens, requests = memory.kv_tokens * planned.replicas, memory.max_concurrency * planned.replicas
-    found = {
-        "weights per device": (memory.weights_gib, f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB"),
-        "KV cache": (tokens, f"{tokens:,} tokens"),
-        "concurrent max-length requests": (requests, f"{requests:.1f}"),
-        START: (start.ready_s, duration(start.ready_s)),
-        RESTART: (start.restart_s, duration(start.restart_s)),
-        "TTFT, one request": (speed.ttft_s, f"{speed.ttft_s * 1e3:,.0f} ms"),
-        "output rate, one request": (speed.decode_tok_per_s, f"{speed.decode_tok_per_s:,.0f} tok/s"),
-        "output rate at saturation": (speed.saturated_tok_per_s, f"{speed.saturated_tok_per_s:,.0f} tok/s"),
-        HOURLY: (cost.usd_per_hour, f"${cost.usd_per_hour:,.2f}"),
-        MOST: (cost.max_usd, f"${cost.max_usd:,.2f} ({cost.max_usd_basis})"),
+    return {
+        "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
+        "KV cache": f"{memory.kv_tokens * planned.replicas:,} tokens",
+        "concurrent max-length requests": f"{memory.max_concurrency * planned.replicas:.1f}",
+        START: duration(start.ready_s),
+        RESTART: duration(start.restart_s),
+        "TTFT, one request": f"{speed.ttft_s * 1e3:,.0f} ms",
+        "output rate, one request": f"{speed.decode_tok_per_s:,.0f} tok/s",
+        "output rate at saturation": f"{speed.saturated_tok_per_s:,.0f} tok/s",
+        HOURLY: f"${cost.usd_per_hour:,.2f}",
+        MOST: f"${cost.max_usd:,.2f} ({cost.max_usd_basis})",
     }
-    return {name: Figure(value=value, text=text) for name, (value, text) in found.items()}
 
 
 def duration(seconds: float) -> str:

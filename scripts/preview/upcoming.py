@@ -44,7 +44,7 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if usd_now is not None:
         cost = f"{cost}, as now" if f"{usd_now:.2f}" == f"{most:.2f}" else f"${usd_now:.2f}/h now, {cost} after"
     if after.figures:
-        usd, _, basis = after.figures[MOST].text.partition(" (")
+        usd, _, basis = after.figures[MOST].partition(" (")
         cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
     return Upcoming(
         headline=headline(stack, changes),

@@ -64,7 +64,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project")
     planned = plan(to_deployment(settings))
     shown = describe_stack(ROOT, stack, date="2026-11-20")
-    assert shown.figures[HOURLY].value == planned.cost.usd_per_hour
+    assert shown.figures[HOURLY] == f"${planned.cost.usd_per_hour:,.2f}"
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
     monkeypatch.setattr("cloud.spending._billed_s", lambda *_: 3 * 3600.0)
     for one in planned.cost.places:

@@ -11,15 +11,15 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engine.changes import ResourceChange, changes_of
+from engine.changes import ResourceChange
 from engine.steps import ShownChange
 from scripts.preview.comment import comment
-from scripts.preview.plans import PlansDocument, describe_checkout
-from scripts.preview.run import StackPreview, between
+from scripts.preview.plans import StackDescription, describe_checkout
+from scripts.preview.run import StackPreview
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
-PLANS, GOLDEN, ENGINE = HERE / "plans", HERE / "golden", HERE / "engine"
+PLANS, GOLDEN = HERE / "plans", HERE / "golden"
 STACKS = ("l4-qat", "tpu-v6e1", "tpu-v6e4")
 DATE = "2026-10-01"
 ZONES = "zones: [us-east5-a, us-east5-b, europe-west4-a, southamerica-west1-a]"
@@ -96,36 +96,13 @@ def deployed(stack: str, *changes: ResourceChange, error: str | None = None) -> 
     return StackPreview(stack=stack, changes=changes, unchanged=30 - len(changes), error=error)
 
 
-def recorded(name: str) -> Mapping[str, object]:
-    """Return a preview of tpu-v6e4 on an empty local cloud, by the engine: operations, URNs, types and inputs, without long texts."""
-    found: Mapping[str, object] = json.loads((ENGINE / f"{name}.json").read_text())
-    return found
-
-
-def against_base(
-    stack: str, base: Mapping[str, object], head: Mapping[str, object], *, simulated: bool = True
-) -> StackPreview:
-    changes, unchanged, _ = changes_of(between(base, head))
-    return StackPreview(
-        stack=stack, changes=changes, unchanged=unchanged, simulated=simulated, new_stack=True, against_base=True
-    )
-
-
-def skipped(*stacks: str) -> tuple[StackPreview, ...]:
-    return tuple(StackPreview(stack=stack, simulated=True, new_stack=True, skipped=True) for stack in stacks)
-
-
 PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
     "flag": (
         deployed("tpu-v6e4", capacity("update", "metadata", changes=(ARGUMENTS,))),
         deployed("l4-qat"),
         deployed("tpu-v6e1"),
     ),
-    "zone-added": (
-        against_base("tpu-v6e4", recorded("base"), recorded("zone-added")),
-        *skipped("l4-qat", "tpu-v6e1"),
-    ),
-    "no-change": skipped(*STACKS),
+    "zone-added": (StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), simulated=True, new_stack=True),),
     "accelerator": (
         deployed(
             "tpu-v6e4",
@@ -138,7 +115,7 @@ PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
 """The engine's previews: of deployed stacks, and of stacks without a state, as a fork has them. The others have plans only."""
 
 
-def planned(edit: Edit) -> PlansDocument:
+def planned(edit: Edit) -> Mapping[str, StackDescription]:
     """Plan the three stacks with an edit."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -150,12 +127,17 @@ def planned(edit: Edit) -> PlansDocument:
         return describe_checkout(folder, date=DATE)
 
 
+def store(name: str, plans: Mapping[str, StackDescription]) -> None:
+    found = {stack: described.model_dump() for stack, described in plans.items()}
+    (PLANS / f"{name}.json").write_text(f"{json.dumps(found, indent=1)}\n")
+
+
 def write_all() -> None:
     base = planned(lambda _: None)
-    (PLANS / "base.json").write_text(f"{base.model_dump_json(indent=1)}\n")
+    store("base", base)
     for name, edit in CASES.items():
         head = planned(edit)
-        (PLANS / f"{name}.json").write_text(f"{head.model_dump_json(indent=1)}\n")
+        store(name, head)
         (GOLDEN / f"{name}.md").write_text(comment(base, head, PREVIEWS.get(name, ())))
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,12 @@ from engine import runner
 from engine.changes import changes_of
 from scripts.cli.command import run_command
 from scripts.cli.github import GitHubRepository
+from scripts.preview import run
 from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
-from scripts.preview.run import StackPreview, _previewed
+from scripts.preview.run import _previewed
 
+ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
 ENGINE = {
     "steps": [
@@ -45,16 +48,11 @@ ENGINE = {
 }
 
 
-def preview_of_engine(stack="x", **changes):
-    found, unchanged, warnings = changes_of(ENGINE)
-    return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, **changes)
-
-
 def test_an_engines_preview_is_read_without_the_stack_itself():
-    preview = preview_of_engine()
-    assert [(change.op, change.name) for change in preview.changes] == [("update", "models"), ("replace", "capacity")]
-    assert preview.unchanged == 12
-    assert preview.warnings == ("FIT07: fp8 KV buys nothing",)
+    changes, unchanged, warnings = changes_of(ENGINE)
+    assert [(change.op, change.name) for change in changes] == [("update", "models"), ("replace", "capacity")]
+    assert unchanged == 12
+    assert warnings == ("FIT07: fp8 KV buys nothing",)
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):
@@ -203,3 +201,31 @@ def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, 
     printed = capsys.readouterr().out
     assert run_command(COMMAND, post) == ExitCode.DONE
     assert [one["body"] for one in handler.comments] == [printed]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [("HEAD", set(), ["b"]), ("HEAD", {"a"}, ["a", "b"]), (None, set(), ["a", "b"])],
+)
+def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypatch, tmp_path, capsys, case):
+    """The second stack's file changes after the commit of the base."""
+    base, deployed, previewed = case
+    (tmp_path / "Pulumi.yaml").write_text("name: x\n")
+    for name in ("a", "b"):
+        (tmp_path / f"Pulumi.{name}.yaml").write_text((ROOT / "Pulumi.l4-qat.yaml").read_text())
+    for words in (["init"], ["add", "--all"], ["commit", "--message", "base"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    path = tmp_path / "Pulumi.b.yaml"
+    path.write_text(path.read_text().replace("memory: 20Gi", "memory: 24Gi"))
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(deployed))
+    monkeypatch.setattr(run, "_previewed", lambda stack, **_: (asked.append(stack) or ENGINE, stack in deployed))
+    options = ["run", "--create", *(["--base", base] if base else []), "--out", "out"]
+    assert run_command(COMMAND, options) == ExitCode.DONE
+    assert asked == previewed
+    assert sorted(path.stem for path in (tmp_path / "out").glob("*.json")) == previewed
+    shown = capsys.readouterr().out
+    assert ("`b`: creates a new revision" in shown, "without a base" in shown) == (base is not None, base is None)
