@@ -57,7 +57,7 @@ def test_no_import_of_the_planner_reads_a_data_file():
     code = (
         "import sys\nread = []\n"
         "sys.addaudithook(lambda event, args: read.append(args[0]) if event == 'open' else None)\n"
-        "import planning.planner, planning.solve.search, planning.rules.reference\n"
+        "import planning.planner, planning.solve.search\n"
         "print([name for name in read if str(name).endswith('.json')])\n"
         "planning.data.images.IMAGES['vllm-tpu']\n"
         "print(len([name for name in read if str(name).endswith('images.json')]))\n"

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from authors.accuracy.corpus.measured import load
+from authors.planning_pages import rules_page
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
 from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
 from planning.question.fields import changed
 from planning.question.types import WatchOptions
 from planning.rules.findings import ACCEPTABLE_IDS, RULES, check_accepted
-from planning.rules.reference import rules_page
 from planning.rules.registry import rule
 from planning.solve.wording import FIELDS, remedy_of, worded
 from scripts.plan.question import CommandWording
@@ -338,7 +338,7 @@ def test_every_rule_is_replayed_both_ways():
 def test_the_page_of_the_rules_is_up_to_date():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
     assert page == rules_page(), (
-        "docs/reference/rules.md is out of date: write planning.rules.reference.rules_page() there"
+        "docs/reference/rules.md is out of date: write authors.planning_pages.rules_page() there"
     )
 
 
