@@ -17,11 +17,13 @@ from planning.machine import hardware
 from planning.machine.hardware import ACCELERATORS, NAMED_TPUS, Accelerator, Host, NamedTpu
 from planning.model.support import Support, support_rows
 from planning.question.server_flags import TABLES, flag_table
+from planning.rules.registry import ALL_RULES, Rule
 from planning.rules.security import advisories
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
     "images": (Image, IMAGES),
+    "rules": (Rule, ALL_RULES),
     "advisories": (advisories.Advisory, advisories.ADVISORIES),
     "prices": (ListPrice, PRICES),
     "sources": (PriceSource, SOURCES),

@@ -20,10 +20,10 @@ from planning.machine.hardware import ACCELERATORS
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
-from planning.rules.findings import QUOTA_IDS, detected
+from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
-from planning.solve.search import WEIGHED_WARNINGS, ServiceLimits, Solution, SolutionSet, solve
+from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
@@ -73,7 +73,7 @@ def check_file(path: Path, solution: Solution) -> None:
     assert planned.margin is None
     shown = {f.id: f.severity for f in planned.findings if f.severity != "info" or f.id.startswith("WRK")}
     assert tuple(name for name in shown if name not in QUOTA_IDS) == solution.warnings
-    assert WEIGHED_WARNINGS.issuperset(solution.warnings)
+    assert all(RULES[name].is_choice for name in solution.warnings)
     assert set(shown.values()) <= {"warn"}
     assert planned.workload == solution.answer
     assert planned.cost.usd_per_hour == pytest.approx(solution.usd_per_hour)
@@ -233,7 +233,8 @@ def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monke
 def test_a_warning_of_a_risk_excludes(monkeypatch):
     solve_again = fully_doubled(monkeypatch)
     usual = solve_again().best("cost")
-    monkeypatch.setattr(search, "WEIGHED_WARNINGS", frozenset[str]())
+    risks = {name: replace(one, is_choice=False) for name, one in RULES.items()}
+    monkeypatch.setattr(search, "RULES", risks)
     strict = solve_again()
     assert {one.warnings for one in strict.solutions} == {()}
     assert strict.best("cost").usd_per_hour > usual.usd_per_hour
