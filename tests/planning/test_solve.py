@@ -22,7 +22,7 @@ from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented
 from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
@@ -244,24 +244,17 @@ def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():
     assert solved(CHAT, "google/gemma-4-12B").best("cost").warnings == ("MOD02",)
 
 
-def test_regions_without_a_price_are_named_and_their_prices_marked(command):
+def test_prices_of_regions_without_a_known_price_are_marked(command):
     asked = ("--solve", "--workload", CHAT, "--model", "E2B", "--accelerator", "L4")
     code, out, _ = command(*asked, "--region", "asia-southeast1")
     assert code == 0
-    assert "No price is known for L4 in asia-southeast1." in out
+    assert "* No price is known for a location of this row." in out
     assert re.search(r"\d\.\d\d\*", out)
-    assert json.loads(command(*asked, "--json")[1])["regions_without_price"] == {"L4": ["asia-southeast1"]}
     _, out, _ = command(*asked, "--region", "us-east4")
     assert "No price is known" not in out
     assert not re.search(r"\d\.\d\d\*", out)
     answer = json.loads(command(*asked, "--region", "asia-southeast1", "--json")[1])
     assert all(row["price_is_assumed"] for row in answer["rows"])
-
-
-def test_a_price_of_ones_own_is_not_unknown():
-    own = PriceBook.from_mapping({"regions": {"asia-southeast1": {"cloud_run_l4_usd_per_s": 0.0002}}})
-    assert "L4" in unpriced_regions(())
-    assert "L4" not in unpriced_regions((), prices=own)
 
 
 def test_the_end_of_a_slice_stands_in_its_row_and_an_instance_that_idles_is_free(command):

@@ -41,8 +41,6 @@ from planning.units import DAY_S, HOUR_S, duration
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
 _IN_BUCKET: Final = (*FUSE_MODES, "memory")
-_PROBES = "Cloud Run, container health checks"
-_GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
 _CLIENT_TIMEOUT_S = 600

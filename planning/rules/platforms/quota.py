@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from planning.cost.subject import Subject
 from planning.machine.hardware import (
@@ -15,8 +14,6 @@ from planning.machine.hardware import (
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
-
-_SOURCE: Final = "Cloud Run quotas; googlecodelabs/feedback#1856, #1868, #2311"
 
 
 @dataclass(frozen=True, slots=True)

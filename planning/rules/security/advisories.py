@@ -10,7 +10,6 @@ from planning.model.support import version_in_use, version_key
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, rule
 
-_SOURCE: Final = "planning/data/advisories.json: OSV, GitHub's advisory database"
 _ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
 _UNKNOWN: Final = (0, 0, 0, 0)
 

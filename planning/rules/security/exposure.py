@@ -9,7 +9,6 @@ from planning.question.server_flags import ServerArgument
 from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.registry import RuleResult, change, rule
 
-_GUIDE: Final = "vLLM docs/usage/security.md"
 _OPENS: Final[Mapping[str, str]] = {
     "--allowed-local-media-path": "allows callers to read files of the container",
     "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
