@@ -11,11 +11,13 @@ from planning.data.tables import Table
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
-from planning.rules import arguments, memory, models, watching, workload  # noqa: F401 - each registers its checks
-from planning.rules.platforms import host, places, quota, replicas  # noqa: F401 - as above
+from planning.rules import arguments, memory, models, watching, workload
+from planning.rules.platforms import host, places, quota, replicas
 from planning.rules.registry import ALL_RULES, Rule, RuleResult
-from planning.rules.security import advisories, exposure, pinned  # noqa: F401 - as above
+from planning.rules.security import advisories, exposure, pinned
 
+_CHECKS = (arguments, memory, models, watching, workload, host, places, quota, replicas, advisories, exposure, pinned)
+"""Modules that register the checks."""
 RULES: Mapping[str, Rule] = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on != "gateway"})
 """Rules of deployments by id, in the order of their findings."""
 
