@@ -120,13 +120,13 @@ def _stacks_page() -> str:
 
 
 def _checkpoints_page() -> str:
-    from planning.rules.reference import checkpoints_page
+    from authors.planning_pages import checkpoints_page
 
     return checkpoints_page()
 
 
 def _rules_page() -> str:
-    from planning.rules.reference import rules_page
+    from authors.planning_pages import rules_page
 
     return rules_page()
 
@@ -160,8 +160,8 @@ def _options() -> Mapping[str, str]:
 
 
 def _planning() -> Mapping[str, str]:
+    from authors.planning_pages import support_table
     from authors.solve_tables import goals_table, solve_table
-    from planning.rules.reference import support_table
 
     return {
         "support": support_table(),

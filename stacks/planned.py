@@ -12,7 +12,7 @@ from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
-from planning.rules.findings import ACCEPTABLE_IDS
+from planning.rules.findings import acceptable_ids
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
@@ -128,7 +128,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
         return
     lines = [finding_text(finding, wording) for finding in plan.stopping]
     ids = ", ".join(finding.id for finding in plan.stopping)
-    acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
+    acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in acceptable_ids())
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
     hint = f"To see all figures, run `gemma plan {stack}`.{accept}"
     raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))

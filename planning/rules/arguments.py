@@ -55,13 +55,7 @@ _PARSER: Final = "gemma4"
 """Name of Gemma 4's tool-call parser, and of its reasoning parser."""
 
 
-@rule(
-    "SEC01",
-    "block",
-    source="Secret Manager best practices",
-    what="a secret in the server's arguments",
-    is_acceptable=False,
-)
+@rule("SEC01")
 def _secret_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
@@ -82,12 +76,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "ARG01",
-    "block",
-    source="vLLM utils/argparse_utils.py (the last of two values counts)",
-    what="an argument in extraArgs with its own settings key, whose value the plan ignores",
-)
+@rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
@@ -112,13 +101,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "ARG02",
-    "block",
-    "warn",
-    source="vLLM engine/arg_utils.py and cli_args.py, by release in planning/data/flags",
-    what="an argument in extraArgs that the image's vLLM rejects",
-)
+@rule("ARG02")
 def _unknown_argument(subject: Subject) -> RuleResult | None:
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
@@ -141,12 +124,7 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "ARG03",
-    "block",
-    source="vLLM model_executor/models/gemma4_mm.py (_SUPPORTED_SOFT_TOKENS); transformers, Gemma4ImageProcessor",
-    what="a number of tokens per image that Gemma 4's processor does not have",
-)
+@rule("ARG03")
 def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     found = _soft_tokens(subject)
     if found is None or found[1] in IMAGE_TOKENS:
@@ -184,12 +162,7 @@ def _with_tokens(word: str, tokens: int) -> str:
     return SOFT_TOKENS.sub(lambda match: f"{match[1]}{tokens}", word)
 
 
-@rule(
-    "ARG04",
-    "warn",
-    source="vLLM tool_parsers/hermes_tool_parser.py, reasoning/basic_parsers.py; vllm-project/recipes#515",
-    what="a tool-call or reasoning parser of another model family",
-)
+@rule("ARG04")
 def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:

@@ -3,36 +3,23 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 
 from contracts.dropped_words import FINDINGS, answer
 from planning.cost.subject import Subject, examine
+from planning.data.tables import Table
 from planning.errors import PlanningError
 from planning.question.fields import changed, differing
 from planning.question.types import Finding, Plan, Remedy, Severity
 from planning.rules import arguments, memory, models, watching, workload
 from planning.rules.platforms import host, places, quota, replicas
-from planning.rules.registry import REGISTRY, Rule, RuleResult
+from planning.rules.registry import ALL_RULES, Rule, RuleResult
 from planning.rules.security import advisories, exposure, pinned
 
-_MODULES = (
-    memory,
-    models,
-    host,
-    places,
-    replicas,
-    quota,
-    arguments,
-    watching,
-    workload,
-    advisories,
-    exposure,
-    pinned,
-)
-"""In the order of their findings: a deployment that does not fit before misspelled arguments."""
-RULES: Mapping[str, Rule] = {
-    rule.id: rule for one in _MODULES for rule in REGISTRY.values() if rule.check.__module__ == one.__name__
-}
-ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
+_CHECKS = (arguments, memory, models, watching, workload, host, places, quota, replicas, advisories, exposure, pinned)
+"""Modules that register the checks."""
+RULES: Mapping[str, Rule] = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on != "gateway"})
+"""Rules of deployments by id, in the order of their findings."""
 
 QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 """Findings about a project's quota, which can be raised and does not affect what fits."""
@@ -46,14 +33,22 @@ _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
 
+@cache
+def acceptable_ids() -> tuple[str, ...]:
+    """Return the ids that `acceptFindings` may name."""
+    return tuple(one.id for one in RULES.values() if one.is_acceptable)
+
+
 def check_accepted(ids: Iterable[str]) -> str | None:
     """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
         if identifier not in RULES:
             instead = answer(FINDINGS, identifier).removesuffix(".")
-            known = f" since 0.4.0. {instead}" if instead else f"; acceptable findings are {', '.join(ACCEPTABLE_IDS)}"
+            known = (
+                f" since 0.4.0. {instead}" if instead else f"; acceptable findings are {', '.join(acceptable_ids())}"
+            )
             return f'finding "{identifier}" does not exist{known}'
-        if identifier not in ACCEPTABLE_IDS:
+        if identifier not in acceptable_ids():
             return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
     return None
 
@@ -197,7 +192,7 @@ class _Trial:
 
 
 def _accepted(subject: Subject) -> frozenset[str]:
-    return frozenset(subject.resolved.deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
+    return frozenset(subject.resolved.deployment.accept_findings) & frozenset(acceptable_ids())
 
 
 def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object] | None:

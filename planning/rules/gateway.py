@@ -10,7 +10,9 @@ from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
 from planning.cost.gateway import gateway_parts
 from planning.cost.subject import Subject
 from planning.data.prices import PriceBook, region_of
-from planning.question.types import Finding, Severity
+from planning.data.tables import Table
+from planning.question.types import Finding
+from planning.rules.registry import ALL_RULES
 from planning.units import DAY_S, HOUR_S, ceil_div, duration
 
 _DAY_H: Final = DAY_S / HOUR_S
@@ -80,27 +82,16 @@ class GatewayQuestion:
     prices: PriceBook | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayRule:
-    """A rule about a gateway. No setting can accept its findings."""
-
-    id: str
-    severity: Severity
-    what: str
-    """Title: what the rule finds, as a noun clause."""
-    source: str
-    check: "_Check"
-
-
-GATEWAY_RULES: Final[list[GatewayRule]] = []
-"""In the order of their findings."""
 _Check = Callable[[GatewayQuestion], Iterator[tuple[str, str]]]
 """Yields message and advice of each finding."""
+_CHECKS: Final[dict[str, _Check]] = {}
+GATEWAY_RULES: Final = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on == "gateway"})
+"""By id, in the order of their findings. No setting can accept them."""
 
 
-def _rule(identifier: str, severity: Severity, *, source: str, what: str) -> Callable[[_Check], _Check]:
+def _rule(identifier: str) -> Callable[[_Check], _Check]:
     def register(check: _Check) -> _Check:
-        GATEWAY_RULES.append(GatewayRule(id=identifier, severity=severity, what=what, source=source, check=check))
+        _CHECKS[identifier] = check
         return check
 
     return register
@@ -109,18 +100,15 @@ def _rule(identifier: str, severity: Severity, *, source: str, what: str) -> Cal
 def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
     """Return all findings, blocking ones first."""
     return tuple(
-        Finding(id=rule.id, severity=rule.severity, message=message, remedies=(), advice=advice, source=rule.source)
-        for rule in GATEWAY_RULES
-        for message, advice in rule.check(question)
+        Finding(
+            id=rule.id, severity=rule.severities[0], message=message, remedies=(), advice=advice, source=rule.source
+        )
+        for rule in GATEWAY_RULES.values()
+        for message, advice in _CHECKS[rule.id](question)
     )
 
 
-@_rule(
-    "GTW01",
-    "block",
-    source="Envoy sends each request to any healthy server",
-    what="backends of a gateway that do not serve the same requests",
-)
+@_rule("GTW01")
 def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     known = [(backend, backend.subject) for backend in question.backends if backend.subject is not None]
     if not known:
@@ -142,12 +130,7 @@ def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
-@_rule(
-    "GTW02",
-    "block",
-    source="Cloud Run, Direct VPC egress: one network interface per service (run.v2, networkInterfaces)",
-    what="a backend that the gateway cannot reach",
-)
+@_rule("GTW02")
 def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     for backend in question.backends:
         file = f"Pulumi.{backend.stack}.yaml"
@@ -189,12 +172,7 @@ def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file
         )
 
 
-@_rule(
-    "GTW03",
-    "warn",
-    source="Cloud TPU API v2alpha1, NetworkConfig: a machine has no fixed address",
-    what="a backend without an address",
-)
+@_rule("GTW03")
 def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     absent = [backend for backend in question.backends if backend.deployed is not None and not backend.serves]
     for backend in absent:
@@ -214,7 +192,7 @@ def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
         )
 
 
-@_rule("GTW04", "warn", source="docs/gateway.md", what="a gateway with one backend")
+@_rule("GTW04")
 def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     if len(question.backends) > 1:
         return
@@ -227,12 +205,7 @@ def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     )
 
 
-@_rule(
-    "GTW05",
-    "warn",
-    source="Cloud Run, request timeout: 60 minutes at most",
-    what="requests longer than Cloud Run allows, or servers that end together",
-)
+@_rule("GTW05")
 def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     for backend in question.backends:
         if backend.subject is not None:
@@ -264,12 +237,7 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
-@_rule(
-    "GTW07",
-    "warn",
-    source="Cloud Run, maximum concurrent requests per instance: 1000; memory per request, measured with Envoy 1.39.1",
-    what="servers that run more requests than the gateway has memory for",
-)
+@_rule("GTW07")
 def _full(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     known = [backend.subject.resolved for backend in question.backends if backend.subject is not None]
     taken = sum(each.max_num_seqs * each.dp for each in known)
@@ -288,7 +256,7 @@ def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float
     return sum(costs, each * question.min_instances)
 
 
-@_rule("GTW06", "info", source="Cloud Run pricing, instance-based billing", what="the price of a gateway")
+@_rule("GTW06")
 def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     minimum = question.min_instances
     parts = gateway_parts(question.region, question.prices)

@@ -48,13 +48,7 @@ def _more_utilization(subject: Subject) -> Iterator[Remedy]:
         yield change("vllm.gpu_memory_utilization", UTILIZATION)
 
 
-@rule(
-    "FIT01",
-    "block",
-    source="vLLM model_executor/models/gemma4.py; device memory as the driver shows it",
-    what="the weights, or the peak while they load, exceed the memory of the device",
-    is_acceptable=False,
-)
+@rule("FIT01")
 def _out_of_memory(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
     if not is_out_of_memory(memory):
@@ -86,12 +80,7 @@ def _parts_of_loading(subject: Subject) -> str:
     return ", ".join(parts)
 
 
-@rule(
-    "FIT02",
-    "warn",
-    source="vLLM model_executor/offloader/uva.py; NVIDIA data sheet (PCIe)",
-    what="offloaded weights that cross PCIe for every token",
-)
+@rule("FIT02")
 def _offload(subject: Subject) -> RuleResult | None:
     if subject.memory.offloaded_gib <= 0:
         return None
@@ -104,12 +93,7 @@ def _offload(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "FIT03",
-    "block",
-    source="vLLM model_executor/model_loader/weight_utils.py (prefetch); Cloud Run memory limits",
-    what="less host memory than loading needs",
-)
+@rule("FIT03")
 def _host_memory(subject: Subject) -> RuleResult | None:
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
     have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
@@ -149,12 +133,7 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     yield Remedy(changes=changes)
 
 
-@rule(
-    "FIT04",
-    "block",
-    source="vLLM v1/core/kv_cache_utils.py",
-    what="a KV cache smaller than one request of the maximum length",
-)
+@rule("FIT04")
 def _one_request(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
     if is_out_of_memory(memory) or memory.max_concurrency >= 1:
@@ -172,16 +151,7 @@ def _one_request(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    margins.OUTSIDE_RULE,
-    "block",
-    "warn",
-    source=(
-        "vLLM v1/worker/utils.py (request_memory); tpu-inference worker/tpu_worker.py; "
-        "xbill9/gemma4-dev, 2026-08-07-gpu-mem-util-v5e1 (E2B on v5e-1 dies at 0.95 and serves at 0.92)"
-    ),
-    what="too little device memory outside the budget",
-)
+@rule(margins.OUTSIDE_RULE)
 def _headroom(subject: Subject) -> RuleResult | None:
     edge, resolved = margins.outside(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
@@ -231,14 +201,7 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
 
 
-@rule(
-    "FIT06",
-    "block",
-    "warn",
-    "info",
-    source="planning/model/support.py",
-    what="a precision that the image cannot load on this device, or is untested",
-)
+@rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
@@ -284,15 +247,7 @@ def _precision(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "FIT07",
-    "warn",
-    "info",
-    source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
-    what="an fp8 KV cache on TPU that does not double the tokens",
-    is_choice=True,
-    on="tpu",
-)
+@rule("FIT07")
 def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.kv_bytes != 1:
@@ -313,12 +268,7 @@ def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "FIT08",
-    "block",
-    source="vLLM model_executor/models/gemma4.py (Gemma4Attention)",
-    what="tensor parallelism that does not match the GPUs or the attention heads",
-)
+@rule("FIT08")
 def _parallelism(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
@@ -338,12 +288,7 @@ def _parallelism(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    margins.CLOSE_RULE,
-    "warn",
-    source="docs/authors/accuracy.md (planned against measured weights and KV caches)",
-    what="memory closer to a limit than the planner's own error",
-)
+@rule(margins.CLOSE_RULE)
 def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     memory, error = subject.memory, _error_of(subject)
     if is_out_of_memory(memory) or memory.max_concurrency < 1:
@@ -394,12 +339,7 @@ def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
             yield change("vllm.max_model_len", length)
 
 
-@rule(
-    "LEN02",
-    "block",
-    source="vLLM multimodal encoder budget; gemma4_mm.py (32 frames of 70 + 8 tokens)",
-    what="a multimodal item longer than one step",
-)
+@rule("LEN02")
 def _multimodal_item(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
@@ -434,12 +374,7 @@ def item_lengths(subject: Subject) -> dict[str, int]:
     return {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
 
 
-@rule(
-    "LEN03",
-    "block",
-    source="config.json of the checkpoint (max_position_embeddings)",
-    what="requests longer than the model supports",
-)
+@rule("LEN03")
 def _model_length(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     longest = resolved.spec.max_positions

@@ -12,12 +12,7 @@ from planning.rules.alternatives import smaller_models
 from planning.rules.registry import RuleResult, change, rule
 
 
-@rule(
-    "MOD01",
-    "info",
-    source="planning.model.hf_config",
-    what="a model outside the catalog, and what the planner cannot model",
-)
+@rule("MOD01")
 def _unknown_architecture(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     spec = resolved.deployment.model_spec
@@ -33,13 +28,7 @@ def _unknown_architecture(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "MOD02",
-    "warn",
-    source="vLLM, OpenAI-compatible server: chat template",
-    what="a base checkpoint, which has no chat template",
-    is_choice=True,
-)
+@rule("MOD02")
 def _base_checkpoint(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
@@ -54,12 +43,7 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "MOD03",
-    "block",
-    source="vllm-project/vllm#41745; vLLM, speculative decoding (one vocabulary)",
-    what="a draft model for another model",
-)
+@rule("MOD03")
 def _foreign_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     drafter, config = resolved.drafter, resolved.vllm.speculative_config
@@ -73,12 +57,7 @@ def _foreign_drafter(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "MOD04",
-    "block",
-    source="planning.data.checkpoints, with the source page",
-    what="an id that does not exist on the Hugging Face Hub",
-)
+@rule("MOD04")
 def _absent_checkpoint(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)

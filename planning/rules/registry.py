@@ -1,13 +1,14 @@
-"""Registry of rules. A rule is a decorated function that takes a subject and returns its result, or None."""
+"""Rules: a row of planning/data/rules.json each, and a decorated function that takes a subject and returns its result, or None."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from planning.cost.subject import Subject
+from planning.data.tables import Table, data_file, row_of
 from planning.question.types import Remedy, Severity
 
-Platform = Literal["tpu", "cloud-run"]
+Platform = Literal["tpu", "cloud-run", "gateway"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +33,29 @@ def change(path: str, value: object) -> Remedy:
 
 
 Check = Callable[[Subject], RuleResult | None]
+_CHECKS: dict[str, Check] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A registered rule."""
+    """What is known of a rule without a deployment."""
 
     id: str
     severities: tuple[Severity, ...]
-    source: str
     what: str
     """Title: what the rule finds, as a noun clause."""
-    is_acceptable: bool
+    source: str
+    on: Platform | None = None
+    """The only platform on which it is checked; None for all. Rules of a gateway judge a `GatewayQuestion`."""
+    is_acceptable: bool = True
     """True if `acceptFindings` may name it."""
-    is_choice: bool
+    is_choice: bool = False
     """True if its warning is about a choice of the user, not a risk of failure: a search weighs it against the price."""
-    on: Platform | None
-    """The only platform on which it is checked; None for all."""
-    check: Check
+
+    @property
+    def check(self) -> Check:
+        """The function that looks for it in a deployment."""
+        return _CHECKS[self.id]
 
     def result(self, subject: Subject) -> RuleResult | None:
         """Return what the rule finds; None if it finds nothing, or if the deployment is on another platform."""
@@ -58,34 +64,15 @@ class Rule:
         return self.check(subject) if self.on is None or here else None
 
 
-REGISTRY: dict[str, Rule] = {}
-"""Rules by id, in the order of their declaration, which is the order of findings of one severity."""
+ALL_RULES: Table[Rule] = Table(lambda: {row["id"]: row_of(Rule, row) for row in data_file("rules.json")})
+"""By id, in the order of findings of one severity: a deployment that does not fit before misspelled arguments."""
 
 
-def rule(
-    identifier: str,
-    *severities: Severity,
-    source: str,
-    what: str,
-    on: Platform | None = None,
-    is_acceptable: bool = True,
-    is_choice: bool = False,
-) -> Callable[[Check], Check]:
-    """Register a function as a rule. Raises ValueError if the id is in use."""
+def rule(identifier: str) -> Callable[[Check], Check]:
+    """Register a function as the check of a rule."""
 
     def register(check: Check) -> Check:
-        if identifier in REGISTRY:
-            raise ValueError(f"two rules have the id {identifier}")
-        REGISTRY[identifier] = Rule(
-            id=identifier,
-            severities=severities,
-            source=source,
-            what=what,
-            on=on,
-            is_acceptable=is_acceptable,
-            is_choice=is_choice,
-            check=check,
-        )
+        _CHECKS[identifier] = check
         return check
 
     return register

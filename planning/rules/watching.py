@@ -15,12 +15,7 @@ from planning.question.types import WATCHED_PLATFORMS, Remedy
 from planning.rules.registry import RuleResult, change, rule
 
 
-@rule(
-    "OBS01",
-    "info",
-    source="Cloud Monitoring, alerting overview: a policy without a channel opens incidents that only the console shows",
-    what="alerts without a recipient",
-)
+@rule("OBS01")
 def _no_recipient(subject: Subject) -> RuleResult | None:
     watch = subject.resolved.deployment.watch
     if not watch.alerts_enabled or watch.has_recipient:
@@ -31,12 +26,7 @@ def _no_recipient(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "OBS02",
-    "warn",
-    source="contracts/alerts.py: metrics that each alert reads",
-    what="alerts without the metrics that they read",
-)
+@rule("OBS02")
 def _no_metrics(subject: Subject) -> RuleResult | None:
     watch, resolved = subject.resolved.deployment.watch, subject.resolved
     tells = watch.alerts_enabled and watch.has_recipient
@@ -53,12 +43,7 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "OBS03",
-    "block",
-    source='Cloud Run, "Configure CPU limits" and "GPU support"; that the sum must be a size of its own is assumed',
-    what="a Cloud Run instance without room for the collector of metrics",
-)
+@rule("OBS03")
 def _no_room(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if not resolved.collects_on_cloud_run or resolved.has_room_for_collector:

@@ -31,12 +31,7 @@ def _asked(subject: Subject) -> Workload | None:
     return None if is_out_of_memory(subject.memory) else subject.resolved.deployment.workload
 
 
-@rule(
-    "WRK01",
-    "warn",
-    source="planning.speed.serving; the band of the rate in planning.speed.bands",
-    what="requests that arrive faster than the server can process them",
-)
+@rule("WRK01")
 def _arrivals(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.rate_per_s is None:
@@ -58,12 +53,7 @@ def _arrivals(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "WRK02",
-    "warn",
-    source="vLLM v1 scheduler; planning.speed.serving",
-    what="more concurrent users than the server can run",
-)
+@rule("WRK02")
 def _users(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
@@ -100,12 +90,7 @@ def _rounded_down(rate: float) -> float:
     return math.floor(rate * 10**digits) / 10**digits
 
 
-@rule(
-    "WRK03",
-    "block",
-    source="vLLM entrypoints/openai (a longer request is answered with 400)",
-    what="a workload request longer than max-model-len",
-)
+@rule("WRK03")
 def _length(subject: Subject) -> RuleResult | None:
     workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
     if workload is None:
@@ -145,12 +130,7 @@ def _longest_request(subject: Subject, workload: Workload) -> Remedy:
     return Remedy(changes=changes | {"workload.input_tokens": inputs, "workload.output_tokens": outputs})
 
 
-@rule(
-    "WRK04",
-    "block",
-    source="vLLM, limits of items per prompt (a request with more items is answered with 400)",
-    what="a workload request with items that the server rejects",
-)
+@rule("WRK04")
 def _items(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None:
@@ -189,12 +169,7 @@ def _allowed(subject: Subject, modality: str) -> int:
     return limits.get(modality, UNLIMITED)
 
 
-@rule(
-    "WRK05",
-    "block",
-    source="vLLM, LoRA adapters (a request that names an adapter of a server without --enable-lora is answered with 404)",
-    what="LoRA adapters in the workload that the server does not load",
-)
+@rule("WRK05")
 def _adapters(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None or not workload.adapters or lora_of(resolved) is not None:
@@ -206,12 +181,7 @@ def _adapters(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "WRK06",
-    "warn",
-    source="vLLM, speculative decoding; planning.model.catalog",
-    what="a draft model outside the catalog, whose size is assumed",
-)
+@rule("WRK06")
 def _unknown_drafter(subject: Subject) -> RuleResult | None:
     drafter = speculation_of(subject.resolved)
     if drafter is None or not subject.resolved.has_unknown_drafter:
@@ -231,12 +201,7 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "WRK07",
-    "warn",
-    source="planning/data/images.json (audio_source); vLLM model_executor/models/gemma4_mm.py (validate_num_items)",
-    what="audio that the model, the device or the image does not support",
-)
+@rule("WRK07")
 def _unheard_audio(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     limits = dict(deployment.vllm.limit_mm_per_prompt or {})
@@ -278,12 +243,7 @@ def _why_unheard(subject: Subject) -> tuple[str, str]:
     )
 
 
-@rule(
-    "WRK08",
-    "warn",
-    source="vLLM, lora/utils.py (get_adapter_absolute_path reads a folder or the hub)",
-    what="a LoRA adapter in a bucket that has no staged copy",
-)
+@rule("WRK08")
 def _unstaged_adapter(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     adapters = deployment.vllm.lora_adapters or {}
@@ -301,12 +261,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "WRK09",
-    "warn",
-    source="tpu-inference b8692ff, models/common/model_loader.py (get_flax_model has no lora_manager; vllm_model_wrapper.py has one)",
-    what="LoRA with a model whose TPU implementation has none",
-)
+@rule("WRK09")
 def _lora_on_jax(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.runtime != "tpu-jax" or lora_of(resolved) is None:

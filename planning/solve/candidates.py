@@ -198,20 +198,6 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
     return tuple(place for place, rank in ranks.items() if rank == best), best[0]
 
 
-def unpriced_regions(
-    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
-) -> dict[str, tuple[str, ...]]:
-    """Return those of the regions (none: all) without a known price, by what is rented there."""
-    found: dict[str, dict[str, None]] = {}
-    for one in deployable_accelerators(accelerator):
-        name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
-        for place in known_places(one):
-            region, parts = region_of(place) or place, _hourly(prices or LIST_PRICES, one, place)
-            if (not regions or region in regions) and parts[0].price.is_assumed:
-                found.setdefault(name, {})[region] = None
-    return {name: tuple(each) for name, each in found.items()}
-
-
 def longest_request(workload: Workload, min_context: int | None) -> int:
     """Return the minimum length of a request in tokens: the workload's own, or `min_context`."""
     return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)

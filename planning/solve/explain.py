@@ -1,34 +1,26 @@
 """The formulas with their numbers, line by line, for `--explain`."""
 
 from planning.cost.loading_modes import loading_modes
-from planning.cost.running_costs import running_costs
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
-from planning.rules.platforms.replicas import each_of
-from planning.speed import bands
-from planning.speed.serving import server_of
 from planning.speed.startup import xla_programs
-from planning.speed.steps import step_of
 from planning.units import KIB, to_gib
 
 _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, decoding, the workload if set, cost."""
+    """Return sections of lines: model, memory, KV cache, start-up, and the weights modes of Cloud Run."""
     return (
         ("Model", _model(subject)),
         ("Memory of one device", _memory(subject)),
         ("KV cache", _kv(subject)),
         ("Start-up", _startup(subject)),
         *((("Weights modes", _ways(subject)),) if loading_modes(subject) else ()),
-        ("Decoding", _decoding(subject)),
-        *((("Workload", _workload(subject)),) if subject.workload is not None else ()),
-        ("Cost", _cost(subject)),
     )
 
 
@@ -69,7 +61,7 @@ def _memory(subject: Subject) -> tuple[str, ...]:
                 f"- activations                  {memory.activations_gib:9.3f} GiB, at {resolved.max_num_batched_tokens:,} tokens and "
                 f"{resolved.max_num_seqs:,} sequences per step"
             ),
-            f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {_graphs(subject)}",
+            f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {captured_graphs(resolved)} graphs",
         ]
     lines.append(f"= KV cache                     {memory.kv_gib:9.3f} GiB")
     if resolved.is_tpu:
@@ -82,16 +74,6 @@ def _memory(subject: Subject) -> tuple[str, ...]:
             f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, {memory.load_peak_host_gib:.2f} GiB of host memory"
         )
     return tuple(lines)
-
-
-def _graphs(subject: Subject) -> str:
-    """Return how the memory of the CUDA graphs is computed, or why none is subtracted."""
-    resolved, graphs = subject.resolved, captured_graphs(subject.resolved)
-    if graphs and not subject.memory.graphs_gib:
-        return f"because this release of vLLM captures its {graphs} graphs outside the budget"
-    if resolved.accelerator.is_rocm:
-        return f"{graphs} x {resolved.spec.layers} layers x {overheads.ROCM_GRAPH_LAYER_GIB}"
-    return f"{graphs} x {overheads.GRAPH_GIB} + {overheads.GRAPH_POOL_GIB}"
 
 
 def _kv(subject: Subject) -> tuple[str, ...]:
@@ -162,71 +144,4 @@ def _ways(subject: Subject) -> tuple[str, ...]:
             f"{'*' if one.is_chosen else ' '} {one.mode:<13} {vpc:<10} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
             f"{one.host_gib:13.1f} GiB   {container:<15} {price:>6}"
         )
-    running = running_costs(subject)
-    even = running.even_requests_per_day
-    rows.append(
-        f"one minimum instance: ${running.always_on_usd_per_month:,.0f} per month, no start of {running.cold_start_s:.0f} s; cheaper from "
-        f"{even or 0:.0f} single requests per day, or from {running.even_hours_per_day:.1f} h of continuous traffic per day"
-    )
     return tuple(rows)
-
-
-def _decoding(subject: Subject) -> tuple[str, ...]:
-    resolved, rates, weights = subject.resolved, subject.throughput, subject.weights
-    step = step_of(resolved, weights, subject.memory, batch=1, tokens=256)
-    efficiency = overheads.TPU_BANDWIDTH_EFFICIENCY if resolved.is_tpu else overheads.GPU_BANDWIDTH_EFFICIENCY
-    return (
-        (
-            f"a token reads {weights.read_per_token / _BILLION:.2f} GB at {resolved.accelerator.bandwidth_gb_per_s:,.0f} GB/s x {efficiency:g}: "
-            f"{step.memory_s * 1e3:.2f} ms"
-        ),
-        f"PCIe {step.link_s * 1e3:.2f} ms, kernels and scheduling {step.fixed_s * 1e3:.2f} ms; bound by {rates.bound}",
-        f"one request: {rates.decode_tok_per_s:.1f} tokens/s",
-        (
-            f"{rates.saturated_batch} requests: {rates.saturated_tok_per_s:,.0f} tokens/s "
-            f"({rates.saturated_low_tok_per_s:,.0f} to {rates.saturated_high_tok_per_s:,.0f})"
-        ),
-    )
-
-
-def _workload(subject: Subject) -> tuple[str, ...]:
-    answer, workload = subject.workload, subject.resolved.deployment.workload
-    if answer is None or workload is None:
-        return ()
-    server = server_of(subject.resolved, subject.memory, workload)
-    prompt, running = server.prompt, max(answer.running_requests.typical / subject.resolved.dp, 1.0)
-    step, alone = server.step(running), server.alone
-    kind = bands.kind_of(subject.resolved, prompt)
-    rate = bands.BANDS["rate", kind]
-    points = f"{rate.points} measured points" if rate.points else "assumed"
-    return (
-        f"a prompt has {prompt.tokens:,} tokens, {prompt.cached:,} of them in the prefix cache; it fills {prompt.steps:.2f} steps",
-        (
-            f"prefill: {prompt.compute_s * 1e3:.2f} ms of arithmetic and {prompt.encoder_s * 1e3:.2f} ms of encoders; a step hides "
-            f"{max(alone.memory_s - alone.compute_s, 0.0) * 1e3:.2f} ms of it behind what it reads"
-        ),
-        (
-            f"a response takes {server.steps:,.0f} steps ({server.tokens_per_step:.2f} tokens each); a step with {running:,.1f} requests of "
-            f"{server.held_tokens:,.0f} tokens takes {step.total_s * 1e3:.2f} ms"
-        ),
-        (
-            f"slots{each_of(subject.resolved)}: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; "
-            f"{answer.queued_requests.typical:,.1f} requests wait {answer.queue_s.typical:,.2f} s"
-        ),
-        (
-            f"{answer.requests_per_s.typical:.3g} requests/s, {answer.output_tok_per_s.typical:,.0f} tokens/s, bound by {answer.bound}; saturated at "
-            f"{answer.most_requests_per_s:.3g} requests/s"
-        ),
-        f"band of the rate: {rate.low:g} to {rate.high:g} times ({kind}, {points})",
-    )
-
-
-def _cost(subject: Subject) -> tuple[str, ...]:
-    cost = subject.cost
-    if not cost.is_known:
-        return ("no price was set for this device",)
-    return (
-        *(f"{name:<28} ${price:8.4f}/h" for name, price in cost.parts_usd_per_hour),
-        f"total                        ${cost.usd_per_hour:8.4f}/h; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
-        f"per 1M output tokens: ${cost.usd_per_million_tokens:.2f} (one request), ${cost.usd_per_million_tokens_saturated:.2f} at saturation",
-    )

@@ -2,7 +2,7 @@
 
 Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
 and the fastest start. A solution has no blocking finding, no warning of a risk, and no memory limit so close that it may
-fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it if it is clearly cheaper than its family.
+fail. A warning about a choice (`Rule.is_choice`) does not exclude it if it is clearly cheaper than its family.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +46,6 @@ _MILLION: Final = 1_000_000
 _MOST_TRIED: Final = 100
 """Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
-WEIGHED_WARNINGS: Final = frozenset(rule.id for rule in RULES.values() if rule.is_choice)
-"""Warnings that do not exclude a solution."""
 WARNING_DISCOUNT: Final = 0.1
 """Share by which such a deployment must be cheaper than its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
@@ -87,7 +85,7 @@ class Solution:
     subject: Subject
     answer: WorkloadPlan
     warnings: tuple[str, ...] = ()
-    """Ids of its warnings, all of them from WEIGHED_WARNINGS."""
+    """Ids of its warnings, all of them about a choice."""
 
     @property
     def is_price_assumed(self) -> bool:
@@ -360,7 +358,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
         for mode in sorted(WEIGHTS_MODES[place.platform], key=lambda mode: _start_s(here, mode)):
             subject = with_concurrency(replace(here, weights_mode=mode))
             found = warnings_of(subject)
-            if subject.workload is not None and WEIGHED_WARNINGS.issuperset(found):
+            if subject.workload is not None and all(RULES[name].is_choice for name in found):
                 whole = subject.resolved.deployment
                 return Solution(
                     served=served, deployment=whole, subject=subject, answer=subject.workload, warnings=found

@@ -10,12 +10,9 @@ from typing import Final
 from planning.cost.running_costs import running_costs
 from planning.question.types import Deployment
 from planning.solve.candidates import HostShape
-from planning.solve.profiles import Profile, choose
 from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
 from planning.units import format_duration
 
-_SPIKE: Final = Profile(hours_per_day=24, busy_minutes=5)
-"""Traffic for the cost of a service that is idle most of the time: five minutes of each hour."""
 _KEEPS_RATE: Final = 0.99
 """Share of the planned output rate that a larger batch must keep."""
 
@@ -32,6 +29,8 @@ class UsageProfile:
     """Fewest and most devices that share the model."""
     sequences: tuple[int, int] = (0, 0)
     """Batch sizes, the best first. (0, 0) for a server that must cost nothing while it is idle."""
+    reasons: tuple[str, str] = ("", "")
+    """Comments for the devices and for the batch size in the settings file."""
 
     @property
     def to_zero(self) -> bool:
@@ -45,11 +44,27 @@ class UsageProfile:
 
 
 _FULL: Final = UsageProfile(
-    name="throughput", goal="throughput", workload="in=700,out=300", parallel=(1, 2), sequences=(512, 256)
+    name="throughput",
+    goal="throughput",
+    workload="in=700,out=300",
+    parallel=(1, 2),
+    sequences=(512, 256),
+    reasons=(
+        "1 or 2 devices spend the least time on exchange, but a machine is billed whole, so all of its devices share the model.",
+        "many requests at a time, best 256 to 512, share each read of the weights.",
+    ),
 )
 USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
     "latency": UsageProfile(
-        name="latency", goal="latency", workload="in=700,out=300,users=8", parallel=(4, 8), sequences=(16, 8)
+        name="latency",
+        goal="latency",
+        workload="in=700,out=300,users=8",
+        parallel=(4, 8),
+        sequences=(16, 8),
+        reasons=(
+            "devices read the weights together, so each token is sooner with 4 to 8 of them.",
+            "few requests at a time, best 8 to 16, keep each step short. Further requests wait.",
+        ),
     ),
     "throughput": _FULL,
     "batch": replace(_FULL, name="batch"),
@@ -79,10 +94,10 @@ def shaped(profile: UsageProfile | None, solution: Solution) -> Shaped:
     resolved = solution.subject.resolved
     fitted = _with_batch(profile, solution)
     whole = fitted or _changed(solution, resolved.tp, resolved.max_num_seqs) or solution
-    size = whole.subject.resolved.max_num_seqs
+    share, batch = profile.reasons
     reasons = {
-        "tensorParallelSize": f"Profile {profile.name}: {_parallel_reason(profile, resolved.tp)}",
-        "maxNumSeqs": f"Profile {profile.name}: {_batch_reason(profile, size)}",
+        "tensorParallelSize": f"Profile {profile.name}: {share}",
+        "maxNumSeqs": f"Profile {profile.name}: {batch}",
     }
     is_lacking = fitted is None and (profile.goal == "latency" or resolved.max_num_seqs < min(profile.sequences))
     return Shaped(
@@ -93,32 +108,13 @@ def shaped(profile: UsageProfile | None, solution: Solution) -> Shaped:
     )
 
 
-def _parallel_reason(profile: UsageProfile, devices: int) -> str:
-    if profile.goal == "latency" and devices >= profile.parallel[0]:
-        return "4 to 8 devices read the weights together, so each token is sooner."
-    if profile.goal == "latency":
-        return "all devices that this machine has."
-    if devices > 1:
-        return "all devices of the machine, because it is billed whole."
-    return "1 or 2 devices spend the least time on exchange, so each gives the most tokens."
-
-
-def _batch_reason(profile: UsageProfile, size: int) -> str:
-    if size not in profile.sequences:
-        return "the planner's size for this memory and load."
-    if profile.goal == "latency":
-        return "8 to 16 requests at a time keep each step short. Further requests wait."
-    return "256 to 512 requests at a time share each read of the weights."
-
-
 def _unmet(profile: UsageProfile, solution: Solution, *, is_lacking: bool) -> Iterator[str]:
     resolved, (least, most) = solution.subject.resolved, profile.parallel
     name = resolved.accelerator.name
     if not least <= resolved.tp <= most:
-        nearest = "v6e-4 or v6e-8 has more" if resolved.tp < least else "v6e-1 or L4 has fewer"
         yield (
             f"Profile {profile.name} asks for {least} to {most} devices, but {name} shares the model among {resolved.tp}. "
-            f"This is the nearest on it; {nearest}."
+            "This is the nearest on it."
         )
     if is_lacking:
         users, (largest, smallest) = solution.answer.workload.users, profile.sequences
@@ -174,22 +170,13 @@ def _spiky(solution: Solution) -> Shaped:
         )
         return Shaped(solution=solution, unmet=(unmet,))
     cached = _accepted(solution, replace(deployment, cloud_run=replace(deployment.cloud_run, graph_cache="bucket")))
-    sooner_s = 0.0 if cached is None else _start_s(solution) - _start_s(cached)
-    whole = cached if cached is not None and sooner_s > 0 else solution
     reasons = {"maxInstances": "Profile spiky: raise it for higher spikes; each instance is billed while it runs."}
-    if whole is cached:
-        reasons["compileCache"] = (
-            f"Profile spiky: a later cold start takes compiled graphs from the bucket and is {sooner_s:.0f} s sooner."
-        )
-    usd = {way.kind: way.usd_per_day for way in choose((whole,), _SPIKE, "cost").ways}
-    wait = f"a request after a pause waits about {_start_s(whole) / 60:.0f} min for a cold start."
-    cost = f"Traffic in {_SPIKE.busy_minutes:g} minutes of each hour costs ${usd['scale-to-zero']:.2f} per day."
+    if cached is not None:
+        reasons["compileCache"] = "Profile spiky: a later cold start takes compiled graphs from the bucket."
+    whole = cached or solution
+    wait_min = running_costs(whole.subject).cold_start_s / 60
     remarks = (
-        f"Profile spiky: minInstances stays 0, so an idle service costs nothing, and {wait}",
-        f"{cost} minInstances: 1 avoids the wait, at ${usd['min-instance']:.2f}.",
+        f"Profile spiky: minInstances stays 0, so an idle service costs nothing, and a request after a pause waits about {wait_min:.0f} min for a cold start.",
+        f"minInstances: 1 avoids the wait, at ${whole.usd_per_hour * 24:.2f} per day.",
     )
     return Shaped(solution=whole, reasons=reasons, remarks=remarks)
-
-
-def _start_s(solution: Solution) -> float:
-    return running_costs(solution.subject).cold_start_s

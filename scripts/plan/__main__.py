@@ -76,7 +76,7 @@ class PlanOptions:
         str | None,
         Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME"),
     ] = None
-    explain: Annotated[bool, Option("Show the formulas with their numbers, and the notes.")] = False
+    explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
     as_json: JsonSwitch = False
 
@@ -120,7 +120,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
-        show_costs(plan, today)
+        show_costs(plan)
     else:
         from scripts.plan.table import show  # rich takes longer to load than the plan
 

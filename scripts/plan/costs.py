@@ -16,8 +16,8 @@ _PER: Final = {"start": "cold start"}
 _ASSUMED: Final = "* price of this location unknown; the highest known price is used"
 
 
-def show_costs(plan: Plan, today: str) -> None:
-    """Print the costs on stdout. `today` (YYYY-MM-DD) determines which prices are out of date."""
+def show_costs(plan: Plan) -> None:
+    """Print the costs on stdout."""
     out = console(sys.stdout)
     paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h")
     out.print()
@@ -25,8 +25,6 @@ def show_costs(plan: Plan, today: str) -> None:
         paragraph(out, line)
     out.print()
     _bill(out, plan)
-    for line in _to_check(plan, today):
-        paragraph(out, line)
     out.print()
     for line in _starts(plan):
         paragraph(out, line)
@@ -83,24 +81,6 @@ def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
         price.as_of or "undated",
         f"{source} *" if price.is_assumed else source,
     )
-
-
-def _to_check(plan: Plan, today: str) -> Iterator[str]:
-    """Yield each price by the hour, of any location, that is out of date or unknown."""
-    for price in dict.fromkeys(price for place in plan.cost.places for price in place.prices):
-        age_days = price.age_days(today)
-        if price.missed_on:
-            found = "several prices" if price.is_unclear else "no price"
-            problem = f"{found} in Google's catalog of {price.missed_on}"
-        elif price.is_assumed:
-            problem = "unknown, so the highest known price"
-        elif age_days is None:
-            problem = f"undated ({price.url})" if price.url else "undated"
-        elif price.is_old(today):
-            problem = f"{age_days} days old, limit {price.max_age_days}"
-        else:
-            continue
-        yield f"Check {price.key} in {price.region or 'every region'}: ${price.usd:g}, {problem}."
 
 
 def _starts(plan: Plan) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Source of a model's architecture (a file or folder, the hub, or a bucket)."""
+"""Source of a model's architecture on the hub or in a bucket."""
 
 import json
 from collections.abc import Mapping
@@ -6,27 +6,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from cloud.model_files import CONFIG, INDEX, read_model
+from cloud.model_files import CONFIG, INDEX
 from planning.errors import PlanningError
 from planning.model.spec import ModelSpec
 from scripts.cli.command import say
 
-_GS: Final = "gs://"
 _NOT_FOUND: Final = 404
 
 JsonObject = Mapping[str, object]
-
-
-def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpec:
-    """Return the architecture of a file, a folder, or gs://BUCKET/FOLDER. Raises PlanningError."""
-    if not place.startswith(_GS):
-        return read_model(Path(place), name=name, index=index)
-    if index is not None:
-        raise PlanningError(
-            "--index and a --config in a bucket cannot be combined, because the bucket's manifest has the size."
-        )
-    bucket, _, folder = place.removeprefix(_GS).partition("/")
-    return from_bucket(bucket, folder.strip("/"), name=name, save=None)
 
 
 def from_hub(model: str, *, save: Path | None) -> ModelSpec:
@@ -37,7 +24,7 @@ def from_hub(model: str, *, save: Path | None) -> ModelSpec:
     return _spec(model, config, index, save)
 
 
-def from_bucket(bucket: str, folder: str, *, name: str | None, save: Path | None) -> ModelSpec:
+def from_bucket(bucket: str, folder: str, *, name: str, save: Path | None) -> ModelSpec:
     """Return the architecture that `gemma stage_model` wrote next to the weights in a bucket's folder.
 
     Raises:
@@ -66,7 +53,7 @@ def from_bucket(bucket: str, folder: str, *, name: str | None, save: Path | None
     size = weights_bytes(manifest)
     if index is None and size:
         index = {"metadata": {"total_size": size}}
-    return _spec(name or folder.rpartition("/")[2] or bucket, config, index, save)
+    return _spec(name, config, index, save)
 
 
 def _spec(name: str, config: JsonObject, index: JsonObject | None, save: Path | None) -> ModelSpec:

@@ -24,7 +24,7 @@ from engine.runner import project_folder
 from planning.data.prices import LIST_PRICES, PRICES, PriceBook, Sku, region_of
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
-from scripts.cli.tables import FittedTable, console, paragraph, table
+from scripts.cli.tables import console, paragraph
 from stacks.loading import project_from_environment
 
 _API: Final = "cloudbilling"
@@ -214,8 +214,11 @@ def _missing(found: CatalogPrices) -> Sequence[str]:
 
 def _show(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
     out = console(sys.stdout)
-    if shown := [one for one in changes if one.before_usd is not None]:
-        out.print(changed_table(shown))
+    shown = [one for one in changes if one.before_usd is not None]
+    for one in shown:
+        now = f"${one.usd:g} (SKU {one.sku})" if one.usd else "absent"
+        before = f"${one.before_usd:g} of {one.before_as_of or 'an unknown date'}"
+        paragraph(out, f"{one.key} in {one.region}: {before}, now {now}.")
     for (key, region), each in found.unclear.items():
         usd, skus = LIST_PRICES.price(key, region).usd, " and ".join(one.said for one in each)
         paragraph(out, f"{key} in {region} is unclear, so the shipped price counts, ${usd:g}: {skus}.")
@@ -225,26 +228,3 @@ def _show(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, d
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     said = f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{simulated}, {len(shown) or 'none'} changed"
     say("plan", f"{said}{new}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")
-
-
-def changed_table(changes: Sequence[PriceChange]) -> FittedTable:
-    """Return a table with the prices that were known before."""
-    rows = table(
-        "Changed prices",
-        ("price, USD", "region", "before", "date", "now", "change", "SKU"),
-        whole=("region", "date", "SKU"),
-        numbers=("before", "now", "change"),
-        least=("SKU", "date", "change"),
-    )
-    for one in changes:
-        percent = f"{(one.usd / one.before_usd - 1) * 100:+.1f} %" if one.usd and one.before_usd else ""
-        rows.add_row(
-            one.key,
-            one.region,
-            f"{one.before_usd:g}",
-            one.before_as_of or "undated",
-            f"{one.usd:g}" if one.usd else "absent",
-            percent,
-            one.sku or "",
-        )
-    return rows

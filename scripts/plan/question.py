@@ -83,9 +83,9 @@ class Question:
         ),
     ] = ()
     config: Annotated[
-        str | None,
+        Path | None,
         Option(
-            "config.json of an unlisted model: a file, a folder, or gs://BUCKET/FOLDER.",
+            "config.json of an unlisted model: a file or a folder.",
             metavar="PATH",
         ),
     ] = None
@@ -393,13 +393,14 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
 
 
 def _model_spec(question: Question) -> ModelSpec | None:
-    from scripts.plan.model_source import from_config, from_hub  # noqa: PLC0415 - keeps --help fast
+    from cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
+    from scripts.plan.model_source import from_hub  # noqa: PLC0415 - keeps --help fast
 
     if question.from_hub:
         return from_hub(question.model or "", save=question.save)
     if question.config is None:
         return None
-    return from_config(question.config, index=question.index, name=question.model)
+    return read_model(question.config, name=question.model, index=question.index)
 
 
 def prices_of(question: Question) -> PriceBook | None:

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented, unpriced_regions
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
 from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
 from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
@@ -37,8 +37,6 @@ class Found:
     answer: SolutionSet
     choice: Choice | None
     """Ways to pay for the solutions; None without --hours-per-day or without solutions."""
-    unpriced: Mapping[str, tuple[str, ...]]
-    """Regions without a known price, by what is rented there."""
 
     @property
     def chosen(self) -> Solution | None:
@@ -104,8 +102,7 @@ def search(question: Question, comparison: Comparison, solving: Solving) -> Foun
     if solving.hours_per_day is not None and answer.solutions:
         profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
         choice = choose(answer.solutions, profile, goal)
-    unpriced = unpriced_regions(solving.region, accelerator=question.accelerator, prices=prices)
-    return Found(question=question, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
+    return Found(question=question, limits=limits, answer=answer, choice=choice)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -173,10 +170,8 @@ def _notes(found: Found) -> Iterator[str]:
     for name in sorted({name for one in printed for name in one.warnings}):
         discount = f"at least {WARNING_DISCOUNT:.0%} cheaper than all of its family without the warning"
         yield f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is {discount}."
-    if found.unpriced:
-        regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
-        mark = " (marked *)" if any(one.is_price_assumed for one in printed) else ""
-        yield f"No price is known for {regions}. The highest known price is used there{mark}."
+    if any(one.is_price_assumed for one in printed):
+        yield "* No price is known for a location of this row. The highest known price is used there."
 
 
 def _settings(one: Solution) -> str:
@@ -203,7 +198,6 @@ def _json(found: Found, *, written: str | None) -> dict[str, Any]:
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
         "profile": found.choice and profile_json(found.choice),
-        "regions_without_price": {name: list(regions) for name, regions in found.unpriced.items()},
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }

@@ -19,7 +19,6 @@ from planning.question.releases import reserves_graphs, runners
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import VllmOptions
-from planning.solve.explain import explain
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"
@@ -206,6 +205,3 @@ def test_graphs_of_an_amd_gpu_grow_with_the_layers():
         base = asked(model, "", "0.31.1rc1", max_num_seqs=1_024, max_num_batched_tokens=16_384)
         subject = examine(replace(base, device=device))
         assert graph_gib(subject.resolved) == pytest.approx(191.69 * (0.9 - without), rel=0.07)
-        assert f"102 x {subject.resolved.spec.layers} layers x 0.00105" in "\n".join(
-            line for _, lines in explain(subject) for line in lines
-        )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from authors.planning_pages import checkpoints_page
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from planning.data.checkpoints import (
     ABSENT,
@@ -25,7 +26,6 @@ from planning.model.hf_config import model_from_config
 from planning.model.spec import tensors
 from planning.question.drafters import drafter_of, drafters_for, mismatch
 from planning.question.workload import Workload
-from planning.rules.reference import checkpoints_page
 from planning.solve.candidates import checkpoints_of
 
 GIB = 2**30

@@ -17,11 +17,13 @@ from planning.machine import hardware
 from planning.machine.hardware import ACCELERATORS, NAMED_TPUS, Accelerator, Host, NamedTpu
 from planning.model.support import Support, support_rows
 from planning.question.server_flags import TABLES, flag_table
+from planning.rules.registry import ALL_RULES, Rule
 from planning.rules.security import advisories
 
 FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
     "images": (Image, IMAGES),
+    "rules": (Rule, ALL_RULES),
     "advisories": (advisories.Advisory, advisories.ADVISORIES),
     "prices": (ListPrice, PRICES),
     "sources": (PriceSource, SOURCES),
@@ -57,7 +59,7 @@ def test_no_import_of_the_planner_reads_a_data_file():
     code = (
         "import sys\nread = []\n"
         "sys.addaudithook(lambda event, args: read.append(args[0]) if event == 'open' else None)\n"
-        "import planning.planner, planning.solve.search, planning.rules.reference\n"
+        "import planning.planner, planning.solve.search\n"
         "print([name for name in read if str(name).endswith('.json')])\n"
         "planning.data.images.IMAGES['vllm-tpu']\n"
         "print(len([name for name in read if str(name).endswith('images.json')]))\n"

@@ -106,7 +106,6 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
         (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save requires --from-hub"),
         (("--model", "org/other-8b", "--from-bucket"), 2, "--from-bucket requires --stack NAME"),
         (("--model", "org/other-8b", "--config", FOLDER / "none"), 2, "none cannot be read"),
-        (("--config", "gs://b/m", "--index", FOLDER), 2, "--index and a --config in a bucket cannot be combined"),
     ],
 )
 def test_each_failure_is_one_sentence(run, hub, arguments, code, said):
@@ -131,22 +130,12 @@ class Storage:
         return self.objects[name.rpartition("/")[2].partition(".")[0]]
 
 
-@pytest.mark.parametrize("place", ["gs://b/models/other", "gs://b/", "gs://b"])
-def test_the_config_and_the_size_come_from_a_bucket(run, monkeypatch, place):
-    files = [{"name": "model.safetensors", "size_bytes": 16_060_522_496}]
-    stored = {MANIFEST.partition(".")[0]: {"schema": 1, "files": files}, "config": CONFIG}
-    monkeypatch.setattr(google_api, "connect", lambda *_: Storage(**stored))
-    code, out, _ = run("--model", "org/other-8b", "--config", place, "--accelerator", "L4", "--json")
-    assert code == 0
-    local = json.loads(run("--model", "org/other-8b", "--config", FOLDER, "--accelerator", "L4", "--json")[1])
-    assert json.loads(out)["memory"] == local["memory"]
-
-
 def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
     monkeypatch.setattr(google_api, "connect", lambda *_: Storage())
-    code, out, err = run("--config", "gs://b/models/other", "--accelerator", "L4")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "my-project")
+    code, out, err = run("--stack", "l4-qat", "--from-bucket")
     assert (code, out) == (2, "")
-    assert "gs://b/models/other has no gemma-serving-manifest.json: no weights are staged" in err
+    assert "has no gemma-serving-manifest.json: no weights are staged" in err
 
 
 def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):

@@ -20,10 +20,10 @@ from planning.machine.hardware import ACCELERATORS
 from planning.question.types import CloudRunOptions
 from planning.question.workload import Workload, parse_workload
 from planning.rules import memory as rules_memory
-from planning.rules.findings import QUOTA_IDS, detected
+from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve import search
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented, unpriced_regions
-from planning.solve.search import WEIGHED_WARNINGS, ServiceLimits, Solution, SolutionSet, solve
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, longest_request, rented
+from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import StackFile, stack_text
 from stacks.loading import from_file
@@ -73,7 +73,7 @@ def check_file(path: Path, solution: Solution) -> None:
     assert planned.margin is None
     shown = {f.id: f.severity for f in planned.findings if f.severity != "info" or f.id.startswith("WRK")}
     assert tuple(name for name in shown if name not in QUOTA_IDS) == solution.warnings
-    assert WEIGHED_WARNINGS.issuperset(solution.warnings)
+    assert all(RULES[name].is_choice for name in solution.warnings)
     assert set(shown.values()) <= {"warn"}
     assert planned.workload == solution.answer
     assert planned.cost.usd_per_hour == pytest.approx(solution.usd_per_hour)
@@ -233,7 +233,8 @@ def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monke
 def test_a_warning_of_a_risk_excludes(monkeypatch):
     solve_again = fully_doubled(monkeypatch)
     usual = solve_again().best("cost")
-    monkeypatch.setattr(search, "WEIGHED_WARNINGS", frozenset[str]())
+    risks = {name: replace(one, is_choice=False) for name, one in RULES.items()}
+    monkeypatch.setattr(search, "RULES", risks)
     strict = solve_again()
     assert {one.warnings for one in strict.solutions} == {()}
     assert strict.best("cost").usd_per_hour > usual.usd_per_hour
@@ -243,24 +244,17 @@ def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():
     assert solved(CHAT, "google/gemma-4-12B").best("cost").warnings == ("MOD02",)
 
 
-def test_regions_without_a_price_are_named_and_their_prices_marked(command):
+def test_prices_of_regions_without_a_known_price_are_marked(command):
     asked = ("--solve", "--workload", CHAT, "--model", "E2B", "--accelerator", "L4")
     code, out, _ = command(*asked, "--region", "asia-southeast1")
     assert code == 0
-    assert "No price is known for L4 in asia-southeast1." in out
+    assert "* No price is known for a location of this row." in out
     assert re.search(r"\d\.\d\d\*", out)
-    assert json.loads(command(*asked, "--json")[1])["regions_without_price"] == {"L4": ["asia-southeast1"]}
     _, out, _ = command(*asked, "--region", "us-east4")
     assert "No price is known" not in out
     assert not re.search(r"\d\.\d\d\*", out)
     answer = json.loads(command(*asked, "--region", "asia-southeast1", "--json")[1])
     assert all(row["price_is_assumed"] for row in answer["rows"])
-
-
-def test_a_price_of_ones_own_is_not_unknown():
-    own = PriceBook.from_mapping({"regions": {"asia-southeast1": {"cloud_run_l4_usd_per_s": 0.0002}}})
-    assert "L4" in unpriced_regions(())
-    assert "L4" not in unpriced_regions((), prices=own)
 
 
 def test_the_end_of_a_slice_stands_in_its_row_and_an_instance_that_idles_is_free(command):

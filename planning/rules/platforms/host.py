@@ -15,12 +15,7 @@ _ON_DISK = ("hub", "disk")
 _DISK_STEP_GB = 10
 
 
-@rule(
-    "HST01",
-    "block",
-    source="Cloud Run, GPU support, CPU and memory limits; machine types of Compute Engine and Cloud TPU",
-    what="memory or vCPU outside the platform's limits for the accelerator",
-)
+@rule("HST01")
 def _host_limits(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     wrong = list(_cloud_run(resolved) if resolved.platform == "cloud-run" else _machine(resolved))
@@ -33,14 +28,7 @@ def _host_limits(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "HST02",
-    "block",
-    "warn",
-    source="planning/data/overheads.py (HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB); tmpfs of Linux, half of the memory",
-    what="weights that exceed, or may exceed, the disk or the shared memory of a TPU node",
-    on="tpu",
-)
+@rule("HST02")
 def _room_for_weights(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     weights_gib = subject.memory.checkpoint_gib + to_gib(parts_bytes(resolved))

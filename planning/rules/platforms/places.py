@@ -41,8 +41,6 @@ from planning.units import DAY_S, HOUR_S, duration
 STREAMS_FROM_GS: Final = "0.11.1"
 """First release that streams from gs:// with the instance's credentials; its image has the package (vllm-project/vllm#26464)."""
 _IN_BUCKET: Final = (*FUSE_MODES, "memory")
-_PROBES = "Cloud Run, container health checks"
-_GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
 _CLIENT_TIMEOUT_S = 600
@@ -53,13 +51,7 @@ _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 """Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
 
-@rule(
-    "LDR01",
-    "block",
-    source="docs.vllm.ai, Loading models with Run:ai Model Streamer",
-    what="a load format that conflicts with the weights mode",
-    on="cloud-run",
-)
+@rule("LDR01")
 def _load_format(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     given, mode = resolved.deployment.vllm.load_format, resolved.weights_mode
@@ -82,13 +74,7 @@ def _load_format(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "LDR02",
-    "block",
-    source="GKE, Run:ai Model Streamer (vLLM 0.11.1 and later); vllm-project/vllm#26464",
-    what="an image that may not stream from gs://",
-    on="cloud-run",
-)
+@rule("LDR02")
 def _streams(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.weights_mode != "streamer" or is_known_from(resolved, STREAMS_FROM_GS):
@@ -116,7 +102,7 @@ def _probe_remedies(subject: Subject) -> tuple[Remedy, Remedy]:
     return Remedy(changes=passing), change("cloud_run.startup_probe", None)
 
 
-@rule("PRB01", "block", source=_PROBES, what="a start that takes longer than the startup probe allows", on="cloud-run")
+@rule("PRB01")
 def _probe_budget(subject: Subject) -> RuleResult | None:
     startup, probe = subject.startup, subject.resolved.deployment.cloud_run.startup_probe
     budget_s = probe.budget_s if probe else CLOUD_RUN_MAX_STARTUP_S
@@ -146,7 +132,7 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run rejects", on="cloud-run")
+@rule("PRB02")
 def _probe_limits(subject: Subject) -> RuleResult | None:
     probe = subject.resolved.deployment.cloud_run.startup_probe
     wrong = list(_probe_faults(probe)) if probe is not None else []
@@ -174,13 +160,7 @@ def _probe_faults(probe: StartupProbe) -> Iterator[str]:
         yield f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s"
 
 
-@rule(
-    "SCL01",
-    "warn",
-    source="Cloud Run concurrency; vLLM v1 scheduler",
-    what="a concurrency that queues requests outside or inside the server",
-    on="cloud-run",
-)
+@rule("SCL01")
 def _queueing(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     if run.concurrency is None:
@@ -221,14 +201,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
 _MORE_QUOTA = "Or request more GPU quota (free of charge, takes days)."
 
 
-@rule(
-    "SCL02",
-    "block",
-    "warn",
-    source=_GPU_QUOTA,
-    what="more instances than the GPU quota, or a quota that is not set",
-    on="cloud-run",
-)
+@rule("SCL02")
 def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
     region = run.region or "the region"
@@ -282,13 +255,7 @@ def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleRes
     )
 
 
-@rule(
-    "SCL03",
-    "block",
-    source="Cloud Run, GPU support by region",
-    what="a region that is not listed for the GPU",
-    on="cloud-run",
-)
+@rule("SCL03")
 def _region(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     known = gpu_regions(resolved.accelerator)
@@ -306,17 +273,7 @@ def _continent(place: str) -> str:
     return place.partition("-")[0]
 
 
-@rule(
-    "SCL06",
-    "warn",
-    source=(
-        "Cloud Run, About instance autoscaling (a request that starts an instance waits for it) and request timeout; "
-        "OpenAI's Python library "
-        "(DEFAULT_TIMEOUT, 600 s)"
-    ),
-    what="a cold start longer than a request is allowed to wait",
-    on="cloud-run",
-)
+@rule("SCL06")
 def _cold_start(subject: Subject) -> RuleResult | None:
     resolved, run = subject.resolved, subject.resolved.deployment.cloud_run
     limit_s = run.request_timeout_s
@@ -343,13 +300,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "TPU01",
-    "block",
-    source="vLLM on TPU, Gemma 4 recipe; vllm-project/tpu-inference#2700 (one process per replica, on chips of its own)",
-    what="tensor parallelism times data parallelism that differs from the chips of the slice",
-    on="tpu",
-)
+@rule("TPU01")
 def _slice_parallelism(subject: Subject) -> RuleResult | None:
     resolved, chips = subject.resolved, subject.resolved.accelerator.devices
     used = resolved.tp * resolved.dp
@@ -375,13 +326,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "TPU02",
-    "block",
-    source="Cloud TPU, queued resources (runDuration)",
-    what="a run duration below 10 min or above 7 days, or none with flex-start",
-    on="tpu",
-)
+@rule("TPU02")
 def _run_duration(subject: Subject) -> RuleResult | None:
     tpu = subject.resolved.deployment.tpu
     run_s = tpu.max_run_duration_s
@@ -410,12 +355,7 @@ def _run_duration(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "TPU04",
-    "block",
-    source="Cloud TPU regions and zones",
-    what="a zone that is not listed for flex-start v6e",
-)
+@rule("TPU04")
 def _zones(subject: Subject) -> RuleResult | None:
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
     if not accelerator.name.startswith("v6e") or tpu.provisioning_model != "flex-start":
@@ -441,13 +381,7 @@ def _zones(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "TPU06",
-    "warn",
-    source="tpu-inference (VLLM_XLA_CACHE_PATH)",
-    what="no compile cache: each restart compiles everything",
-    on="tpu",
-)
+@rule("TPU06")
 def _compile_cache(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.compile_cache != "off":
         return None
@@ -458,14 +392,7 @@ def _compile_cache(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "TPU07",
-    "block",
-    "warn",
-    source="planning/question/releases.py (STREAMS_ON_TPU); marin-community/marin#3768, #7136",
-    what="weights that a TPU server streams from the bucket with an unsuitable image or at an unmeasured rate",
-    on="tpu",
-)
+@rule("TPU07")
 def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.weights_mode != "streamer":
@@ -488,7 +415,7 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("NET01", "block", source="vLLM binds to IPv4", what="an endpoint URL with localhost")
+@rule("NET01")
 def _localhost(subject: Subject) -> RuleResult | None:
     url = subject.resolved.deployment.endpoint_url
     parts = urlsplit(url or "")
@@ -502,13 +429,7 @@ def _localhost(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "NET02",
-    "block",
-    source="VPC, Private Google Access",
-    what="an existing subnet without Private Google Access",
-    on="tpu",
-)
+@rule("NET02")
 def _private_access(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
@@ -520,13 +441,7 @@ def _private_access(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "NET03",
-    "block",
-    source="stacks/tpu.py (Cloud NAT only in the network of the stack); Compute Engine, machines without external addresses",
-    what="a drafter, tokenizer or adapter on the hub that a machine in an existing network may not reach",
-    on="tpu",
-)
+@rule("NET03")
 def _hub_without_nat(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     files = tuple(hub_files(resolved))
@@ -562,13 +477,7 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
     return Remedy(changes=changes)
 
 
-@rule(
-    "SEC03",
-    "warn",
-    source='Compute Engine, "Choose an access method"; gcloud 528, command_lib/compute/ssh_utils.py',
-    what="a machine that SSH keys in metadata can access",
-    on="tpu",
-)
+@rule("SEC03")
 def _metadata_keys(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.ssh == "os-login":
         return None
@@ -581,13 +490,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "SEC09",
-    "warn",
-    source="Cloud TPU, IAM roles and permissions; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py",
-    what="tunnel members with full rights on every TPU of the project",
-    on="tpu",
-)
+@rule("SEC09")
 def _tunnel_admins(subject: Subject) -> RuleResult | None:
     tpu = subject.resolved.deployment.tpu
     if tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
@@ -603,13 +506,7 @@ def _tunnel_admins(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "FUS01",
-    "block",
-    source="Cloud Storage FUSE mount options (uid, gid)",
-    what="a mount that the server's user cannot read",
-    on="cloud-run",
-)
+@rule("FUS01")
 def _mount_owner(subject: Subject) -> RuleResult | None:
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     if resolved.weights_mode not in FUSE_MODES or not run.image_uid:
@@ -625,7 +522,7 @@ def _mount_owner(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and maximum")
+@rule("CST01")
 def _whole_bill(subject: Subject) -> RuleResult | None:
     cost, resolved = subject.cost, subject.resolved
     if not cost.is_known:
@@ -653,9 +550,7 @@ def _range(subject: Subject) -> str:
     return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
 
 
-@rule(
-    "CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while idle", on="cloud-run"
-)
+@rule("CST02")
 def _kept_warm(subject: Subject) -> RuleResult | None:
     least = subject.resolved.deployment.cloud_run.min_instances
     if not least:
@@ -672,9 +567,7 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "CST03", "warn", source="docs/limits.md", what="a spending limit that is reached before the run expires", on="tpu"
-)
+@rule("CST03")
 def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if limit_usd is None or cost.max_usd <= limit_usd:
@@ -691,7 +584,7 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST04", "info", source="planning/data/prices.json", what="a price that is out of date, or without a date")
+@rule("CST04")
 def _old_prices(subject: Subject) -> RuleResult | None:
     today, prices = subject.resolved.deployment.today, _prices(subject)
     # CST05 reports an unknown price, and one that a refresh did not find.
@@ -708,12 +601,7 @@ def _old_prices(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "CST05",
-    "info",
-    source="planning/data/prices.json",
-    what="a region without a known price, for which the highest is used",
-)
+@rule("CST05")
 def _assumed_prices(subject: Subject) -> RuleResult | None:
     prices = [price for price in _prices(subject) if price.is_assumed or price.missed_on]
     if not prices:

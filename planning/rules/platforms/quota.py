@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from planning.cost.subject import Subject
 from planning.machine.hardware import (
@@ -15,8 +14,6 @@ from planning.machine.hardware import (
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule
-
-_SOURCE: Final = "Cloud Run quotas; googlecodelabs/feedback#1856, #1868, #2311"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +33,7 @@ class _Use:
         return self.of_new_project if self.given is None else self.given
 
 
-@rule(
-    "SCL04",
-    "block",
-    "warn",
-    source=_SOURCE,
-    what="more vCPU or memory than the region's quota, or than a new project's quota if none is set",
-    on="cloud-run",
-)
+@rule("SCL04")
 def _compute_quota(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     over = [use for use in uses if use.each * instances > use.allowed]
@@ -58,13 +48,7 @@ def _compute_quota(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "SCL05",
-    "warn",
-    source=f"{_SOURCE}; ledger run-quota-at-an-update",
-    what="an update whose old and new revisions together exceed the quota for vCPU or memory",
-    on="cloud-run",
-)
+@rule("SCL05")
 def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     over = [use for use in uses if use.each * instances * REVISIONS_AT_AN_UPDATE > use.allowed]

@@ -41,16 +41,7 @@ def each_of(resolved: Resolved) -> str:
     return f" in each of {resolved.dp} replicas" if resolved.dp > 1 else ""
 
 
-@rule(
-    "DPL01",
-    "block",
-    source=(
-        "vllm-project/tpu-inference#3015 (a mixture of experts fails at start: num_tokens is None) and #2764 (allows "
-        "it for JAX models, without a log); "
-        "vLLM, Data Parallel Deployment (experts are divided among all replicas)"
-    ),
-    what="data parallelism of a mixture of experts",
-)
+@rule("DPL01")
 def _experts(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     has_no_device = not resolved.is_tpu and resolved.tp * resolved.dp > resolved.accelerator.devices  # FIT08
@@ -67,13 +58,7 @@ def _experts(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "DPL02",
-    "warn",
-    source="vllm-project/tpu-inference#2700 (one process per replica); no public log of Gemma 4 with data parallelism on v5e or v6e",
-    what="replicas whose speed, start and host memory are arithmetic",
-    is_choice=True,
-)
+@rule("DPL02")
 def _arithmetic(subject: Subject) -> RuleResult | None:
     resolved, startup = subject.resolved, subject.startup
     is_blocked = resolved.spec.is_moe or resolved.tp * resolved.dp != resolved.accelerator.devices

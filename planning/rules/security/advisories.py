@@ -10,7 +10,6 @@ from planning.model.support import version_in_use, version_key
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, rule
 
-_SOURCE: Final = "planning/data/advisories.json: OSV, GitHub's advisory database"
 _ADVICE: Final = "Allow only callers that you trust, or set `image` to an image of that version by its digest."
 _UNKNOWN: Final = (0, 0, 0, 0)
 
@@ -59,7 +58,7 @@ def _text(subject: Subject, found: Sequence[Advisory]) -> str:
     return f"{has}; vLLM {fixed} has none of them. With the worst, a caller can {found[0].what} ({found[0].id})."
 
 
-@rule("SEC11", "block", source=_SOURCE, what="a published vulnerability of a feature that the settings turn on")
+@rule("SEC11")
 def _vulnerable_feature(subject: Subject) -> RuleResult | None:
     vllm = subject.resolved.deployment.vllm
     limits = vllm.limit_mm_per_prompt or {}
@@ -70,9 +69,7 @@ def _vulnerable_feature(subject: Subject) -> RuleResult | None:
     return RuleResult(_text(subject, found), remedies=(Remedy(changes=off),), advice=_ADVICE)
 
 
-@rule(
-    "SEC04", "info", "warn", source=_SOURCE, what="a version of vLLM that is unknown, or has published vulnerabilities"
-)
+@rule("SEC04")
 def _vulnerable(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if version_key(_version(subject)) is None:

@@ -9,7 +9,6 @@ from planning.question.server_flags import ServerArgument
 from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.registry import RuleResult, change, rule
 
-_GUIDE: Final = "vLLM docs/usage/security.md"
 _OPENS: Final[Mapping[str, str]] = {
     "--allowed-local-media-path": "allows callers to read files of the container",
     "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
@@ -23,13 +22,7 @@ _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("
 """Values with which these flags open nothing."""
 
 
-@rule(
-    "SEC02",
-    "block",
-    "warn",
-    source=f"Cloud Run IAM (allUsers); {_GUIDE}",
-    what="an endpoint reachable from the internet",
-)
+@rule("SEC02")
 def _public(subject: Subject) -> RuleResult | None:
     deployment, cost = subject.resolved.deployment, subject.cost
     if not deployment.public:
@@ -52,7 +45,7 @@ def _public(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("SEC05", "block", source=_GUIDE, what="an API key that does not protect every interface of the server")
+@rule("SEC05")
 def _unguarded(subject: Subject) -> RuleResult | None:
     if not subject.resolved.deployment.has_api_key:
         return None
@@ -67,13 +60,7 @@ def _unguarded(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "SEC06",
-    "warn",
-    "block",
-    source=f"{_GUIDE} (SSRF); vllm-project/vllm#57157",
-    what="media that the server fetches by URL",
-)
+@rule("SEC06")
 def _read_media(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     domains = open_domains(resolved.vllm.allowed_media_domains)
@@ -101,7 +88,7 @@ def _inner_network(subject: Subject) -> str:
     return "`cloud_run.direct_vpc`" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
 
 
-@rule("SEC10", "warn", source=_GUIDE, what="an argument in extraArgs that opens access the stack blocks")
+@rule("SEC10")
 def _opened(subject: Subject) -> RuleResult | None:
     found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
     if not found:
@@ -121,12 +108,7 @@ def _opens(argument: ServerArgument) -> str:
     return f"{flag} {_OPENS[flag]}"
 
 
-@rule(
-    "SEC08",
-    "warn",
-    source="docs/decisions/0036-signed-archives.md; vllm-project/vllm#38920",
-    what="archives of compiled programs in a bucket that the stack did not create",
-)
+@rule("SEC08")
 def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")

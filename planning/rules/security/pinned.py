@@ -31,12 +31,7 @@ class _Floating:
     """The change to a commit that public sources state; empty if none is known."""
 
 
-@rule(
-    "SEC07",
-    "warn",
-    source="vLLM, `vllm serve --help` (--revision); huggingface.co/docs/hub/repositories-getting-started",
-    what="a hub repository that the server loads without a commit",
-)
+@rule("SEC07")
 def _floating_repository(subject: Subject) -> RuleResult | None:
     found = tuple(_floating(subject.resolved))
     if not found:
@@ -54,12 +49,7 @@ def _floating_repository(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "LDR04",
-    "warn",
-    source="vLLM, model_executor/model_loader/default_loader.py and weight_utils.py (0.32.0); CVE-2025-32434",
-    what="a load format that opens pickled files",
-)
+@rule("LDR04")
 def _pickled_weights(subject: Subject) -> RuleResult | None:
     given = subject.resolved.deployment.vllm.load_format
     if given not in _UNPICKLES:
@@ -75,12 +65,7 @@ def _pickled_weights(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule(
-    "MOD06",
-    "warn",
-    source="vLLM, docs/usage/security.md",
-    what="code of the checkpoint's repository that the server runs",
-)
+@rule("MOD06")
 def _remote_code(subject: Subject) -> RuleResult | None:
     deployment = subject.resolved.deployment
     if not deployment.vllm.trust_remote_code:

@@ -26,7 +26,6 @@ from scripts.capacity import table as capacity_table
 from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
 from scripts.cli.tables import FittedTable, console
 from scripts.plan.__main__ import main as plan
-from scripts.plan.prices import PriceChange, changed_table
 from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
@@ -125,16 +124,6 @@ def demo_summary(folder):
     demo._summary([demo.Demo(folder=folder, stack="tpu-v6e4", steps=steps)], 61.0, "No failures.", failed=False)
 
 
-def prices():
-    price = LIST_PRICES.price("v6e_flex_start_usd_per_chip_hour", "us-east5")
-    before = {"key": price.key, "before_usd": price.usd, "before_as_of": price.as_of}
-    rows = [
-        PriceChange(**before, region="us-east5", usd=1.4175, sku="04C3-5B71-D137"),
-        PriceChange(**before | {"key": "cloud_run_rtx_pro_6000_redundant_usd_per_s"}, region="southamerica-west1", usd=None, sku=None),
-    ]  # fmt: skip
-    console(sys.stdout).print(changed_table(rows))
-
-
 def alerts():
     """Every alert, as two series fire for days in another time zone, and as one that ended."""
     rows = {row.title: row for row in (*ALERTS, *LOG_ALERTS)}.values()
@@ -180,7 +169,6 @@ TABLES = {
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
     "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
-    "prices": ("scripts/plan/prices.py", lambda _: prices()),
     "demo": ("authors/demo.py", demo_summary),
 }  # fmt: skip
 CROPPED_BEFORE = ("solve", "compare", "costs of a TPU")

@@ -16,7 +16,7 @@ from planning.units import to_gib
 
 _HEAD = """# Findings
 
-Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.py` and the other modules of `planning/rules`.
+Written by `make docs` from `planning/data/rules.json`.
 
 `block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
 `gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown but block nothing.
@@ -47,7 +47,7 @@ def rules_table() -> str:
 
 
 def _gateway_table() -> str:
-    rows = (f"| {rule.id} | {rule.severity} | {rule.what} | {rule.source} |" for rule in GATEWAY_RULES)
+    rows = (f"| {rule.id} | {rule.severities[0]} | {rule.what} | {rule.source} |" for rule in GATEWAY_RULES.values())
     return "\n".join(("| id | severity | what it finds | source |", "| --- | --- | --- | --- |", *rows)) + "\n"
 
 
