@@ -165,11 +165,11 @@ async def _budget(agent: AgentContext, frozen: FrozenProject, usd_per_hour: floa
 
 def _require_limits(stack: str, settings: Settings) -> None:
     """Refuse a stack that no guard would ever tear down. Raises CommandRefusedError."""
-    limits = {"maxUsd": settings.max_usd, "maxAge": settings.max_age_s}
-    missing = [key for key, value in limits.items() if value is None]
+    limits = {"no maxUsd": settings.max_usd, "no maxAge": settings.max_age_s}
+    missing = [lack for lack, value in limits.items() if value is None]
     if missing:
         raise CommandRefusedError(
-            f"An assistant deploys only stacks with maxUsd and maxAge, but stack {stack} has no {' and no '.join(missing)}. "
+            f"An assistant deploys only stacks with maxUsd and maxAge, but stack {stack} has {' and '.join(missing)}. "
             f"The user can set it in Pulumi.{stack}.yaml (docs/limits.md), or run `gemma up {stack}`."
         )
 
