@@ -34,8 +34,10 @@ SIGNED_PURPOSE = "gemma-serving compile archive 1"
 SIGNED_NAME = re.compile(
     r"(?P<digest>[0-9a-f]{64})-(?P<size>0|[1-9][0-9]{0,14})-(?P<signature>[0-9a-f]{64})" + re.escape(SUFFIX)
 )
-FLAT, TREE = re.compile(r"[^./][^/]*"), re.compile(r"[^./][^/]*(?:/[^./][^/]*)*")
-"""Names of files in an archive: of one folder, or of a tree. None is hidden, absolute or a parent."""
+FLAT = re.compile(r"[^./][^/]*")
+"""Names of files in an archive of one folder. None is hidden, absolute or a parent."""
+TREE = re.compile(r"[^./][^/]*(?:/[^./][^/]*)*")
+"""The same for an archive of a tree."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class ArchiveSigner:
             raise ValueError("the key that signs archives is empty, so none is used")
 
     def name(self, digest: str, size: int) -> str:
-        """Return the name of an archive within the folder. `digest` is the SHA-256 of its bytes, `size` their number."""
+        """Return the name of an archive within the folder.
+
+        `digest` is the SHA-256 of its bytes, `size` their number.
+        """
         return f"{digest}-{size}-{self._signature(digest, size)}{SUFFIX}"
 
     def signed(self, name: str) -> "tuple[str, int] | None":
@@ -151,7 +156,8 @@ class Archive:
         total = sum(path.lstat().st_size for path in files)
         if total > MOST_BYTES:
             raise ServingError(f"the files have {total} bytes, so they were not archived")
-        (earlier, _), (path, prefix) = self.listed(), self._place
+        earlier, _ = self.listed()
+        path, prefix = self._place
         with self._beside() as beside:
             tar = beside / "tar"
             self.pack(files, tar)
@@ -159,7 +165,8 @@ class Archive:
             with tar.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 if any(content.find(value.encode()) >= 0 for value in tuple(secrets) if value):
                     raise ServingError("a file contains a secret, so they were not archived")
-                name, size = self._signer.name(hashlib.sha256(content).hexdigest(), len(content)), len(content)
+                size = len(content)
+                name = self._signer.name(hashlib.sha256(content).hexdigest(), size)
             if name in earlier:
                 return ""
             query = urllib.parse.urlencode({"uploadType": "media", "name": prefix + name})

@@ -66,8 +66,11 @@ def restore_graphs(metadata: MetadataClient, cache: GraphCache) -> bool:
 def save_graphs(metadata: MetadataClient, cache: GraphCache) -> None:
     """Archive the graphs, unless another instance has done it."""
     with harmless(log, GRAPHS, graphs_grant(cache)):
-        found = [path for path in sorted(Path(cache.path).rglob("*")) if path.is_file() and not path.is_symlink()]
-        files = [path for path in found if TREE.fullmatch(path.relative_to(cache.path).as_posix())]
+        files = [
+            path
+            for path in sorted(Path(cache.path).rglob("*"))
+            if path.is_file() and not path.is_symlink() and TREE.fullmatch(path.relative_to(cache.path).as_posix())
+        ]
         archive = graphs_archive(metadata, cache)
         if files and not archive.listed()[0]:
             log(f"{GRAPHS} were {archive.save(files)}.")
