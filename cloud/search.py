@@ -5,12 +5,13 @@ No list uses the wildcard location `-`: Cloud Run rejects it, and elsewhere it i
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
 
-from cloud.enabled import read_enabled_apis
+from cloud.clock import WaitClock
+from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError, answer_of, enable_command
 from cloud.grants import Accounts, PolicyHolder, grants_in
@@ -39,6 +40,8 @@ from contracts.parallel import each
 READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
+_SETTLE_S: Final = 30.0
+"""Delay after which the lists of such an API are read once more (ledger `enabled-api-lists-late`)."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
 """Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
@@ -91,19 +94,29 @@ class _Read:
     """For a policy: its resource."""
 
     @property
+    def service(self) -> tuple[str, str]:
+        """Project and API of the call."""
+        return self.project, self.call.api
+
+    @property
     def is_off(self) -> bool:
         """True if the API is off, or responds as if it were, and can have resources of the stacks."""
         return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
 
 
 _Task = Callable[[], _Read]
+Say = Callable[[str], None]
 
 
-def search(api: GoogleApi, scope: Scope) -> Inventory:
-    """Return every resource in scope, each call, and every check that failed."""
+def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
+    """Return every resource in scope, each call, and every check that failed.
+
+    Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
+    """
     started_s = time.monotonic()
-    first = each([*_location_tasks(api, scope), *_project_tasks(api, scope)], workers=CONNECTIONS)
-    second = each([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)], workers=CONNECTIONS)
+    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or (lambda _: None))
+    first = reader.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
+    second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
     resources = [*_resources(reads)]
     own = [item for item in resources if scope.wants(item.owner)]
@@ -112,7 +125,7 @@ def search(api: GoogleApi, scope: Scope) -> Inventory:
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *_switched_off(api, reads)])),
+        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
         guests=tuple(item for item in resources if not scope.wants(item.owner) and _uses(item, networks)),
     )
@@ -125,25 +138,71 @@ def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
             yield f"{read.about}: {read.answer.why}"
 
 
-def _switched_off(api: GoogleApi, reads: Sequence[_Read]) -> Iterator[str]:
-    """Yield a sentence for each project with APIs that are off, or that still respond so after they were enabled."""
-    off = [read for read in reads if read.is_off]
-    for project in dict.fromkeys(read.project for read in off):
-        apis = sorted({read.call.api for read in off if read.project == project})
-        try:
-            is_starting = read_enabled_apis(api, project, apis) >= set(apis)
-        except (GoogleListError, ScriptError):
-            is_starting = False
-        names = " and ".join(f"{one}.googleapis.com" for one in apis)
-        fix = (
-            "Recently enabled: run the same command again in a few minutes."
-            if is_starting
-            else f"Run `{enable_command(project, apis)}`, then the same command again."
-        )
-        yield (
-            f"Could not check resources of {names} in project {project} because the API is off. "
-            f"They may still be running. {fix}"
-        )
+@dataclass(slots=True, kw_only=True)
+class _ListReader:
+    """Runs the lists of a search, again for recently enabled APIs."""
+
+    api: GoogleApi
+    clock: WaitClock
+    say: Say
+    enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """For each project and API that responded as if it were off: whether it is enabled."""
+    end_s: float | None = None
+
+    def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
+        """Return the result of each list. Those of a just enabled API are read until they succeed, and once more."""
+        reads = list(each(tasks, workers=CONNECTIONS))
+        late = self._starting(reads)
+        settled = False
+        while late:
+            off = any(read.is_off and read.service in late for read in reads)
+            if settled and not off:
+                break
+            if off and not self._has_time(late):
+                break
+            settled = not off
+            self.clock.sleep(_SETTLE_S if settled else PAUSE_S)
+            numbers = [number for number, read in enumerate(reads) if read.service in late]
+            again = each([tasks[number] for number in numbers], workers=CONNECTIONS)
+            for number, read in zip(numbers, again, strict=True):
+                reads[number] = read
+        return reads
+
+    def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
+        if self.end_s is None:
+            self.end_s = self.clock.now_s() + START_LIMIT_S
+            names = ", ".join(sorted({f"{api}.googleapis.com" for _, api in late}))
+            self.say(f"waiting up to {START_LIMIT_S:.0f} s for {names} (recently enabled)")
+        return self.clock.now_s() < self.end_s
+
+    def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
+        """Return the APIs that respond as if they were off although they are enabled."""
+        off = {read.service for read in reads if read.is_off} - self.enabled.keys()
+        for project in sorted({project for project, _ in off}):
+            apis = sorted(api for of, api in off if of == project)
+            try:
+                names = read_enabled_apis(self.api, project, apis)
+            except (GoogleListError, ScriptError):
+                names = frozenset[str]()
+            self.enabled |= {(project, api): api in names for api in apis}
+        return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
+
+    def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
+        """Yield a sentence for each project with APIs that are off."""
+        off = [read for read in reads if read.is_off]
+        for project in dict.fromkeys(read.project for read in off):
+            apis = sorted({read.call.api for read in off if read.project == project})
+            starting = [api for api in apis if self.enabled.get((project, api))]
+            names = " and ".join(f"{api}.googleapis.com" for api in apis)
+            fix = (
+                "Recently enabled: run the same command again in a few minutes."
+                if starting == apis
+                else f"Run `{enable_command(project, apis)}`, then the same command again."
+            )
+            yield (
+                f"Could not check resources of {names} in project {project} because the API is off. "
+                f"They may still be running. {fix}"
+            )
 
 
 def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:

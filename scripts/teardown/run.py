@@ -144,7 +144,7 @@ class Teardown:
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
-        found = search_cloud(self.api, self._scope())
+        found = search_cloud(self.api, self._scope(), clock=self.clock, say=self.output.report_progress)
         unknown = list(found.unknown)
         stated: list[FoundResource] = []
         for state in self.known.states:

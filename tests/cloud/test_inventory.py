@@ -8,6 +8,7 @@ from google.auth.transport.requests import AuthorizedSession
 
 from cloud import google_api
 from cloud import search as searching
+from cloud.clock import WaitClock
 from cloud.found import Inventory
 from cloud.google_api import GoogleListError
 from cloud.grants import Accounts, PolicyHolder, grants_in, without
@@ -147,20 +148,55 @@ def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
     assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.unknown] == [True]
 
 
-def test_an_api_that_was_enabled_a_moment_ago_is_unknown_until_it_responds():
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
     """Service Usage calls it enabled at once, and for minutes it answers as if it were off."""
     service = f"v1/projects/{PROJECT}/services/run.googleapis.com"
     with open_world(Scenario(operations=INSTANT, services=Services(lag_s=1e9))) as world:
         world.service("gemma-x", dict(owner("x").labels))
         world.call("POST", "serviceusage", f"{service}:disable", {})
         world.call("POST", "serviceusage", f"{service}:enable", {})
-        early = search(world.api, scope())
-        world.api.session.post(f"{world.cloud.base_url}/admin/advance", json={"seconds": 2e9}, timeout=30)
-        found = search(world.api, scope())
-    assert [line.endswith("run the same command again in a few minutes.") for line in early.unknown] == [True]
-    assert isinstance(early.answer_about(()), Unknown)
-    assert [item.kind for item in found.found] == ["Cloud Run service"]
-    assert found.unknown == ()
+        waited, said = [0.0], []
+
+        def sleep(seconds):
+            waited[0] += seconds
+            if comes and sum(waited) > 60:
+                world.api.session.post(f"{world.cloud.base_url}/admin/advance", json={"seconds": 2e9}, timeout=30)
+
+        clock = WaitClock(now_s=lambda: waited[0], sleep=sleep)
+        found = search(world.api, scope(), clock=clock, say=said.append)
+    assert said == ["waiting up to 300 s for run.googleapis.com (recently enabled)"]
+    if comes:
+        assert [item.kind for item in found.found] == ["Cloud Run service"]
+        assert found.unknown == ()
+    else:
+        assert waited[0] == searching.START_LIMIT_S
+        assert [line.endswith("run the same command again in a few minutes.") for line in found.unknown] == [True]
+
+
+def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
+    service = {"name": f"projects/{PROJECT}/locations/us-central1/services/gemma-x", "labels": dict(LABELS)}
+    off = GoogleListError(403, "Cloud Run Admin API has not been used", "SERVICE_DISABLED")
+
+    class Late(Pages):
+        answers = [off, {}, {"services": [service]}]  # noqa: RUF012 - of one test
+
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+            else:
+                yield from super().pages(api, path)
+
+        def get(self, api, path):
+            names = [{"name": "projects/1/services/run.googleapis.com", "state": "ENABLED"}]
+            return {"services": names} if api == "serviceusage" else {}
+
+    clock = WaitClock(now_s=lambda: 0.0, sleep=lambda _s: None)
+    found = search(Late("bucket", {}), scope(), clock=clock)
+    assert [item.id for item in found.found] == ["gemma-x"]
 
 
 def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it():
