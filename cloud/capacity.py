@@ -23,7 +23,7 @@ RENEWAL_SUFFIX: Final = "-b"
 """Suffix of the second queued resource of a renewal (docs/authors/provider-gcp-tpu-internals.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"
 """Google's error message, HTTP 403, for a zone that does not exist, or that the project must not use."""
-_FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod", "V5P": "v5p"}
+_FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod"}
 """Generation by type of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig)."""
 
 

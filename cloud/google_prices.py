@@ -4,7 +4,6 @@ The program needs it for a stack's past usage (`stacks.hooks.run_keeper`), the s
 with the same functions (`planning.data.prices`).
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,19 +19,9 @@ _PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
     "RESERVATION_BOUND": "reservation",
 }
 """Provisioning models that the API states unambiguously; gcloud sends STANDARD in addition to the tier `spot`."""
-_GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p"}
+_GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e"}
 """Name in the price list by generation, for generations with known prices."""
-_CORES_PER_CHIP: Final = {"v5p": 2}
-"""The type of these counts TensorCores (Cloud TPU documentation, v5p); all others count chips."""
-_UNITS_GIB: Final[Mapping[str, float]] = {
-    "": 1 / 2**30,
-    "Ki": 1 / 2**20,
-    "Mi": 1 / 2**10,
-    "Gi": 1.0,
-    "Ti": 1024.0,
-    "M": 10**6 / 2**30,
-    "G": 10**9 / 2**30,
-}
+_GIB: Final = {"Gi": 1.0, "Mi": 1 / 1024}
 
 Item = Mapping[str, object]
 
@@ -68,7 +57,7 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
         if provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
         else provisioning
     )
-    chips, name = int(size) // _CORES_PER_CHIP.get(generation, 1), _GENERATIONS[generation]
+    chips, name = int(size), _GENERATIONS[generation]
     if not PriceBook.has_chip_hour(name, kind):
         return None
     parts = slice_parts(list_prices(), generation=name, chips=chips, provisioning=kind, place=zone)
@@ -100,5 +89,6 @@ def _quantity(text: object) -> float:
 
 
 def _gib(text: object) -> float:
-    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text or "0Gi"))
-    return float(found[1]) * _UNITS_GIB.get(found[2], 0.0) if found else 0.0
+    """Return a size with one of the units that a stack declares."""
+    given = str(text or "0Gi")
+    return float(given[:-2]) * _GIB[given[-2:]]

@@ -21,9 +21,8 @@ STARTER_SECTIONS: Final = (
     "vm_agent.base",
     "vm_agent.cloud",
     "vm_agent.weights",
-    "vm_agent.signing",
+    "vm_agent.mounted",
     "vm_agent.archives",
-    "vm_agent.graphs",
     "vm_agent.guard_file",
     "vm_agent.starter",
 )

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -55,3 +56,20 @@ class BoundedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
         """Do nothing for a client that is gone."""
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Handler that writes no log and ignores a client that is gone."""
+
+    def answer(self, status: int, body: bytes, headers: "Sequence[tuple[str, str]]" = ()) -> None:
+        """Send a response with its length."""
+        with suppress(OSError):
+            self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Write nothing."""

@@ -1,13 +1,10 @@
 """Cache of compiled XLA programs: a folder of the machine's disk for each set, and its archive in a bucket."""
 
 import os
-import shutil
-import tarfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, COMPILE_CACHE_VARIABLE, parse_archive, programs_key
@@ -15,7 +12,7 @@ from contracts.guest_attributes import ARCHIVES_KEY
 from contracts.serving_document import ServingDocument
 from vm_agent.archives import Archive, harmless
 from vm_agent.cloud import MetadataClient, read_secret
-from vm_agent.mounted import open_mounted, opened_folder
+from vm_agent.mounted import opened_folder
 from vm_agent.publishing import PhasePublisher
 
 # On the boot disk, so programs survive the container, a crash of the server and a reboot of the machine.
@@ -56,9 +53,7 @@ class CompiledPrograms:
     def restore_beside(self, document: ServingDocument) -> threading.Thread:
         """Restore the document's programs in a thread, for `wait_for`."""
         self.stop()
-        thread = threading.Thread(target=self.restore, args=(document,), daemon=True)
-        thread.start()
-        return thread
+        return _started(self.restore, document)
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
         """Wait at most `limit_s` for a restore."""
@@ -74,9 +69,7 @@ class CompiledPrograms:
         """Archive the document's programs in a thread, now and whenever new ones appear, until `stop`."""
         self.stop()
         self._stop = threading.Event()
-        thread = threading.Thread(target=self._keep, args=(document, self._stop), daemon=True)
-        thread.start()
-        return thread
+        return _started(self._keep, document, self._stop)
 
     def stop(self) -> None:
         """Stop archiving after the current save."""
@@ -93,17 +86,10 @@ class CompiledPrograms:
                 name = archive.folder.name
                 self.publisher.report(f"Using the compiled programs that are already on this machine ({name}).")
                 return
-            signed, unsigned = archive.listed()
-            if unsigned:
-                self.publisher.report(unsigned)
-                self.publisher.set_fact(ARCHIVES_KEY, self.publisher.mask(unsigned))
-            if signed:
-                archive.restore(signed[0], unpacked_flat)
+            signed, others = archive.listed()
+            self.publisher.set_fact(ARCHIVES_KEY, self.publisher.mask(others))
+            if archive.restore_newest("Compiled programs", self.publisher.report, signed, others):
                 self._archived.update(program_files(archive.folder))
-                self.publisher.report(f"Compiled programs were restored from {archive.uri}/{signed[0]}.")
-            else:
-                none = f"No signed archive of compiled programs is in {archive.uri}."
-                self.publisher.report(f"{none} The server will compile them.")
 
     def save(self, document: ServingDocument) -> None:
         """Archive the document's programs if some are not archived. Report the result."""
@@ -112,7 +98,7 @@ class CompiledPrograms:
             files = [] if archive is None else program_files(archive.folder)
             if archive is None or not set(files) - self._archived:
                 return
-            done = archive.save(partial(packed_flat, files), self.publisher.secrets)
+            done = archive.save(files, self.publisher.secrets)
             self._archived.update(files)
             if done:
                 self.publisher.report(f"{len(files)} files of compiled programs were {done}.")
@@ -129,13 +115,10 @@ class CompiledPrograms:
         if folder is None or text is None:
             return None
         settings = parse_archive(text)
-        key = read_secret(
-            self.metadata, settings.key
-        )  # each time: after a rotation, the new key can have the same name
+        # Each time: after a rotation, the new key can have the same name.
+        key = read_secret(self.metadata, settings.key)
         self.publisher.secrets.add(key)
-        return Archive(
-            self.metadata, f"{settings.uri}/{settings.accelerator}/{folder.name}", ".tar.signed", folder, key
-        )
+        return Archive(self.metadata, f"{settings.uri}/{settings.accelerator}/{folder.name}", folder, key)
 
 
 def program_files(folder: Path) -> list[Path]:
@@ -155,27 +138,7 @@ def _last_change(folder: Path) -> float:
         return time.time()
 
 
-def packed_flat(files: "list[Path]", tar: Path) -> None:
-    """Write the files into a tar that depends only on their names and contents.
-
-    Raises:
-        OSError: a file is not a regular one any more, or the disk is full.
-    """
-    with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
-        for path in files:
-            entry = tarfile.TarInfo(path.name)
-            with open_mounted(path) as file:
-                entry.size = os.fstat(file.fileno()).st_size
-                out.addfile(entry, file)
-
-
-def unpacked_flat(tar: Path, folder: Path) -> None:
-    """Write the tar's files into a new folder. Raises tarfile.TarError if it contains anything but files of one folder."""
-    folder.mkdir()
-    with tarfile.open(tar, "r:") as source:
-        for entry in source:
-            data = source.extractfile(entry) if entry.isreg() else None
-            if data is None or "/" in entry.name or entry.name[:1] in {"", "."}:
-                raise tarfile.TarError(f"{entry.name!r} is not a regular file of the archive's folder")
-            with (folder / entry.name).open("wb") as file:
-                shutil.copyfileobj(data, file)
+def _started(work: Callable[..., None], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread

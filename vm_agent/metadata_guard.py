@@ -6,16 +6,12 @@ libtpu and vLLM read the slice's shape from the metadata server, so access canno
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPResponse
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from contracts.serving_document import ServingDocument
 from vm_agent.base import environment_variable
-from vm_agent.bounded import BoundedServer
+from vm_agent.bounded import BoundedServer, QuietHandler
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.containers import run_command
 
@@ -36,6 +32,8 @@ READABLE = re.compile(
 PROBED = ("/", "/computeMetadata/v1", "/computeMetadata/v1/")
 """Paths that clients read to detect Google's machines. Allowed without a query, which could list everything below."""
 FLAVOR = "Metadata-Flavor"
+PASSED = (FLAVOR, "ETag", "Content-Type")
+"""Headers of a response that the container gets."""
 
 
 def reads_google(document: ServingDocument) -> bool:
@@ -110,13 +108,13 @@ class MetadataGuard:
             self._server = None
 
 
-def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
+def guard_handler(metadata: MetadataClient) -> "type[QuietHandler]":
     """Return the handler that forwards requests for paths without credentials to the metadata server."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the base class's name
             if self.path not in PROBED and not READABLE.fullmatch(self.path.partition("?")[0]):
-                self._answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n", ())
+                self.answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n")
                 return
             names = [FLAVOR] if self.headers.get(FLAVOR) else []
             asked = urllib.request.Request(
@@ -124,29 +122,12 @@ def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
             )
             try:
                 with DIRECT.open(asked, timeout=GUARD_TIMEOUT_S) as response:
-                    self._pass(response)
+                    kept = [(name, response.headers[name]) for name in PASSED if response.headers[name]]
+                    self.answer(response.status, response.read(), kept)
             except urllib.error.HTTPError as error:
                 with error:
-                    self._answer(error.code, error.read(), ())
+                    self.answer(error.code, error.read())
             except CONNECTION_ERRORS as error:
-                self._answer(BAD_GATEWAY, f"{error}\n".encode(), ())
-
-        def _pass(self, response: HTTPResponse) -> None:
-            kept = [
-                (name, response.headers[name]) for name in (FLAVOR, "ETag", "Content-Type") if response.headers[name]
-            ]
-            self._answer(response.status, response.read(), kept)
-
-        def _answer(self, status: int, body: bytes, headers: "Sequence[tuple[str, str]]") -> None:
-            with suppress(OSError):
-                self.send_response(status)
-                for name, value in headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
+                self.answer(BAD_GATEWAY, f"{error}\n".encode())
 
     return Handler

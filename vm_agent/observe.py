@@ -4,7 +4,6 @@ Nothing here affects the server: a failure is logged and tried again, after long
 """
 
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import NoReturn
 
 from contracts.collector import (
@@ -18,7 +17,7 @@ from contracts.collector import (
 from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
-from vm_agent.bounded import BoundedServer
+from vm_agent.bounded import BoundedServer, QuietHandler
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 from vm_agent.confinement import HARDENED
 from vm_agent.containers import LOG_OPTIONS, pull, run_command, secrets_option
@@ -133,17 +132,10 @@ class Observer:
             return
         observer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:  # noqa: N802 - the base class's name
                 body = observer.exposition().encode() if self.path == METRICS_PATH else b""
-                self.send_response(200 if body else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                pass
+                self.answer(200 if body else 404, body, [("Content-Type", "text/plain; version=0.0.4")])
 
         self._server = BoundedServer((self.host, self.port), Handler)
 

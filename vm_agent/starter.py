@@ -16,9 +16,9 @@ from typing import NoReturn
 from contracts.container_start import ContainerStart, GraphCache, parse_start
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import BucketWeights
+from vm_agent.archives import TREE, Archive, harmless
 from vm_agent.base import ServingError, environment_variable, log
-from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
-from vm_agent.graphs import restore_graphs, save_graphs
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
 from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
@@ -27,6 +27,7 @@ READY_LIMIT_S = 3600.0
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19
+GRAPHS = "Compiled graphs"
 
 
 def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
@@ -52,6 +53,38 @@ def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
 
     WeightsCopy(metadata, weights, progress, lambda: False).run()
     log(f"{weights.uri} was copied to {weights.path} in {time.monotonic() - begun:.1f} s.")
+
+
+def restore_graphs(metadata: MetadataClient, cache: GraphCache) -> bool:
+    """Restore the newest archive of vLLM's VLLM_CACHE_ROOT. Return whether one was restored."""
+    with harmless(log, GRAPHS, graphs_grant(cache)):
+        archive = graphs_archive(metadata, cache)
+        return archive.restore_newest(GRAPHS, log, *archive.listed())
+    return False
+
+
+def save_graphs(metadata: MetadataClient, cache: GraphCache) -> None:
+    """Archive the graphs, unless another instance has done it."""
+    with harmless(log, GRAPHS, graphs_grant(cache)):
+        files = [
+            path
+            for path in sorted(Path(cache.path).rglob("*"))
+            if path.is_file() and not path.is_symlink() and TREE.fullmatch(path.relative_to(cache.path).as_posix())
+        ]
+        archive = graphs_archive(metadata, cache)
+        if files and not archive.listed()[0]:
+            log(f"{GRAPHS} were {archive.save(files)}.")
+
+
+def graphs_archive(metadata: MetadataClient, cache: GraphCache) -> Archive:
+    """Return the archive, with its key. Raises ServingError."""
+    return Archive(metadata, cache.uri, Path(cache.path), read_secret(metadata, cache.key), TREE)
+
+
+def graphs_grant(cache: GraphCache) -> str:
+    """Return the words after "Grant" if the bucket denies access."""
+    account = f"the service's account roles/storage.objectUser on the folder {cache.uri}"
+    return f"{account} (gemma-serving:cloudRun.compileCache: bucket grants it)."
 
 
 def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:

@@ -89,17 +89,17 @@ def stage_model(options: StageOptions) -> ExitCode:
     for name, plan in plans.items():
         _announce(name, plan.source.files())
     if settings.bucket.existing is None:
-        require_bucket(stack, settings, may_create=options.create, plan_id=options.plan, say=_say)
+        require_bucket(stack, may_create=options.create, plan_id=options.plan, say=_say)
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
-        staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
+        staged = [_copied(name, plan, transfer) for name, plan in plans.items()]
     # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
     revision = staged[0].revision
     proven = revision if options.origin is None or revision == settings.model_revision else None
     hashes = {part.name: part.setting for part in staged[1:]}
-    record = _bind if options.bind else _report_unbound
-    record(stack, settings, staged[0].setting, proven or None, hashes)
+    found = {"bucket.manifest": staged[0].setting, "modelRevision": proven or None, "bucket.parts": hashes or None}
+    _record(stack, settings, found, bind=options.bind)
     _show(options, staged, target.name, proven or None)
     return ExitCode.DONE
 
@@ -151,8 +151,8 @@ def _announce(name: str, files: Sequence[SourceFile]) -> None:
     _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
 
 
-def _copied(name: str, plan: CopyPlan, stack: str, transfer: Transfer) -> _Staged:
-    plan = copying.in_own_folder(plan, stack, transfer)
+def _copied(name: str, plan: CopyPlan, transfer: Transfer) -> _Staged:
+    plan = copying.in_own_folder(plan, transfer)
     outcome = copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
     is_simulated = any(file.real_bytes for file in plan.files)
     return _Staged(
@@ -196,35 +196,30 @@ def _show(options: StageOptions, staged: Sequence[_Staged], bucket: str, revisio
         print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
 
 
-def _report_unbound(
-    stack: str, settings: Settings, setting: str, revision: str | None, hashes: Mapping[str, str]
-) -> None:
-    """Report the settings that are needed to serve the staged weights."""
-    key = f"pulumi config set --stack {stack}"
-    if settings.bucket.manifest != setting:
-        _say(
-            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, "
-            "so `pulumi up` does not serve these weights yet. "
-            f"To serve them, run `{key} --path gemma-serving:bucket.manifest {setting}`."
-        )
-    if settings.bucket.parts != hashes:
-        _say(f"bucket.parts differs. To serve the staged parts, set it to {json.dumps(hashes)}.")
-    if settings.model_revision != revision:
-        source = f"These weights are from commit {revision}" if revision else "The commit of this source is unknown"
-        change = f"{key} gemma-serving:modelRevision {revision}"
-        change = change if revision else f"pulumi config rm --stack {stack} gemma-serving:modelRevision"
-        _say(f"modelRevision is {settings.model_revision or 'not set'}. {source}. Run `{change}`.")
-
-
-def _bind(stack: str, settings: Settings, setting: str, revision: str | None, hashes: Mapping[str, str]) -> None:
-    """Write the hashes and the commit to the stack's file.
+def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bind: bool) -> None:
+    """Write the hashes and the commit to the stack's file, or name them.
 
     Raises ScriptError, without a change, if the file cannot be read or written.
     """
     path = project_folder() / f"Pulumi.{stack}.yaml"
-    changes: dict[str, object] = {"bucket.manifest": setting, "modelRevision": revision}
-    if hashes or settings.bucket.parts:
-        changes["bucket.parts"] = hashes or None
+    before = {
+        "bucket.manifest": settings.bucket.manifest,
+        "modelRevision": settings.model_revision,
+        "bucket.parts": settings.bucket.parts or None,
+    }
+    changes = {key: value for key, value in staged.items() if value != before[key]}
+    if bind:
+        _write(path, staged, staged["bucket.manifest"])
+    for key, value in changes.items():
+        text = json.dumps(value) if key == "bucket.parts" else value
+        why = " because the commit of this source is unknown" if key == "modelRevision" else ""
+        done = f"set {key} to {text}" if value is not None else f"{'removed' if bind else 'remove'} {key}{why}"
+        _say(f"{path.name}: {done}" if bind else f"{path.name} does not serve these weights yet: {done}")
+    if bind and "bucket.manifest" in changes:
+        _say(f"To serve these weights, run `gemma up {stack}`.")
+
+
+def _write(path: Path, changes: Mapping[str, object], manifest: object) -> None:
     try:
         document = SettingsFile(path)
         before = path.read_text(encoding="utf-8")
@@ -236,14 +231,5 @@ def _bind(stack: str, settings: Settings, setting: str, revision: str | None, ha
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
             f"The weights are staged, but {path.name} cannot be changed ({why}). "
-            f"Set bucket.manifest in it to {setting}."
+            f"Set bucket.manifest in it to {manifest}."
         ) from None
-    if settings.bucket.manifest != setting:
-        serve = f"To serve these weights, run `gemma up {stack}`."
-        _say(f"{path.name}: set bucket.manifest to {setting}. {serve}")
-    for name, digest in hashes.items():
-        if settings.bucket.parts.get(name) != digest:
-            _say(f"{path.name}: set bucket.parts for {name} to {digest}")
-    if settings.model_revision != revision:
-        removed = "removed modelRevision because the commit of this source is unknown"
-        _say(f"{path.name}: {f'set modelRevision to {revision}' if revision else removed}")

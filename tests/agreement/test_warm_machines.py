@@ -30,8 +30,8 @@ from tests.agreement.warm_machine import (
     measure,
     open_machine,
 )
+from vm_agent.archives import ArchiveSigner
 from vm_agent.kept import AgentPacing
-from vm_agent.signing import ArchiveSigner
 
 DOCUMENT = document_of("hub")
 CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory.checkpoint_gib * 2**30
@@ -52,7 +52,7 @@ def a_tar(name: str, data: bytes) -> bytes:
 
 
 def signed_by(key: str, uri: str, data: bytes) -> str:
-    return ArchiveSigner(key, uri, ".tar.signed").name(hashlib.sha256(data).hexdigest(), len(data))
+    return ArchiveSigner(key, uri).name(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def run(act: Callable[[MeasuredMachine], Awaitable[None]], *, weights: str = "hub", may_archive: bool = True) -> None:

@@ -23,6 +23,7 @@ from engine import runner
 from engine.deployment import ResourceState
 from engine.state import StackState
 from scripts.cli.command import run_command
+from scripts.cli.frozen import FrozenProject
 from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import bucket_creation, housekeeping
 from tests.cloud.conftest import PROJECT
@@ -126,16 +127,15 @@ def test_a_file_keeps_its_permissions_and_a_link_stays_a_link(file, staging_worl
 
 def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
     assert stage("--from", "checkpoint") == ExitCode.DONE
-    bound, before = staged_hash(staging_world), file.read_text()
+    before = file.read_text()
     capsys.readouterr()
     assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
     assert "bucket.manifest" not in capsys.readouterr().err
     (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
     assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
     assert file.read_text() == before
-    said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them, run "
-    line = f"`pulumi config set --stack mine --path gemma-serving:bucket.manifest sha256:{staged_hash(staging_world)}`."
-    assert said + line in capsys.readouterr().err
+    said = "Pulumi.mine.yaml does not serve these weights yet: set bucket.manifest to "
+    assert f"{said}sha256:{staged_hash(staging_world)}\n" in capsys.readouterr().err
 
 
 def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_named(file, capsys):
@@ -145,7 +145,7 @@ def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_na
     printed = capsys.readouterr()
     assert json.loads(printed.out)["setting"]["modelRevision"] is None
     assert (
-        "The commit of this source is unknown. Run `pulumi config rm --stack mine gemma-serving:modelRevision`."
+        "does not serve these weights yet: remove modelRevision because the commit of this source is unknown"
         in printed.err
     )
     assert file.read_text() == before
@@ -173,8 +173,7 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
     assert json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))["revision"] == commit
     assert "modelRevision" not in capsys.readouterr().err
     assert stage("--revision", "main", "--no-bind") == ExitCode.DONE
-    said = f"These weights are from commit {'b' * 40}. Run `pulumi config set --stack mine gemma-serving:modelRevision {'b' * 40}`."
-    assert said in capsys.readouterr().err
+    assert f"does not serve these weights yet: set modelRevision to {'b' * 40}" in capsys.readouterr().err
     assert stage("--revision", "main") == ExitCode.DONE
     assert asked[1:] == [(model, "main")] * 2
     assert f"Pulumi.mine.yaml: set modelRevision to {'b' * 40}" in capsys.readouterr().err
@@ -347,13 +346,10 @@ def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
 
 
 @pytest.mark.usefixtures("own")
-def test_another_region_moves_no_bucket(monkeypatch, capsys):
+def test_another_region_moves_no_bucket(monkeypatch):
     """Staging once ran the engine on the bucket whatever it would do: it replaced that of a running service, with the weights in it."""
     ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    said = capsys.readouterr().err
-    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, but the settings have {OWN} in US-EAST4." in said
-    assert "`pulumi preview --stack mine`" in said
+    assert stage("--from", "checkpoint") == ExitCode.DONE
     assert ran == []
 
 
@@ -408,7 +404,7 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
 @pytest.mark.usefixtures("own")
 def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
-    monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
+    monkeypatch.setattr(FrozenProject, "plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
     assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
     assert "plan-ffffffffffffffff is stale: the preview of the bucket now has the id plan-0123456789abcdef." in (
@@ -427,16 +423,6 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "gcloud services enable iam.googleapis.com artifactregistry.googleapis.com" in said
     assert "storage.googleapis.com" not in said
-    assert ran == []
-
-
-@pytest.mark.usefixtures("own")
-def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
-    ran = Engine(monkeypatch, in_state(delete=True)).ran
-    assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert "was interrupted before it deleted models, and staging deletes no resources. Run `gemma up mine`" in (
-        capsys.readouterr().err
-    )
     assert ran == []
 
 
@@ -487,11 +473,8 @@ def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
     staging_world.target.delete(stranger)
     assert stage("--from", place) == ExitCode.DONE
     staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
-    assert stage("--from", place) == ExitCode.REFUSED
-    assert (
-        f"has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model mine --remove {folder}`"
-        in (capsys.readouterr().err)
-    )
+    assert stage("--from", place) == ExitCode.DONE
+    assert len(json.loads(staging_world.content(f"{folder}/{MANIFEST}"))["files"]) == len(before) - 2
 
 
 @pytest.mark.usefixtures("file")

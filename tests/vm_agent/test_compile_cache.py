@@ -18,10 +18,10 @@ from contracts.serving_document import ServingDocument, parse_document
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives, compile_cache
+from vm_agent.archives import SIGNED_PURPOSE, Archive, ArchiveSigner
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
 from vm_agent.publishing import PhasePublisher
-from vm_agent.signing import SIGNED_PURPOSE, ArchiveSigner
 
 SECRET_KEY = "0f" * 32
 KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
@@ -96,7 +96,7 @@ def put(
 ) -> str:
     """Store an archive that is signed with `key`, as the content `signed` of the folder `signed_prefix`."""
     content = data if signed is None else signed
-    signer = ArchiveSigner(key, f"gs://models/{signed_prefix or prefix}".rstrip("/"), ".tar.signed")
+    signer = ArchiveSigner(key, f"gs://models/{signed_prefix or prefix}".rstrip("/"))
     name = prefix + signer.name(hashlib.sha256(content).hexdigest(), len(content))
     machine.objects[name] = data
     return name
@@ -245,8 +245,8 @@ class TestSaveAndRestore:
         self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         put(machine, tar_of(PROGRAMS))
-        monkeypatch.setattr(archives, "MOST_BYTES", 4_000)
-        assert "exceeds 4000 bytes" in restored(tmp_path)
+        monkeypatch.setattr(archives, "MOST_BYTES", 3)
+        assert "exceeds 3 bytes" in restored(tmp_path)
         folder_with(tmp_path)
         assert "so they were not archived" in saved(tmp_path)
         assert (machine.ranges, len(archived(machine))) == ([], 1)
@@ -339,7 +339,7 @@ class TestWhatGoesWrong:
                 f"{PREFIX}{digest}-{size}-.tar.signed": evil,
             }
         unpacked: list[Path] = []
-        monkeypatch.setattr(compile_cache, "unpacked_flat", lambda tar, _folder: unpacked.append(tar))
+        monkeypatch.setattr(Archive, "_unpack", lambda _archive, tar, _folder: unpacked.append(tar))
         restored(tmp_path)
         assert (unpacked, held(tmp_path)) == ([], {})
 

@@ -12,9 +12,11 @@ from contracts.compile_cache import ARCHIVE_METADATA_KEY, programs_key
 from contracts.serving_document import parse_document
 from tests.vm_agent.machine import CANARY, Machine, document
 from tests.vm_agent.test_compile_cache import KEY_VERSION, PROGRAMS, SECRET_KEY, SETTINGS, restored, saved
-from vm_agent import compile_cache, containers, mounted
+from vm_agent import archives, compile_cache, containers, mounted
+from vm_agent.archives import Archive
 from vm_agent.base import ServingError
-from vm_agent.compile_cache import packed_flat, program_files
+from vm_agent.cloud import MetadataClient
+from vm_agent.compile_cache import program_files
 from vm_agent.containers import remove_other_models
 from vm_agent.mounted import open_mounted
 from vm_agent.prefetch import HubFetch, HubModel
@@ -90,7 +92,7 @@ def test_the_check_finds_an_agent_that_follows_links(machine: Machine, tmp_path:
         os.close(descriptor)
 
     monkeypatch.setattr(containers, "opened_folder", followed)
-    monkeypatch.setattr(compile_cache, "open_mounted", lambda path: path.open("rb"))
+    monkeypatch.setattr(archives, "open_mounted", lambda path: path.open("rb"))
     monkeypatch.setattr(
         compile_cache, "program_files", lambda folder: [path for path in folder.glob("[a-z]*") if path.is_file()]
     )
@@ -131,7 +133,7 @@ def test_a_file_that_is_swapped_between_check_and_open_is_not_read(
     listed = program_files(programs)
     monkeypatch.setattr(mounted.os, "open", swapped)
     with pytest.raises(OSError, match=r"program|Too many|symbolic"):
-        packed_flat(listed, tmp_path / "tar")
+        Archive(MetadataClient(), "gs://b/f", programs, "k").pack(listed, tmp_path / "tar")
     monkeypatch.undo()
     assert (tmp_path / "tar").read_bytes() == b""
 

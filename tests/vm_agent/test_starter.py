@@ -1,13 +1,11 @@
 """The starter of a Cloud Run container: what it copies and restores before the server, and what it saves when that is ready."""
 
-import gzip
 import hashlib
 import io
 import os
 import subprocess
 import sys
 import tarfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,9 @@ from contracts.serving_document import BucketWeights
 from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
 from tests.vm_agent.packed import unpacked
 from vm_agent import path_guard
+from vm_agent.archives import ArchiveSigner
 from vm_agent.cloud import MetadataClient
-from vm_agent.graphs import restore_graphs, save_graphs
-from vm_agent.signing import ArchiveSigner
+from vm_agent.starter import restore_graphs, save_graphs
 
 FOLDER = "compile-cache/nvidia-l4/0123"
 KEY = "0f" * 32
@@ -54,7 +52,7 @@ def cache(tmp_path: Path) -> GraphCache:
 
 def archive_of(files: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+    with tarfile.open(fileobj=out, mode="w") as tar:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
@@ -62,15 +60,8 @@ def archive_of(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def damaged() -> bytes:
-    """An archive whose compressed data cannot be read from the middle of a file on: deflate knows no block of type 3."""
-    tar = gzip.decompress(archive_of({"a": bytes(range(256)) * 8000}))
-    packer = zlib.compressobj(wbits=31)
-    return packer.compress(tar[:1_500_000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\x06" * 100
-
-
 def signed_name(data: bytes, *, key: str = KEY) -> str:
-    signer = ArchiveSigner(key, f"gs://models/{FOLDER}", ".tar.gz.signed")
+    signer = ArchiveSigner(key, f"gs://models/{FOLDER}")
     return f"{FOLDER}/{signer.name(hashlib.sha256(data).hexdigest(), len(data))}"
 
 
@@ -116,11 +107,10 @@ class TestGraphs:
             (archive_of({"a": b"x"}), bytes(len(archive_of({"a": b"x"}))), "do not match its name, so it is not used"),
             (archive_of({"a": b"x"}), b"longer" * 200, "do not match its name, so it is not used"),
             (b"no archive at all", None, "The server is not affected."),
-            (archive_of({"a": bytes(range(256)) * 64})[:60], None, "The server is not affected."),
+            (archive_of({"a": bytes(range(256)) * 64})[:700], None, "The server is not affected."),
             (archive_of({"inside": b"x", "../../outside": b"x"}), None, "The server is not affected."),
-            (damaged(), None, "The server is not affected."),
         ],
-        ids=["other-bytes", "other-size", "no-archive", "cut-short", "outside", "damaged"],
+        ids=["other-bytes", "other-size", "no-archive", "cut-short", "outside"],
     )
     def test_an_archive_that_is_not_whole_is_ignored(  # noqa: PLR0917 - a table
         self,
