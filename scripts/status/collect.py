@@ -20,14 +20,12 @@ from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.plans import settings_drift
 from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
     ALERTS,
     ENDPOINT,
     GOOGLE,
     REFRESH,
-    SETTINGS,
     STATE,
     CloudFacts,
     ServerFacts,
@@ -69,7 +67,6 @@ class _Answers(TypedDict, total=False):
     google: CloudFacts
     endpoint: ServerFacts
     alerts: AlertReport
-    settings: str | None
     refresh: Sequence[str]
 
 
@@ -142,7 +139,6 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
         queries[GOOGLE] = partial(_query_google, found, stack)
         queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
-        queries[SETTINGS] = partial(settings_drift, stack, outputs)
         queries |= _of_server(one, request)
     if request.refresh and one.state.resources:
         queries[REFRESH] = partial(refreshed_drift, stack)
@@ -185,7 +181,6 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"
-    changed = answers.get(SETTINGS)
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
     unknown += [UnansweredSource(source=ALERTS, why=why) for why in (alerts.unread if alerts else ())]
     status = StackStatus(
@@ -199,7 +194,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,
         alerts=alerts,
-        drift=(*drift_of(facts, target), *([changed] if changed else []), *(refreshed or ())),
+        drift=(*drift_of(facts, target), *(refreshed or ())),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),

@@ -10,8 +10,7 @@ from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, ENDPOINT, SETTINGS, REFRESH = "state", "google", "endpoint", "settings", "refresh"
-ALERTS = "alerts"
+STATE, GOOGLE, ENDPOINT, REFRESH, ALERTS = "state", "google", "endpoint", "refresh", "alerts"
 """Sources of the status."""
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
@@ -118,7 +117,7 @@ class StackStatus:
     """Reason why the server was not queried, as a sentence."""
     alerts: AlertReport | None = None
     drift: Sequence[str] = ()
-    """Differences between settings, state and deployment, one sentence each."""
+    """Differences between the state and the deployment, one sentence each."""
     refreshed: bool = False
     """True if `drift` is complete because the engine compared every resource with Google Cloud."""
     waits: Sequence[str] = ()

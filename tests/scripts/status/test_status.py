@@ -78,7 +78,7 @@ BROKEN = replace(
     stack="tpu-v6e1",
     server=None,
     alerts=no_policies("tpu-v6e1", "p"),
-    drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
+    drift=("The document was changed outside Pulumi: bbbbbbbbbbbb instead of aaaaaaaaaaaa.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="gemma logs tpu-v6e1",
 )
@@ -240,7 +240,6 @@ def planted(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
     monkeypatch.setattr(collect, "stack_locks", lambda _: ())
-    monkeypatch.setattr(collect, "settings_drift", lambda *_: None)
     monkeypatch.setattr(collect, "_query_google", lambda *_: CloudFacts(state="READY", place="us-east4", running="r-1"))
     monkeypatch.setattr(collect, "server_facts", lambda *_: ServerFacts(health="ready"))
     return monkeypatch
@@ -253,7 +252,7 @@ class TestTheCommand:
         assert (found["health"], found["unanswered"]) == ("ready", [])
         assert found["next_command"] == "gemma connect x"
 
-    @pytest.mark.parametrize("source", ["_query_google", "server_facts", "settings_drift"])
+    @pytest.mark.parametrize("source", ["_query_google", "server_facts"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
         def fails(*_):
             raise ScriptError("It is away.")
