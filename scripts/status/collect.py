@@ -14,13 +14,14 @@ from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each, each_within
 from engine import state as states
+from engine.changes import changes_of
 from engine.locks import StackLock, stack_locks
+from engine.previewed import previewed
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
     ALERTS,
     ENDPOINT,
@@ -141,7 +142,7 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
     if outputs is not None and found is not None:
         queries |= _of_server(one, request)
     if request.refresh and one.state.resources:
-        queries[REFRESH] = partial(refreshed_drift, stack)
+        queries[REFRESH] = partial(_query_refresh, stack)
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
@@ -168,6 +169,12 @@ def _query_alerts(state: StackState, project: str) -> AlertReport:
     if not declared:
         return no_policies(state.stack, project)
     return read_alerts(google_api.connect(project), stack=state.stack, project=project, declared=declared)
+
+
+def _query_refresh(stack: str) -> Sequence[str]:
+    """Return the changes of the next `pulumi up --refresh`, one sentence each. Raises ScriptError if the preview fails."""
+    changes, _, _ = changes_of(previewed(stack, "--refresh"))
+    return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
 def _why(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import FittedTable, table
-from scripts.status.judge import container_of, document_that_serves, end_warning, run_end, short
+from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -125,14 +125,12 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     yield from (("waits", wait) for wait in status.waits)
     if cloud is not None:
         yield "serves", _serves(status, cloud)
-        yield "container", container_of(cloud) if status.target == "tpu" else ""
+        yield "container", cloud.container or ""
         yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:] if has_reason else ""
         yield "ended", run_end(cloud, stamp)
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
-        warning = end_warning(status, now_s) if cloud.deadline else ""
-        yield "warning", f"Google will delete the machine {warning}" if warning else ""
         yield "archives", cloud.archives or ""
     yield "health", _health(status)
     if cloud is not None:

@@ -37,12 +37,10 @@ class CloudFacts:
     phase: str | None = None
     """Phase that the machine published, or the reason of a service that is not ready."""
     phase_detail: str | None = None
-    phase_at: str | None = None
-    """RFC 3339: when the machine published it."""
     deadline: str | None = None
     """RFC 3339: when Google deletes the machine."""
     run_end: Literal["planned", "early"] | None = None
-    """How the run of a machine that is gone has ended: as planned, or before, such as by a preemption; None if unknown."""
+    """Whether the planned end of a machine that is gone has passed, or the machine was preempted or deleted before; None if unknown."""
     planned_end: str | None = None
     """RFC 3339: planned end of a run that has ended; None if unknown."""
     declared: str | None = None
