@@ -79,8 +79,6 @@ class _Known:
     locks: tuple[StackLock, ...]
     outputs: StackOutputs | None
     serves: DeployedServer | None
-    front: "_Known | None" = None
-    """The gateway that sends requests to its server, if that is one of the stacks."""
     not_asked: str | None = None
     answers: _Answers = field(default_factory=_Answers)
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
@@ -98,7 +96,6 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         states.require_deployed(found[0])
         found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
-    _find_fronts(known)
     tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
     answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
     for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
@@ -125,13 +122,6 @@ def _known(state: StackState) -> _Known:
     )
 
 
-def _find_fronts(known: Sequence[_Known]) -> None:
-    """Set the gateway of each server. Its address there needs no tunnel."""
-    fronts = {server: one for one in known if one.outputs is not None for server in one.outputs.servers}
-    for one in known:
-        one.front = fronts.get(one.state.stack)
-
-
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
     """Return the queries for a stack by source."""
     stack, outputs, found = one.state.stack, one.outputs, one.serves
@@ -140,23 +130,15 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
         queries[GOOGLE] = partial(_query_google, found, stack)
         queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
-        queries |= _of_server(one, request)
+        one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
+        if one.not_asked is None:
+            queries[ENDPOINT] = partial(server_facts, outputs)
     if request.refresh and one.state.resources:
         queries[REFRESH] = partial(_query_refresh, stack)
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
     return queries
-
-
-def _of_server(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
-    """Return the query for the server, through its gateway if it has one; nothing if it is not to be queried."""
-    asked = one.front or one
-    if asked.outputs is None:
-        return {}
-    one.not_asked = why_not_asked(asked.outputs, asked.serves, tunnel=request.tunnel, wake=request.wake)
-    backend = one.state.stack if one.front is not None else None
-    return {} if one.not_asked else {ENDPOINT: partial(server_facts, asked.outputs, backend)}
 
 
 def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
