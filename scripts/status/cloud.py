@@ -19,7 +19,6 @@ from contracts.capacity_states import DEAD
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import (
-    ARCHIVES_KEY,
     CONTAINER_KEY,
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
@@ -39,8 +38,6 @@ from scripts.status.report import CloudFacts
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 MISSING: Final = "MISSING"
-_PREEMPTED: Final = "node PREEMPTED"
-"""Phase of a machine that Google has preempted, until it deletes it."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -162,10 +159,9 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
     """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
-    is_gone = facts.machine is None or facts.phase == _PREEMPTED
-    if facts.state not in DEAD | {MISSING} or not planned or not is_gone:
+    if facts.state not in DEAD | {MISSING} or not planned:
         return facts
-    is_over = facts.phase != _PREEMPTED and datetime.fromisoformat(planned) <= GOOGLE_CLOCK.now()
+    is_over = datetime.fromisoformat(planned) <= GOOGLE_CLOCK.now()
     return replace(facts, run_end="planned" if is_over else "early", planned_end=planned, deadline=None)
 
 
@@ -194,7 +190,6 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         running=serving_document(published) or None,
         former=published.get(FORMER_HASH_KEY) or None,
         container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
-        archives=for_terminal(published.get(ARCHIVES_KEY) or "") or None,
     )
 
 
@@ -223,7 +218,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     # Without a rollout, traffic follows the latest revision, even while it is being shifted.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
         phase, sentence = rollout_of(document, stack)
-        facts = replace(facts, rollout_waits=phase == "waits", rollout_phase=phase, rollout=sentence)
+        facts = replace(facts, rollout_phase=phase, rollout=sentence)
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)])
 
 

@@ -40,8 +40,8 @@ CALLS: Final = 32
 """Maximum number of concurrent queries."""
 ANSWER_LIMIT_S: Final = 60.0
 """Timeout of a source in seconds."""
-TUNNEL_LIMIT_S: Final = 240.0
-REFRESH_LIMIT_S: Final = 600.0
+LONG_LIMIT_S: Final = 600.0
+"""The same with a tunnel or a refresh."""
 
 Clock = Callable[[], datetime]
 
@@ -59,7 +59,7 @@ class StatusRequest:
     @property
     def limit_s(self) -> float:
         """Timeout of the query in seconds."""
-        return max(ANSWER_LIMIT_S, TUNNEL_LIMIT_S if self.tunnel else 0, REFRESH_LIMIT_S if self.refresh else 0)
+        return LONG_LIMIT_S if self.tunnel or self.refresh else ANSWER_LIMIT_S
 
 
 class _Answers(TypedDict, total=False):
@@ -200,5 +200,5 @@ def _address(outputs: StackOutputs | None) -> str:
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
     """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
     if outputs is not None and outputs.has_fixed_traffic and facts.rollout_phase == "waits":
-        return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
+        return replace(facts, rollout_phase="none", rollout="")
     return facts

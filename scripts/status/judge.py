@@ -130,13 +130,12 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    is_fixed = state.outputs is not None and state.outputs.has_fixed_traffic
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield google in DEAD_STATES, "{up} --refresh"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_waits and not is_fixed, "gemma rollout {stack}"
+    yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield bool(status.drift), "pulumi preview --stack {stack}"
     yield cloud is None, "gemma doctor {stack}"

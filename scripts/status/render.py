@@ -1,6 +1,5 @@
 """The report as text: a table of all stacks within 80 columns, then details of each."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -13,6 +12,7 @@ from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
+from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable, table
 from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
@@ -63,14 +63,7 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
     """Return a line, wrapped at spaces if there is a width. A `whole` line is not wrapped so that a command can be pasted."""
     if width is None or whole:
         return [prefix + text]
-    return textwrap.wrap(
-        prefix + text,
-        width,
-        subsequent_indent=" " * len(prefix),
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+    return wrapped(prefix + text, width, " " * len(prefix))
 
 
 def _table(report: StatusReport, title: str) -> FittedTable:
@@ -131,7 +124,6 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:] if has_reason else ""
         yield "ended", run_end(cloud, stamp)
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
-        yield "archives", cloud.archives or ""
     yield "health", _health(status)
     if cloud is not None:
         yield "limits", _enforced(cloud)

@@ -57,10 +57,6 @@ class CloudFacts:
     """Full name of the TPU machine."""
     container: str | None = None
     """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
-    archives: str | None = None
-    """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""
-    rollout_waits: bool = False
-    """True if a ready revision waits for `gemma rollout`."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None

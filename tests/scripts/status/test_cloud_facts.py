@@ -9,7 +9,6 @@ from cloud.clock import GoogleClock
 from contracts.errors import ScriptError
 from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
-from contracts.plain_text import for_terminal
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.smoke.failure import ServerFailure
@@ -164,14 +163,6 @@ def test_what_the_container_gets_is_named_as_the_machine_says_it_without_escapes
         assert said == words if words is None else said.startswith(words) and "\x1b" not in said
 
 
-def test_archives_that_are_not_signed_are_named_without_escapes(world):
-    said, node = "1 of the objects in gs://b/c is not signed\x1b[2J", machine(world)
-    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), archives=said)
-    assert facts(world, state(queued())).archives == for_terminal(said) != said
-    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), archives="")
-    assert facts(world, state(queued())).archives is None
-
-
 @pytest.mark.parametrize(
     ("phase", "document", "failed"),
     [("failed", DOCUMENT, True), ("retrying", DOCUMENT, False), ("loading", DOCUMENT, False), ("failed", "{}", False)],
@@ -259,7 +250,7 @@ def rolling(shares):
 
 def test_a_division_of_the_requests_is_shown_with_its_shares():
     found = rolling({"s-1": 90, "s-2": 10})
-    assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 90, "s-2": 10}, "waits", True)
+    assert (found.traffic, found.rollout_phase) == ({"s-1": 90, "s-2": 10}, "waits")
     status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
     shown = dict(_notes(status, str, now_s=0.0, alone=True))
     assert (shown["serves"], shown["rollout"]) == ("90 % s-1, 10 % s-2", found.rollout)

@@ -11,7 +11,7 @@ from engine.locks import StackLock
 from engine.state import StackState
 from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.report import CloudFacts, StackStatus
-from tests.scripts.status.planted import queued, stack_resource, state
+from tests.scripts.status.planted import queued, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOST = socket.gethostname()
@@ -131,12 +131,9 @@ def test_locks_and_creations_that_never_ended_are_waits():
     assert begun == "An interrupted run may have created these resources: capacity."
 
 
-@pytest.mark.parametrize(("traffic", "command"), [(None, "rollout"), ({"s-1": 100}, "connect")])
-def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_requests(traffic, command):
-    plan = {"service": "s", "traffic": traffic}
-    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
-    kept = state(stack_resource(rollout=plan))
-    assert next_command(waits, kept, ()) == f"gemma {command} x"
+def test_a_revision_waits_for_a_roll_out():
+    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_phase="waits"))
+    assert next_command(waits, EMPTY, ()) == "gemma rollout x"
 
 
 def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
