@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final, TypedDict, cast
 
 from cloud import google_api
-from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
 from cloud.clock import GOOGLE_CLOCK
 from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
@@ -23,7 +22,6 @@ from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.report import (
-    ALERTS,
     ENDPOINT,
     GOOGLE,
     REFRESH,
@@ -67,7 +65,6 @@ class _Answers(TypedDict, total=False):
 
     google: CloudFacts
     endpoint: ServerFacts
-    alerts: AlertReport
     refresh: Sequence[str]
 
 
@@ -128,7 +125,6 @@ def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], o
     queries: dict[str, Callable[[], object]] = {}
     if found is not None:
         queries[GOOGLE] = partial(_query_google, found, stack)
-        queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
         one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
         if one.not_asked is None:
@@ -145,14 +141,6 @@ def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
     return cloud_facts(google_api.connect(found.project), found, stack=stack)
 
 
-def _query_alerts(state: StackState, project: str) -> AlertReport:
-    """Return the alerts of a stack. Without policies in its state, Google is not called: the API may be off."""
-    declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
-    if not declared:
-        return no_policies(state.stack, project)
-    return read_alerts(google_api.connect(project), stack=state.stack, project=project, declared=declared)
-
-
 def _query_refresh(stack: str) -> Sequence[str]:
     """Return the changes of the next `pulumi up --refresh`, one sentence each. Raises ScriptError if the preview fails."""
     changes, _, _ = changes_of(previewed(stack, "--refresh"))
@@ -165,13 +153,12 @@ def _why(error: BaseException) -> str:
 
 def _status(one: _Known, now: datetime) -> StackStatus:
     outputs, found, answers = one.outputs, one.serves, one.answers
-    facts, alerts, refreshed = answers.get(GOOGLE), answers.get(ALERTS), answers.get(REFRESH)
+    facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
     facts = _of_settings(facts, outputs) if facts else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
-    unknown += [UnansweredSource(source=ALERTS, why=why) for why in (alerts.unread if alerts else ())]
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -182,7 +169,6 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         cloud=facts,
         server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,
-        alerts=alerts,
         drift=(*drift_of(facts, target), *(refreshed or ())),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),

@@ -7,7 +7,6 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
@@ -128,24 +127,10 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     if cloud is not None:
         yield "limits", _enforced(cloud)
         yield "idle", _idle(cloud, stamp, now_s)
-        yield "alerts", _alerts(status)
     yield from (("drift", difference) for difference in status.drift)
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
     yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered)
     yield "next", status.next_command
-
-
-def _alerts(status: StackStatus) -> str:
-    """Return the alerts in one line; empty if they were not read."""
-    found = status.alerts
-    if found is None:
-        return ""
-    more = f"run gemma alerts {status.stack}"
-    if found.firing:
-        return f"{', '.join(dict.fromkeys(alert.title for alert in found.firing))}: {more}"
-    if found.verdict == "silent":
-        return f"none of {found.policies} fires"
-    return f"unknown: {more}" if found.policies != 0 else f"nothing watches this stack ({RUNBOOK})"
 
 
 def _serves(status: StackStatus, cloud: CloudFacts) -> str:

@@ -5,12 +5,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from cloud.alerts import AlertReport
 from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, ENDPOINT, REFRESH, ALERTS = "state", "google", "endpoint", "refresh", "alerts"
+STATE, GOOGLE, ENDPOINT, REFRESH = "state", "google", "endpoint", "refresh"
 """Sources of the status."""
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
@@ -109,7 +108,6 @@ class StackStatus:
     server: ServerFacts | None = None
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
-    alerts: AlertReport | None = None
     drift: Sequence[str] = ()
     """Differences between the state and the deployment, one sentence each."""
     refreshed: bool = False
@@ -144,9 +142,6 @@ class StackStatus:
         if isinstance(cloud, dict):
             left_s = self.left_s(now_s)
             cloud["left_s"] = None if left_s is None else round(left_s)
-        alerts = found["alerts"]
-        if self.alerts is not None and isinstance(alerts, dict):
-            alerts["verdict"] = self.alerts.verdict
         return {**found, "health": self.health}
 
 

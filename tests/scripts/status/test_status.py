@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cloud.alerts import POLICY_TYPE, AlertReport, StackAlert, no_policies
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
@@ -34,16 +33,6 @@ from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.status.planted import queued, resource, service, stack_resource, state
 
 OUTPUTS = from_json(StackOutputs, sample_outputs())
-QUEUE = StackAlert(
-    title="Pressure",
-    severity="ticket",
-    opened="2026-11-01T11:50:00Z",
-    closed=None,
-    meaning="Requests wait.",
-    command="gemma status tpu-v6e4",
-    runbook="docs/observability.md#pressure",
-    incident="projects/p/alerts/1",
-)
 READY = StackStatus(
     stack="tpu-v6e4",
     deployed=True,
@@ -62,7 +51,6 @@ READY = StackStatus(
         usd_per_hour=5.4,
     ),
     server=ServerFacts(health="ready", running_requests=3, waiting_requests=1, kv_use_share=0.125),
-    alerts=AlertReport(stack="tpu-v6e4", project="p", policies=8, firing=(QUEUE,)),
     next_command="gemma connect tpu-v6e4",
 )
 WAITING = StackStatus(
@@ -77,7 +65,6 @@ BROKEN = replace(
     READY,
     stack="tpu-v6e1",
     server=None,
-    alerts=no_policies("tpu-v6e1", "p"),
     drift=("The document was changed outside Pulumi: bbbbbbbbbbbb instead of aaaaaaaaaaaa.",),
     unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="gemma logs tpu-v6e1",
@@ -126,7 +113,6 @@ class TestWhatIsShown:
         assert (found["schema_version"], found["complete"], found["at_s"]) == (2, False, AT_S)
         assert (first["cloud"]["left_s"], first["cloud"]["usd_per_hour"], first["health"]) == (4 * 3600, 5.4, "ready")
         assert first["server"]["kv_use_share"] == 0.125
-        assert (first["alerts"]["verdict"], first["alerts"]["firing"][0]["title"]) == ("fires", "Pressure")
 
 
 class TestWatch:
@@ -229,9 +215,6 @@ class TestTheServer:
         assert why_not_asked(outputs, found, tunnel=True, wake=True) is None
 
 
-SILENT = AlertReport(stack="x", project="local-project", policies=8)
-
-
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
     """One deployed service with a state, whose other sources answer what a test says."""
@@ -264,21 +247,6 @@ class TestTheCommand:
         assert (found["cloud"] is None) == (source == "_query_google")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
-
-    def test_the_alerts_of_a_stack_with_policies_are_read_and_what_is_unread_is_unanswered(self, planted, capsys):
-        planted.setattr(collect.google_api, "connect", lambda *_: None)
-        (found,) = collect.collect(StatusRequest(stack="x")).stacks
-        assert (found.alerts, found.unanswered) == (no_policies("x", "local-project"), ()), "Google was not called"
-        policy = resource(POLICY_TYPE, "alerts-pressure")
-        planted.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service(), policy))
-        answers = iter((replace(SILENT, unread=("Away.",)), SILENT))
-        planted.setattr(collect, "read_alerts", lambda _api, **asked: next(answers) if asked["declared"] == 1 else None)
-        assert run_command(COMMAND, ["--stack", "x"]) == 1
-        out = capsys.readouterr().out
-        assert "  alerts   unknown: run gemma alerts x\n" in out
-        assert "  unknown  alerts: Away.\n" in out
-        assert run_command(COMMAND, ["--stack", "x"]) == 0
-        assert "  alerts   none of 8 fires\n" in capsys.readouterr().out
 
     def test_a_source_that_hangs_is_not_waited_for_longer_than_its_limit(self, planted):
         hangs = threading.Event()
@@ -320,7 +288,7 @@ class TestTheCommand:
             assert list(rows) == ["x", "tpu-a", "tpu-b"]
             assert rows["x"].health == "ready"
             assert "Pass --tunnel" in rows["tpu-a"].server_not_asked
-            assert (rows["x"].accelerator, rows["x"].alerts.policies) == (None, 0)
+            assert rows["x"].accelerator is None
         with subtests.test("a machine that was replaced"):
             assert rows["x"].drift == [
                 "Backend tpu-a has address 10.0.0.9, but the gateway sends its requests to 10.0.0.2."
