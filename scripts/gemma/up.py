@@ -59,7 +59,8 @@ class UpOptions:
 
 
 def _up(options: UpOptions) -> ExitCode:
-    stack, refresh = options.stack, ["--refresh"] if options.refresh else []
+    stack = options.stack
+    refresh = ["--refresh"] if options.refresh else []
     settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
     with moving("previewing"):
