@@ -1,6 +1,6 @@
 """Run any command of this project by one word.
 
-  gemma                              what is deployed, and what to do next
+  gemma                              what is deployed and costs, and what to do next
   gemma plan tpu-v6e1                the stack is a word
   gemma chat tpu-v6e1 "Say hello."   short for `gemma connect chat`
   gemma smoke                        the stack that is selected, or the only one deployed
@@ -68,8 +68,7 @@ def overview() -> str:
 def _run(words: Sequence[str]) -> int:
     if words[1:] and words[0] in _HELP:
         return _run([*words[1:], "--help"])
-    word = words[0] if words else ""
-    rest = words[1:]
+    word, rest = words[0] if words else "", words[1:]
     own = {"": _first, "--version": _version, "completion": lambda: script(rest)}
     own |= {COMPLETE: lambda: "\n".join([*candidates(rest), ""]), **dict.fromkeys(_HELP, overview)}
     if word in own:

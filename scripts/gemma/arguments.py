@@ -30,8 +30,7 @@ class GemmaCall:
 
         Raises CommandRefusedError if a command that changes something has no stack.
         """
-        fields = option_fields(self.command.options)
-        words = [*self.lead, *self.words]
+        fields, words = option_fields(self.command.options), [*self.lead, *self.words]
         stack = fields.get("stack")
         own = self.words[: self.words.index("--")] if "--" in self.words else self.words
         if stack is None or {"-h", "--help"} & set(own):

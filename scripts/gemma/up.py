@@ -59,8 +59,7 @@ class UpOptions:
 
 
 def _up(options: UpOptions) -> ExitCode:
-    stack = options.stack
-    refresh = ["--refresh"] if options.refresh else []
+    stack, refresh = options.stack, ["--refresh"] if options.refresh else []
     settings = _settings_of(stack)
     say("up", f"previewing stack {stack}")
     with moving("previewing"):

@@ -57,15 +57,11 @@ def serving(state: StackState) -> DeployedServer | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
     for items in (state.resources, state.pending):
         for item in items:
-            kind = item.get("type")
-            inputs = as_mapping(item.get("inputs"))
-            outputs = as_mapping(item.get("outputs"))
+            kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
             project = str(inputs.get("project") or "")
             if kind == CAPACITY_TYPE and not item.get("delete"):
-                names = _capacity_names(inputs, outputs)
-                return DeployedServer(
-                    kind=capacity_kind(inputs), names=names, project=project, inputs=inputs, outputs=outputs
-                )
+                names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
+                return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
             if kind == SERVICE_TYPE and not item.get("delete"):
                 name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
                 return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
@@ -119,6 +115,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     instance = Instance(document)
     stored = instance.serving_document
     facts = CloudFacts(
+        machine=instance.name,
         state=instance.state,
         state_since=instance.started or instance.created or None,
         place=instance.name.split("/")[3],
@@ -170,7 +167,7 @@ def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
 
 def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
     stored = node.serving_document
-    facts = replace(facts, deadline=node.ends, stored=document_hash(stored) if stored else None)
+    facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
         return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
     return _with_phase(facts, TpuMachine(api=api, name=name).published)
@@ -203,8 +200,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
         return CloudFacts(state=MISSING, declared=declared)
     condition = as_mapping(document.get("terminalCondition"))
     state = _SERVICE_STATES.get(str(condition.get("state")), "DEPLOYING")
-    shares = known_shares(document)
-    ready = _short(document.get("latestReadyRevision"))
+    shares, ready = known_shares(document), _short(document.get("latestReadyRevision"))
     stored = _short(document.get("latestCreatedRevision"))
     reason = condition.get("revisionReason") or condition.get("executionReason") or condition.get("reason")
     facts = CloudFacts(
@@ -256,6 +252,8 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
     spent = spending(api, [*owned, *_account(api, owned[0])], GOOGLE_CLOCK.now())[0]
     return replace(
         facts,
+        since=spent.since,
+        age_s=spent.age_s,
         usd=round(spent.usd, 4),
         usd_per_hour=round(spent.usd_per_hour, 4),
         limits=_limits(spent.limits),

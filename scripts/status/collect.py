@@ -153,8 +153,7 @@ def _why(error: BaseException) -> str:
 
 def _status(one: _Known, now: datetime) -> StackStatus:
     outputs, found, answers = one.outputs, one.serves, one.answers
-    facts = answers.get(GOOGLE)
-    refreshed = answers.get(REFRESH)
+    facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
     facts = _of_settings(facts, outputs) if facts else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:

@@ -18,8 +18,7 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
     by_name = {row.stack: row for row in rows}
     found = [by_name[stack] for stack in backends_of(state) if stack in by_name]
     moved = list(_moved(state, by_name))
-    waits = status.waits
-    next_command = status.next_command
+    waits, next_command = status.waits, status.next_command
     if status.is_down:
         health = status.server.health if status.server else ""
         waits = [*waits, f"No server behind the gateway answers, so its callers get {health}."]
@@ -36,8 +35,7 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
 def _moved(state: StackState, rows: Mapping[str, StackStatus]) -> Iterator[str]:
     """Yield a sentence for each backend whose address is not the one that the gateway uses."""
     for one in _backends(state):
-        stack = str(one.get("stack"))
-        used = str(one.get("address") or "")
+        stack, used = str(one.get("stack")), str(one.get("address") or "")
         now = rows[stack].address if stack in rows else used
         if now != used:
             uses = f"sends its requests to {used}" if used else "sends it no requests"

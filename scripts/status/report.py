@@ -52,16 +52,22 @@ class CloudFacts:
     """Hash of the document that is served, or the revision with the most traffic; None if no server is ready."""
     former: str | None = None
     """While the served document is on probation: hash of the previous good document. If the server exits four times, it is restored."""
+    machine: str | None = None
+    """Full name of the TPU machine."""
     container: str | None = None
     """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
+    since: str | None = None
+    """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
     """Traffic percentage by revision, largest first; None if unknown or not Cloud Run."""
     rollout_phase: RolloutPhase | None = None
     """Phase of the service's rollout; None without `cloudRun.rollout`."""
     rollout: str = ""
     """Status of the rollout and the command to run, in whole sentences; empty without a rollout."""
+    age_s: float | None = None
+    """Seconds since `since`."""
     usd: float | None = None
-    """Cost of the stack so far, including past machines."""
+    """Cost of the stack since then, including past machines."""
     usd_per_hour: float | None = None
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
