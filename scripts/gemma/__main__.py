@@ -28,7 +28,7 @@ from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, default_stack, has_settings, require_known
-from scripts.gemma.catalog import DELETES, ENTRIES, GROUPS, Entry, entry_of, rows
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -105,8 +105,10 @@ def _unknown(word: str, rest: Sequence[str]) -> str:
     if word.startswith("-"):
         return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
     known = [*ENTRIES, "completion"]
-    if set(meant(word, [*known, *DELETES])) & set(DELETES):
-        return f"{word} is not a command. To delete a stack, run `gemma teardown STACK`."
+    synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
+    if synonym:
+        stack = rest[0] if rest and has_settings(rest[0]) else "STACK"
+        return f"{word} is not a command. {synonym.replace('STACK', stack)}"
     return f"{word} is not a command.{did_you_mean(word, known)} Run `gemma help` to list the commands."
 
 

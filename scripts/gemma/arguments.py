@@ -40,6 +40,9 @@ class GemmaCall:
         if leading and (has_settings(leading[0]) or len(leading) > takes):
             if self.name not in WITHOUT_STATE:
                 require_known(leading[0])
+            if not takes and leading[1:] and has_settings(leading[1]):
+                each = " and ".join(f"`gemma {self.name} {one}`" for one in leading)
+                raise CommandRefusedError(f"{self.name} takes one stack, not {len(leading)}. Run {each}.")
             return [*self.lead, stack.flag, *self.words]
         is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
         if is_given or not (stack.is_required or "url" in fields):

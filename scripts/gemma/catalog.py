@@ -59,8 +59,15 @@ GROUPS: Final[Mapping[str, Sequence[Entry]]] = {
 
 ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.values() for entry in entries}
 
-DELETES: Final = ("destroy", "delete", "remove", "rm", "stop", "down")
-"""Words of other tools for teardown: they are answered, not executed."""
+_ANSWERS: Final = {
+    "destroy delete remove rm stop down": "To delete a stack, run `gemma teardown STACK`.",
+    "ls ps list": "To list the stacks, run `gemma status`.",
+    "price cost costs": "To show what a stack costs, run `gemma plan STACK --costs`.",
+    "init": "To write the settings of a new stack, run `gemma new NAME --model 12B`.",
+    "serve run apply": "To deploy a stack, run `gemma up STACK`.",
+}
+SYNONYMS: Final = {word: sentence for words, sentence in _ANSWERS.items() for word in words.split()}
+"""Words of other tools: they are answered, not executed."""
 
 NEVER_GUESSED: Final = frozenset(
     ["up", "teardown", "recover", "restart", "rollout", "save_token", "stage_model", "new"]

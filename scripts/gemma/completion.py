@@ -54,13 +54,16 @@ def candidates(words: Sequence[str]) -> Sequence[str]:
     if before:
         entry = entry_of(before[0])
         found = _of_command(entry, before[1:]) if entry else list(_SCRIPTS) if before[0] == "completion" else []
-    return sorted(one for one in found if one.startswith(start))
+    return sorted(one for one in found if one.startswith(start) and (one[0] != "-" or start[:1] == "-"))
 
 
 def _of_command(entry: Entry, words: Sequence[str]) -> list[str]:
     call = call_of(entry, words)
-    if call.words:
-        return []
-    subcommands = [] if call.lead else [sub.name for sub in call.command.subcommands]
-    has_stack = "stack" in option_fields(call.command.options)
-    return [*subcommands, *(runner.stacks_in(runner.project_folder()) if has_stack else ())]
+    options = option_fields(call.command.options)
+    is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
+    return [
+        *(runner.stacks_in(runner.project_folder()) if is_stack_next else ()),
+        *(() if call.lead else [sub.name for sub in call.command.subcommands]),
+        *(option.flag for option in options.values() if not option.option.positional),
+        "--help",
+    ]

@@ -50,11 +50,11 @@ def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
             assert part in found, f"{part}\n{shown.text}"
         assert re.search(rf"{STACK} deployed in \d+ s\. Zone: us-east5-a", found), shown.text
         assert "Traceback" not in found
-        assert not re.search(r"\d:\d\d:\d\d ", shown.text), "the two lines of the wait are still on the screen"
+        assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
     finally:
         shown.close()
     told = workspace.script("gemma").out
-    assert f"Deployed: {STACK}.\nNext, for state and costs: gemma status\n" in told, told
+    assert re.search(rf"Deployed:\n  {STACK}  \$1\.35/h, \d.* left\nNext: gemma status\n", told), told
 
 
 def test_weights_that_are_not_staged_stop_it_before_the_first_resource(workspace):

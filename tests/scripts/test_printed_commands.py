@@ -23,7 +23,7 @@ from loadtest.run import _continuation
 from scripts.cli.command import called, run_command
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import call_of
-from scripts.gemma.catalog import ENTRIES, entry_of
+from scripts.gemma.catalog import ENTRIES, SYNONYMS, entry_of
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cloud", "components", "contracts", "engine", "packages/loadtest", "planning", "scripts", "stacks", "vm_agent")
@@ -203,12 +203,12 @@ def test_the_line_that_continues_a_sweep_runs(typed, continued, capsys):
 
 
 def test_what_the_launcher_prints_runs(capsys):
-    shown = [overview()]
+    shown = [overview(), *SYNONYMS.values()]
     for words in (["frobnicate"], ["plan", STACK, "tpu-v6e4"], ["rollout"], ["destroy", STACK], ["x", "--stack", "y"]):
         main(words)
         shown.append(capsys.readouterr().err)
     found = [typed_form(command) for text in shown for command in QUOTED.findall(text) if not NOT_TEXT.match(command)]
-    assert len(found) > 5
+    assert len(found) > 10
     assert {one: said for one in found if (said := refusal_of(one))} == {}
 
 

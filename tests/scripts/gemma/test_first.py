@@ -1,25 +1,46 @@
-"""`gemma` without words: what is deployed, or that nothing is, or that it is unknown; never the second for the third."""
+"""`gemma` without words: what is deployed and costs, or that nothing is, or that it is unknown; never the second for the third."""
 
 import json
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
+from engine.stack import STACK_TYPE
+from scripts.gemma import first
 from scripts.gemma.__main__ import main
 from scripts.gemma.first import FIRST_DAY
+from tests.scripts.sample_outputs import sample_outputs
+
+TPU = {"target": "tpu", "auth": "tunnel", "state": "ACTIVE"}
+
+
+def soon(**hours):
+    return (datetime.now(UTC) + timedelta(**hours, seconds=2)).isoformat()
 
 
 @pytest.fixture
 def engine(monkeypatch):
-    """An engine with these stacks: name, and number of resources; None if it does not say it."""
+    """An engine with these stacks: name, and outputs or None without a resource."""
     held = {}
 
-    def query(_words, limit_s=0.0):
+    def query(words, limit_s=0.0):
         del limit_s
-        return json.dumps([{"name": name, "lastUpdate": "x", "resourceCount": count} for name, count in held.items()])
+        if words[:2] == ["stack", "ls"]:
+            rows = [{"name": name, "lastUpdate": "x", "resourceCount": 3 if has else 0} for name, has in held.items()]
+            return json.dumps(rows)
+        assert words[:2] == ["stack", "export"]
+        found = held[words[-1]]
+        if isinstance(found, Exception):
+            raise found
+        stack = {"type": STACK_TYPE, "urn": f"urn:pulumi:{words[-1]}::p::{STACK_TYPE}::s", "outputs": found}
+        return json.dumps({"version": 3, "deployment": {"resources": [stack]}})
 
     monkeypatch.setattr(runner, "query", query)
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     return held
 
 
@@ -28,13 +49,29 @@ def told(capsys):
     return capsys.readouterr().out
 
 
-def test_the_deployed_stacks_are_named_and_status_is_next(engine, capsys):
-    engine |= {"tpu-v6e1": 37, "half": 1, "never": 0}
-    assert "Deployed: tpu-v6e1, half.\nNext, for state and costs: gemma status\n" in told(capsys)
+def test_a_deployed_stack_has_its_price_and_the_time_left(engine, capsys):
+    engine["tpu-v6e1"] = sample_outputs(**TPU, deadline=soon(hours=3))
+    engine["waits"] = sample_outputs(**TPU | {"state": "WAITING_FOR_RESOURCES"})
+    engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
+    engine["run"] = sample_outputs()
+    engine["half"] = {"other": 1}
+    engine["never"] = None
+    text = told(capsys)
+    for line in (
+        "  tpu-v6e1  $1.42/h, 3 h left",
+        "  waits     $1.42/h from the moment its capacity arrives; it was WAITING_FOR_RESOURCES",
+        "  ended     its run has ended, so the machine costs nothing",
+        "  run       $1.42/h for each instance that runs",
+        "  half      price unknown: its last `up` was not complete",
+        "Next: gemma status",
+    ):
+        assert f"{line}\n" in text
+    assert "never" not in text
+    assert "othing" not in text.partition("Next")[0].replace("costs nothing", "")
 
 
 def test_nothing_deployed_costs_nothing_and_the_next_command_is_free(engine, capsys):
-    engine["never"] = 0
+    engine["never"] = None
     text = told(capsys)
     assert "Nothing is deployed, nothing costs.\nNext: gemma plan tpu-v6e1\n" in text
     assert [name for name in FIRST_DAY if f"\n  {name} " not in text] == []
@@ -42,9 +79,12 @@ def test_nothing_deployed_costs_nothing_and_the_next_command_is_free(engine, cap
     assert max(map(len, text.partition("`gemma` is not")[0].splitlines())) <= 80
 
 
-def test_a_backend_that_does_not_answer_is_unknown_and_never_nothing(monkeypatch, capsys):
+def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch, capsys):
+    engine["a"] = ScriptError("The bucket did not answer.")
+    assert "  a  price unknown: The bucket did not answer.\n" in told(capsys)
+
     def logged_out(_words, limit_s=0.0):
-        assert limit_s <= 5
+        del limit_s
         raise runner.PulumiFailedError(runner.NOT_LOGGED_IN, "")
 
     monkeypatch.setattr(runner, "query", logged_out)
@@ -53,9 +93,21 @@ def test_a_backend_that_does_not_answer_is_unknown_and_never_nothing(monkeypatch
     assert "Nothing is deployed" not in text
 
 
-def test_a_stack_without_a_count_is_not_taken_for_nothing(engine, capsys):
-    engine["a"] = None
-    assert "Deployed: a.\n" in told(capsys)
+def test_a_stack_without_a_count_is_not_taken_for_nothing(engine, monkeypatch, capsys):
+    engine["a"] = sample_outputs()
+    query = runner.query
+    monkeypatch.setattr(
+        runner, "query", lambda words, **given: query(words, **given).replace('"resourceCount": 3', '"x": 3')
+    )
+    assert "  a  $1.42/h for each instance that runs\n" in told(capsys)
+
+
+def test_a_backend_that_does_not_answer_keeps_nobody_waiting(monkeypatch, capsys):
+    monkeypatch.setattr(first, "_LIMIT_S", -0.9)  # a tenth of a second in all
+    monkeypatch.setattr(runner, "query", lambda *_, **__: time.sleep(30))
+    began_s = time.monotonic()
+    assert "is unknown. no answer within" in told(capsys)
+    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("found", ["/x/gemma", None])

@@ -17,7 +17,7 @@ from engine import runner
 from scripts.gemma import arguments as of_gemma
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import ListedStack, call_of, default_stack, require_known
-from scripts.gemma.catalog import DELETES, ENTRIES, NEVER_GUESSED, entry_of
+from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
 from scripts.gemma.completion import candidates, script
 
 ROOT = Path(__file__).parents[3]
@@ -158,20 +158,32 @@ def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
     )
 
 
-@pytest.mark.parametrize("word", [*DELETES, "destory"])
-def test_a_word_of_another_tool_for_teardown_is_answered_and_not_executed(word, capsys):
-    assert main([word, "tpu-v6e1"]) == ExitCode.REFUSED
-    assert capsys.readouterr().err.endswith(
-        f"{word} is not a command. To delete a stack, run `gemma teardown STACK`.\n"
-    )
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        *(
+            (word, "To delete a stack, run `gemma teardown STACK`.")
+            for word in ("delete", "rm", "stop", "down", "destory")
+        ),
+        ("destroy tpu-v6e1", "To delete a stack, run `gemma teardown tpu-v6e1`."),
+        ("destroy --all", "To delete a stack, run `gemma teardown STACK`."),
+        *((word, "To list the stacks, run `gemma status`.") for word in ("ls", "ps", "list")),
+        *((word, "To show what a stack costs, run `gemma plan STACK --costs`.") for word in ("price", "cost", "costs")),
+        ("init", "To write the settings of a new stack, run `gemma new NAME --model 12B`."),
+        *((word, "To deploy a stack, run `gemma up STACK`.") for word in ("serve", "run")),
+        ("help destroy", "To delete a stack, run `gemma teardown STACK`."),
+        ("--stack x plan", "The command comes first: `gemma COMMAND STACK`."),
+        ("plan tpu-v6e1 tpu-v6e4", "Run `gemma plan tpu-v6e1` and `gemma plan tpu-v6e4`."),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_and_not_executed(words, sentence, capsys):
+    assert main(words.split()) == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert said.endswith(f"{sentence}\n")
+    assert said.count("\n") == 1
 
 
-def test_the_command_comes_before_its_options(capsys):
-    assert main(["--stack", "x", "plan"]) == ExitCode.REFUSED
-    assert capsys.readouterr().err.endswith("The command comes first: `gemma COMMAND STACK`.\n")
-
-
-DELETING = {"teardown", *DELETES}
+DELETES = {"teardown", *(word for word, sentence in SYNONYMS.items() if "delete" in sentence)}
 SPENDS = {"up", "new", "stage_model", "rollout", "restart", "recover", "deploy", "serve", "run", "apply", "init"}
 
 
@@ -183,11 +195,11 @@ def misspelled(word):
         yield word[:at] + word[at + 1 : at + 2] + word[at] + word[at + 2 :]
 
 
-@pytest.mark.parametrize(("typed", "others"), [(DELETING, SPENDS), (SPENDS, DELETING)], ids=["deletes", "spends"])
+@pytest.mark.parametrize(("typed", "others"), [(DELETES, SPENDS), (SPENDS, DELETES)], ids=["deletes", "spends"])
 def test_no_misspelling_leads_from_a_command_that_deletes_to_one_that_spends_or_back(typed, others):
-    wrong = {one for word in typed for one in misspelled(word)} - set(ENTRIES) - set(DELETES)
+    wrong = {one for word in typed for one in misspelled(word)} - set(ENTRIES) - set(SYNONYMS)
     assert len(wrong) > 50
-    assert {one for one in wrong if set(meant(one, [*ENTRIES, *DELETES])) & others} == set()
+    assert {one for one in wrong if set(meant(one, [*ENTRIES, *SYNONYMS])) & others} == set()
 
 
 def test_the_help_of_a_command_is_asked_for_in_two_ways(capsys):
@@ -231,12 +243,13 @@ def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):
     [
         (["pl"], ["plan"]),
         (["plan", "l4"], ["l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat"]),
+        (["chat", "--show"], ["--show-thinking"]),
         (["connect", "ch"], ["chat"]),
         (["completion", ""], ["bash", "fish", "zsh"]),
         (["unknown", ""], []),
     ],
 )
-def test_completion_offers_commands_and_stacks(words, found):
+def test_completion_offers_commands_stacks_and_options(words, found):
     assert candidates(words) == found
 
 
