@@ -31,11 +31,9 @@ from scripts.cli.command import Command, run_command
 
 
 def _bench(options: BenchOptions) -> ExitCode:
-    from scripts.bench.refusals import refused
     from scripts.bench.run import run_benchmark
 
-    with refused():
-        return run_benchmark(options)
+    return run_benchmark(options)
 
 
 def _compare(options: CompareOptions) -> ExitCode:
@@ -47,10 +45,8 @@ def _compare(options: CompareOptions) -> ExitCode:
     the comparison cannot tell. A point of BEFORE that AFTER lacks is named.
     """
     from loadtest.run import compare
-    from scripts.bench.refusals import refused
 
-    with refused():
-        return ExitCode(compare(options))
+    return ExitCode(compare(options))
 
 
 def _report(options: ReportFolders) -> ExitCode:
@@ -59,10 +55,8 @@ def _report(options: ReportFolders) -> ExitCode:
     With several folders, print a table of the best load of each, as Markdown to paste.
     """
     from loadtest.run import report
-    from scripts.bench.refusals import refused
 
-    with refused():
-        return ExitCode(report(options))
+    return ExitCode(report(options))
 
 
 COMMAND: Final = Command(

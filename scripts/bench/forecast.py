@@ -15,7 +15,7 @@ from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.question.types import Band as PlannedBand
 from planning.question.types import WorkloadPlan
-from planning.question.workload import DEFAULT_IMAGE_TOKENS, DEFAULT_WORKLOAD, IMAGE_TOKENS, Workload
+from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.deployed_plan`)."""
@@ -82,17 +82,6 @@ def shape_of(traffic: Traffic, point: Point, image_tokens: int = DEFAULT_IMAGE_T
 def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
     """Return the workload at a level: users if `whole`, otherwise requests per second."""
     return replace(shape, users=round(level)) if whole else replace(shape, rate_per_s=level)
-
-
-def left_out(traffic: Traffic) -> str:
-    """Return what the forecast does not know of a load, as a sentence; empty if it is for the same load."""
-    parts = [
-        "distributions of lengths count as their means" if traffic.input_lengths or traffic.output_lengths else "",
-        f"adapters count with rank {DEFAULT_WORKLOAD.adapter_rank}" if traffic.adapters else "",
-        "the size of the images counts as the server's default" if traffic.images else "",
-    ]
-    said = "; ".join(filter(None, parts))
-    return f"In the forecast, {said}." if said else ""
 
 
 def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> Band | None:

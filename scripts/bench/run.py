@@ -21,7 +21,7 @@ from loadtest.run import Program, as_json, conclude, exit_code, sweep_of, sweep_
 from loadtest.settings import Hosting, SweepSettings
 from loadtest.sweep import run_sweep
 from scripts.bench.catalog import roofline_of
-from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast, left_out
+from scripts.bench.forecast import WITH_GATEWAY, WITHOUT_STACK, PlanForecast
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
 from scripts.cli.command import called, say
@@ -43,8 +43,6 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
         if options.report.out is None:
             say(NAME, f"writing the results to {settings.out}")
-        if ready.forecast is not None and left_out(sweep.traffic):
-            say(NAME, left_out(sweep.traffic))
         outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(NAME), run=run_async)
     files = conclude(settings, outcome, Program(name=NAME, words=called()))
     if options.report.as_json:

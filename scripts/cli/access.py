@@ -35,7 +35,7 @@ from contracts.gateway import backend_path
 from contracts.outputs import Auth, StackOutputs, Tunnel
 from loadtest.client.given_url import server_root
 from loadtest.client.metrics import METRICS_PATHS
-from loadtest.client.unix_url import MOST_PATH_BYTES, unix_url
+from loadtest.client.unix_url import unix_url
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 _IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
@@ -267,20 +267,16 @@ def open_access(
             metrics_paths=metrics_paths,
         )
     else:
-        if tunnel is None:
-            raise AccessError(
-                "the stack's output `auth` is tunnel, but its output `tunnel` is null. Run `pulumi up` again.",
-            )
-        with (
-            _private_socket() as path,
-            _running_tunnel(_with_socket(tunnel.argv, tunnel.local_port, path), path) as process,
-        ):
-            yield ServerAccess(
-                base_url=unix_url(path),
-                auth=auth,
-                api_key=api_key,
-                is_open=lambda: process.poll() is None,
-            )
+        assert tunnel is not None  # noqa: S101 - the outputs of a stack with `auth: tunnel` have one
+        with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
+            path = str(Path(folder) / "s")
+            with _running_tunnel(_with_socket(tunnel.argv, tunnel.local_port, path), path) as process:
+                yield ServerAccess(
+                    base_url=unix_url(path),
+                    auth=auth,
+                    api_key=api_key,
+                    is_open=lambda: process.poll() is None,
+                )
 
 
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
@@ -335,32 +331,8 @@ def _api_key() -> str | None:
 
 
 def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
-    """Return the command with the socket at `path` as the local end of its forwarding (`-L [HOST:]PORT:HOST:PORT`, one argument or two)."""
-    replaced: list[str] = []
-    for part in argv:
-        prefix = "-L" if part.startswith("-L") else ""
-        forward = part.removeprefix(prefix).removeprefix("127.0.0.1:").removeprefix("localhost:")
-        head, colon, tail = forward.partition(":")
-        # A forwarding that sets its local address keeps only the port and the rest.
-        replaced.append(f"{prefix}{path}:{tail}" if colon and head == str(port) else part)
-    if replaced == list(argv):
-        raise AccessError(
-            f"the stack's output `tunnel` has local port {port}, but its command does not forward that port. Run `pulumi up` again."
-        )
-    return replaced
-
-
-@contextlib.contextmanager
-def _private_socket() -> Generator[str]:
-    """Yield a socket path in a new folder that only this user can open. Raises AccessError if the temporary folder's path is too long."""
-    with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
-        path = str(Path(folder) / "s")
-        if len(os.fsencode(path)) > MOST_PATH_BYTES or ":" in path:
-            raise AccessError(
-                f"the path of the temporary folder, {tempfile.gettempdir()!r}, is too long or contains a colon. A Unix socket path has at most "
-                f"{MOST_PATH_BYTES} bytes. Set TMPDIR to a shorter path such as /tmp."
-            )
-        yield path
+    """Return the command with the socket at `path` as the local end of its forwarding (`-L PORT:HOST:PORT`)."""
+    return [part.replace(f"{port}:", f"{path}:", 1) if part.startswith(f"{port}:") else part for part in argv]
 
 
 @contextlib.contextmanager

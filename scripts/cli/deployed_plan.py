@@ -46,7 +46,7 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
     return DeployedPlan(smoke=SmokeFigures(decode_tok_per_s=rate), subject=None)
 
 
-def is_deployed(settings: "Settings", resolved: Resolved, outputs: StackOutputs) -> bool:
+def _is_deployed(settings: "Settings", resolved: Resolved, outputs: StackOutputs) -> bool:
     """Return whether a deployment of these settings has these outputs: model, accelerator, platform, and all vLLM options."""
     named = replace(resolved.vllm, served_model_name=settings.vllm.served_model_name or settings.model)
     wanted = (settings.model, resolved.accelerator.name, resolved.platform, _plain(given_options(named)))
@@ -61,7 +61,7 @@ def _subject(stack: str, outputs: StackOutputs) -> Subject | None:
         subject = examine(to_deployment(settings))
     except (SettingsError, PlanningError):
         return None
-    return subject if is_deployed(settings, subject.resolved, outputs) else None
+    return subject if _is_deployed(settings, subject.resolved, outputs) else None
 
 
 def _plain(value: object) -> object:

@@ -44,43 +44,6 @@ def for_stream(text: str, stream: TextIO) -> str:
     )
 
 
-class WrappedStream:
-    """Text that arrives in parts, such as a model's answer. A terminal gets it by words, and new lines between words only."""
-
-    def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`."""
-        self._stream, self._is_terminal = stream, stream.isatty()
-        self._column, self._blank, self._word = 0, "", ""
-
-    def write(self, text: str) -> None:
-        """Write the words that are complete. The rest waits for the next part."""
-        if not self._is_terminal:
-            print(text, end="", file=self._stream, flush=True)
-            return
-        for piece in re.findall(r"\s|\S+", text):
-            if not piece.isspace():
-                self._word += piece
-                continue
-            self.end()
-            if piece == "\n":
-                print(file=self._stream)
-                self._column, self._blank = 0, ""
-            else:
-                self._blank += piece
-
-    def end(self) -> None:
-        """Write the word that waits."""
-        if not self._word:
-            return
-        width = len(self._blank) + len(self._word)
-        if self._column and self._column + width > shutil.get_terminal_size().columns:
-            self._column, self._blank, width = 0, "", len(self._word)
-            print(file=self._stream)
-        print(self._blank + self._word, end="", file=self._stream, flush=True)
-        self._column += width
-        self._blank = self._word = ""
-
-
 def piped_columns(stream: TextIO) -> int | None:
     """Return the columns of the terminal behind a pipe: that of stderr, else COLUMNS; None for a file, or if neither is known."""
     named = os.environ.get("COLUMNS", "")

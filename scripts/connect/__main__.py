@@ -85,9 +85,6 @@ class PromptOptions:
     thinking: Annotated[
         bool | None, Option("Ask the model to think, or not to. Default: the server's.", negatable=True)
     ] = None
-    tool_example: Annotated[
-        bool, Option("Offer a tool, the current time of a city, which runs on this machine, and return its results.")
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +199,6 @@ def _chat(options: ChatOptions) -> ExitCode:
             shows_thinking=options.show_thinking,
             thinks=content.thinking,
             system=content.system,
-            has_tool=content.tool_example,
             out=sys.stdout,
             notes=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""Chat with the model in the terminal: streamed responses, files, thinking apart, visible tool calls, and the speed of each response."""
+"""Chat with the model in the terminal: streamed responses, files, thinking apart, and the speed of each response."""
 
 import sys
 import time
@@ -10,14 +10,10 @@ from typing import Final, TextIO
 from contracts.errors import CommandRefusedError
 from contracts.plain_text import for_terminal
 from loadtest.client.media import MediaKind
-from scripts.cli.lines import WrappedStream
 from scripts.connect.attachments import KINDS, Attachment, attached
 from scripts.connect.response import ChatError, Turn, streamed
 from scripts.connect.snippets import Endpoint
-from scripts.connect.tool_example import TOOL, call_tool
 
-_MAX_CALLS: Final = 5
-"""Rounds of tool calls in one response."""
 _HELP: Final = """\
 /new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;
 /thinking: show or fold thinking; /thinking on, /thinking off: request it or not;
@@ -36,11 +32,10 @@ class Chat:
     thinks: bool | None = None
     """Whether the model should think; None leaves it to the server."""
     system: str | None = None
-    has_tool: bool = False
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
     def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
-        """Send a prompt with its files, stream the response, and store both. Calls of the example tool are answered.
+        """Send a prompt with its files, stream the response, and store both.
 
         Raises:
             ChatError: if the server rejects the request, or if the response is incomplete. Nothing is stored, so that the prompt can be
@@ -51,41 +46,24 @@ class Chat:
         text: dict[str, object] = {"type": "text", "text": prompt}
         content: object = [*(dict(file.part) for file in files), text] if files else prompt
         self.messages.append({"role": "user", "content": content})
+        turn = Turn()
+        start_s = time.monotonic()
         try:
-            return self._answered()
+            self._show(turn)
         except ChatError:
             del self.messages[before:]
             raise
-
-    def _answered(self) -> Turn:
-        for _ in range(_MAX_CALLS):
-            turn = self._response()
-            self.messages.append(turn.message() if self.has_tool else {"role": "assistant", "content": turn.text})
-            if not (self.has_tool and turn.tools):
-                return turn
-            for call in turn.tools.values():
-                result = call_tool(call["name"], call["arguments"])
-                self._note(f"tool result: {result}")
-                self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        raise ChatError(f"The model called tools {_MAX_CALLS} times in a row without a response.")
-
-    def _response(self) -> Turn:
-        turn, start_s, shown = Turn(), time.monotonic(), WrappedStream(self.out)
-        try:
-            self._show(turn, shown)
         except KeyboardInterrupt:
             self.messages.append({"role": "assistant", "content": turn.text})
             raise
         finally:
-            shown.end()
             if turn.text:
                 print(file=self.out, flush=True)
-        for call in turn.tools.values():
-            self._note(f"tool call: {call['name']}({call['arguments']})")
+        self.messages.append({"role": "assistant", "content": turn.text})
         self._note(f"({self._figures(turn, time.monotonic() - start_s)})")
         return turn
 
-    def _show(self, turn: Turn, shown: WrappedStream) -> None:
+    def _show(self, turn: Turn) -> None:
         """Print a response as it arrives: the thinking to the notes, under a heading of its own."""
         is_thinking = False
         for delta in streamed(self.endpoint, self._body(), turn):
@@ -95,10 +73,10 @@ class Chat:
                     is_thinking = True
                 if self.shows_thinking:
                     self._note(delta.reasoning, end="")
-            if is_thinking and self.shows_thinking and (delta.text or delta.tool_call or delta.finish_reason):
+            if is_thinking and self.shows_thinking and (delta.text or delta.finish_reason):
                 self._note("\n")
                 is_thinking = False
-            shown.write(for_terminal(delta.text))
+            print(for_terminal(delta.text), end="", file=self.out, flush=True)
 
     def _body(self) -> dict[str, object]:
         system: list[dict[str, object]] = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -107,8 +85,6 @@ class Chat:
             body["max_tokens"] = self.max_tokens
         if self.thinks is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self.thinks}
-        if self.has_tool:
-            body |= {"tools": [TOOL], "tool_choice": "auto"}
         return body
 
     def _figures(self, turn: Turn, elapsed_s: float) -> str:

@@ -1,6 +1,6 @@
 """Show the state, health, load, cost, drift and next command of stacks.
 
-Reads Google Cloud, the servers, the state and local files concurrently. If a source does not respond, the output names it and its error and shows the
+Reads Google Cloud, the servers and the states concurrently. If a source does not respond, the output names it and its error and shows the
 rest. Changes nothing, and opens a tunnel only with --tunnel.
 
 Exit code 1: a source does not respond, or no server behind a gateway does.

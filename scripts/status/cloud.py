@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
-from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
+from cloud.google_api import GoogleApi, GoogleListError, lookup
 from cloud.idle import reported
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
-from cloud.simulated import is_simulated
 from cloud.spending import account_of, spending
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Present, Unknown
@@ -20,19 +19,14 @@ from contracts.capacity_states import DEAD
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import (
-    ARCHIVES_KEY,
     CONTAINER_KEY,
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
-    ENDING,
     FORMER_HASH_KEY,
     PHASE_KEY,
-    UPDATED_AT_KEY,
     serving_document,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
-from contracts.machine_log import AGENT_SOURCE, SOURCE_LABEL, machine_log_name
-from contracts.naming import Names
 from contracts.plain_text import for_terminal
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares, rollout_of
@@ -44,10 +38,6 @@ from scripts.status.report import CloudFacts
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider creates."""
 MISSING: Final = "MISSING"
-_PREEMPTED: Final = "node PREEMPTED"
-"""Phase of a machine that Google has preempted, until it deletes it."""
-_ENDING_WITHIN: Final = timedelta(hours=1)
-"""Longest time between the agent's stop of the server and the end of the run: its lead and the drain."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -121,7 +111,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     document = _read(api, INSTANCE, found.names)
     declared = _declared(found)
     if document is None:
-        return _after_run(api, CloudFacts(state=MISSING, declared=declared), found, stack)
+        return _after_run(CloudFacts(state=MISSING, declared=declared), found)
     instance = Instance(document)
     stored = instance.serving_document
     facts = CloudFacts(
@@ -163,39 +153,16 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
         facts = _with_node(api, facts, Node(node), node_name)
-    return _with_cost(api, _after_run(api, facts, found, stack), owned)
+    return _with_cost(api, _after_run(facts, found), owned)
 
 
-def _after_run(api: GoogleApi, facts: CloudFacts, found: DeployedServer, stack: str) -> CloudFacts:
-    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption.
-
-    In the local cloud time can be advanced, which its machines do not notice.
-    """
+def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
+    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
-    is_gone = facts.machine is None or facts.phase == _PREEMPTED
-    if facts.state not in DEAD | {MISSING} or not planned or not is_gone:
+    if facts.state not in DEAD | {MISSING} or not planned:
         return facts
-    ends, how = datetime.fromisoformat(planned), "early"
-    if facts.phase != _PREEMPTED and ends <= GOOGLE_CLOCK.now():
-        match answer_of("logging", lambda: is_simulated() or _has_seen_end(api, found.project, stack, ends)):
-            case Present(value=has_seen):
-                how = "planned" if has_seen else "early"
-            case _:
-                how = None
-    return replace(facts, run_end=how, planned_end=planned, deadline=None)
-
-
-def _has_seen_end(api: GoogleApi, project: str, stack: str, ends: datetime) -> bool:
-    """Return whether the agent logged, in the hour before the end of the run, that it stopped the server for it."""
-    words = [
-        f'logName="{machine_log_name(project)}"',
-        f'resource.labels.namespace="{Names(project=project, stack=stack).account_id}"',
-        f'labels.{SOURCE_LABEL}="{AGENT_SOURCE}"',
-        f'textPayload=~": {ENDING}[.]"',
-        f'timestamp>="{(ends - _ENDING_WITHIN).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"',
-    ]
-    body = {"resourceNames": [f"projects/{project}"], "filter": " AND ".join(words), "pageSize": 1}
-    return bool(as_sequence(api.post("logging", "v2/entries:list", body).get("entries")))
+    is_over = datetime.fromisoformat(planned) <= GOOGLE_CLOCK.now()
+    return replace(facts, run_end="planned" if is_over else "early", planned_end=planned, deadline=None)
 
 
 def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
@@ -219,12 +186,10 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         idle_unknown=idle.why if isinstance(idle, Unknown) else "",
         phase=published.get(PHASE_KEY) or "booting",
         phase_detail=for_terminal(published.get(DETAIL_KEY) or "") or None,
-        phase_at=published.get(UPDATED_AT_KEY),
         reported=published.get(DOCUMENT_HASH_KEY) or None,
         running=serving_document(published) or None,
         former=published.get(FORMER_HASH_KEY) or None,
         container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
-        archives=for_terminal(published.get(ARCHIVES_KEY) or "") or None,
     )
 
 
@@ -253,7 +218,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
     # Without a rollout, traffic follows the latest revision, even while it is being shifted.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
         phase, sentence = rollout_of(document, stack)
-        facts = replace(facts, rollout_waits=phase == "waits", rollout_phase=phase, rollout=sentence)
+        facts = replace(facts, rollout_phase=phase, rollout=sentence)
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)])
 
 

@@ -7,27 +7,24 @@ from functools import partial
 from typing import Final, TypedDict, cast
 
 from cloud import google_api
-from cloud.alerts import POLICY_TYPE, AlertReport, no_policies, read_alerts
 from cloud.clock import GOOGLE_CLOCK
 from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each, each_within
 from engine import state as states
+from engine.changes import changes_of
 from engine.locks import StackLock, stack_locks
+from engine.previewed import previewed
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of
-from scripts.status.plans import settings_drift
-from scripts.status.refresh import refreshed_drift
 from scripts.status.report import (
-    ALERTS,
     ENDPOINT,
     GOOGLE,
     REFRESH,
-    SETTINGS,
     STATE,
     CloudFacts,
     ServerFacts,
@@ -41,8 +38,8 @@ CALLS: Final = 32
 """Maximum number of concurrent queries."""
 ANSWER_LIMIT_S: Final = 60.0
 """Timeout of a source in seconds."""
-TUNNEL_LIMIT_S: Final = 240.0
-REFRESH_LIMIT_S: Final = 600.0
+LONG_LIMIT_S: Final = 600.0
+"""The same with a tunnel or a refresh."""
 
 Clock = Callable[[], datetime]
 
@@ -60,7 +57,7 @@ class StatusRequest:
     @property
     def limit_s(self) -> float:
         """Timeout of the query in seconds."""
-        return max(ANSWER_LIMIT_S, TUNNEL_LIMIT_S if self.tunnel else 0, REFRESH_LIMIT_S if self.refresh else 0)
+        return LONG_LIMIT_S if self.tunnel or self.refresh else ANSWER_LIMIT_S
 
 
 class _Answers(TypedDict, total=False):
@@ -68,8 +65,6 @@ class _Answers(TypedDict, total=False):
 
     google: CloudFacts
     endpoint: ServerFacts
-    alerts: AlertReport
-    settings: str | None
     refresh: Sequence[str]
 
 
@@ -81,8 +76,6 @@ class _Known:
     locks: tuple[StackLock, ...]
     outputs: StackOutputs | None
     serves: DeployedServer | None
-    front: "_Known | None" = None
-    """The gateway that sends requests to its server, if that is one of the stacks."""
     not_asked: str | None = None
     answers: _Answers = field(default_factory=_Answers)
     unanswered: list[UnansweredSource] = field(default_factory=list[UnansweredSource])
@@ -100,7 +93,6 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
         states.require_deployed(found[0])
         found = [*found, *each([partial(states.read, stack) for stack in backends_of(found[0])], workers=CALLS)]
     known = each([partial(_known, state) for state in found], workers=CALLS)
-    _find_fronts(known)
     tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
     answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
     for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
@@ -127,51 +119,32 @@ def _known(state: StackState) -> _Known:
     )
 
 
-def _find_fronts(known: Sequence[_Known]) -> None:
-    """Set the gateway of each server. Its address there needs no tunnel."""
-    fronts = {server: one for one in known if one.outputs is not None for server in one.outputs.servers}
-    for one in known:
-        one.front = fronts.get(one.state.stack)
-
-
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
     """Return the queries for a stack by source."""
     stack, outputs, found = one.state.stack, one.outputs, one.serves
     queries: dict[str, Callable[[], object]] = {}
     if found is not None:
         queries[GOOGLE] = partial(_query_google, found, stack)
-        queries[ALERTS] = partial(_query_alerts, one.state, found.project)
     if outputs is not None and found is not None:
-        queries[SETTINGS] = partial(settings_drift, stack, outputs)
-        queries |= _of_server(one, request)
+        one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
+        if one.not_asked is None:
+            queries[ENDPOINT] = partial(server_facts, outputs)
     if request.refresh and one.state.resources:
-        queries[REFRESH] = partial(refreshed_drift, stack)
+        queries[REFRESH] = partial(_query_refresh, stack)
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
     return queries
 
 
-def _of_server(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
-    """Return the query for the server, through its gateway if it has one; nothing if it is not to be queried."""
-    asked = one.front or one
-    if asked.outputs is None:
-        return {}
-    one.not_asked = why_not_asked(asked.outputs, asked.serves, tunnel=request.tunnel, wake=request.wake)
-    backend = one.state.stack if one.front is not None else None
-    return {} if one.not_asked else {ENDPOINT: partial(server_facts, asked.outputs, backend)}
-
-
 def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
     return cloud_facts(google_api.connect(found.project), found, stack=stack)
 
 
-def _query_alerts(state: StackState, project: str) -> AlertReport:
-    """Return the alerts of a stack. Without policies in its state, Google is not called: the API may be off."""
-    declared = sum(item.get("type") == POLICY_TYPE for item in state.resources)
-    if not declared:
-        return no_policies(state.stack, project)
-    return read_alerts(google_api.connect(project), stack=state.stack, project=project, declared=declared)
+def _query_refresh(stack: str) -> Sequence[str]:
+    """Return the changes of the next `pulumi up --refresh`, one sentence each. Raises ScriptError if the preview fails."""
+    changes, _, _ = changes_of(previewed(stack, "--refresh"))
+    return [f"{change.name} ({change.type}): {change.op}." for change in changes if change.op != "read"]
 
 
 def _why(error: BaseException) -> str:
@@ -180,14 +153,12 @@ def _why(error: BaseException) -> str:
 
 def _status(one: _Known, now: datetime) -> StackStatus:
     outputs, found, answers = one.outputs, one.serves, one.answers
-    facts, alerts, refreshed = answers.get(GOOGLE), answers.get(ALERTS), answers.get(REFRESH)
+    facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
     facts = _of_settings(facts, outputs) if facts else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"
-    changed = answers.get(SETTINGS)
     unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
-    unknown += [UnansweredSource(source=ALERTS, why=why) for why in (alerts.unread if alerts else ())]
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -198,8 +169,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         cloud=facts,
         server=answers.get(ENDPOINT),
         server_not_asked=one.not_asked,
-        alerts=alerts,
-        drift=(*drift_of(facts, target), *([changed] if changed else []), *(refreshed or ())),
+        drift=(*drift_of(facts, target), *(refreshed or ())),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),
@@ -216,5 +186,5 @@ def _address(outputs: StackOutputs | None) -> str:
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
     """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
     if outputs is not None and outputs.has_fixed_traffic and facts.rollout_phase == "waits":
-        return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
+        return replace(facts, rollout_phase="none", rollout="")
     return facts

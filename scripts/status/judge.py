@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
-from contracts.guest_attributes import CONFINED, FAILED, PRIVILEGED, READY, RETRYING, WAITING
+from contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
@@ -17,9 +17,6 @@ WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 DEAD_STATES: Final = DEAD | {MISSING}
 """Final states. The next `up` creates the server again."""
 _HASH_DIGITS: Final = 12
-_END_S: Final = 1800.0
-_END_SHARE: Final = 0.1
-"""Warn if less than this share of the machine's run duration, or less than `_END_S`, is left. The provider uses the same limits in previews."""
 
 
 def short(identity: str) -> str:
@@ -61,16 +58,6 @@ def document_that_serves(cloud: CloudFacts) -> str:
     return f"document {short(cloud.running)}{same}{former}"
 
 
-def container_of(cloud: CloudFacts) -> str:
-    """Return the access of the server's container to a TPU machine, as text; empty if the machine has not reported it."""
-    access = cloud.container or ""
-    if access == CONFINED:
-        return "confined (accelerator devices, minimal rights, no access to the machine's token)"
-    if access.startswith(PRIVILEGED):
-        return f"{access}. The server has root access to the machine and can read its token."
-    return access
-
-
 def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:
     """Return the pending operations, one sentence each."""
     found: list[str] = []
@@ -90,21 +77,13 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
     return found
 
 
-def end_warning(status: StackStatus, now_s: float) -> str:
-    """Return a warning if Google will soon delete the machine, else an empty text. `now_s`: seconds since 1970."""
-    left_s, age_s = status.left_s(now_s), status.cloud.age_s if status.cloud else None
-    if left_s is None or left_s > max(_END_S, _END_SHARE * (left_s + (age_s or 0.0))):
-        return ""
-    return f"in {duration(left_s)}. Afterwards, run: gemma up {status.stack} --refresh"
-
-
 def run_end(cloud: CloudFacts, stamp: Callable[[float], str]) -> str:
     """Return how the run of a machine that is gone has ended, as a sentence; empty if it has not, or if that is unknown."""
     if cloud.run_end is None or cloud.planned_end is None:
         return ""
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
     if cloud.run_end == "planned":
-        return f"The run ended as planned at {at}."
+        return f"The planned end of the run was {at}."
     return f"The machine was preempted or deleted before the planned end of its run at {at}."
 
 
@@ -151,13 +130,12 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
-    is_fixed = state.outputs is not None and state.outputs.has_fixed_traffic
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield google in DEAD_STATES, "{up} --refresh"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield bool(state.pending), "gemma recover {stack}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield cloud is not None and cloud.rollout_waits and not is_fixed, "gemma rollout {stack}"
+    yield cloud is not None and cloud.rollout_phase == "waits", "gemma rollout {stack}"
     yield google == ACTIVE and (_recorded(state) in WITHOUT_MACHINE or bool(_renewal(state))), "{up}"
     yield bool(status.drift), "pulumi preview --stack {stack}"
     yield cloud is None, "gemma doctor {stack}"

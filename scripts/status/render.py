@@ -1,6 +1,5 @@
 """The report as text: a table of all stacks within 80 columns, then details of each."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -8,13 +7,13 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from contracts.alerts import RUNBOOK
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
+from scripts.cli.lines import wrapped
 from scripts.cli.tables import FittedTable, table
-from scripts.status.judge import container_of, document_that_serves, end_warning, run_end, short
+from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -63,14 +62,7 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
     """Return a line, wrapped at spaces if there is a width. A `whole` line is not wrapped so that a command can be pasted."""
     if width is None or whole:
         return [prefix + text]
-    return textwrap.wrap(
-        prefix + text,
-        width,
-        subsequent_indent=" " * len(prefix),
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+    return wrapped(prefix + text, width, " " * len(prefix))
 
 
 def _table(report: StatusReport, title: str) -> FittedTable:
@@ -125,37 +117,20 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     yield from (("waits", wait) for wait in status.waits)
     if cloud is not None:
         yield "serves", _serves(status, cloud)
-        yield "container", container_of(cloud) if status.target == "tpu" else ""
+        yield "container", cloud.container or ""
         yield "rollout", cloud.rollout
         has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
         yield "reason", " ".join((cloud.phase_detail or "").split())[-_DETAIL_CHARACTERS:] if has_reason else ""
         yield "ended", run_end(cloud, stamp)
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
-        warning = end_warning(status, now_s) if cloud.deadline else ""
-        yield "warning", f"Google will delete the machine {warning}" if warning else ""
-        yield "archives", cloud.archives or ""
     yield "health", _health(status)
     if cloud is not None:
         yield "limits", _enforced(cloud)
         yield "idle", _idle(cloud, stamp, now_s)
-        yield "alerts", _alerts(status)
     yield from (("drift", difference) for difference in status.drift)
     yield "drift", "none (all resources compared)" if status.refreshed and not status.drift else ""
     yield from (("unknown", f"{item.source}: {item.why}") for item in status.unanswered)
     yield "next", status.next_command
-
-
-def _alerts(status: StackStatus) -> str:
-    """Return the alerts in one line; empty if they were not read."""
-    found = status.alerts
-    if found is None:
-        return ""
-    more = f"run gemma alerts {status.stack}"
-    if found.firing:
-        return f"{', '.join(dict.fromkeys(alert.title for alert in found.firing))}: {more}"
-    if found.verdict == "silent":
-        return f"none of {found.policies} fires"
-    return f"unknown: {more}" if found.policies != 0 else f"nothing watches this stack ({RUNBOOK})"
 
 
 def _serves(status: StackStatus, cloud: CloudFacts) -> str:

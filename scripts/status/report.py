@@ -5,13 +5,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from cloud.alerts import AlertReport
 from contracts.service_traffic import RolloutPhase
 
 SCHEMA_VERSION: Final = 2
 
-STATE, GOOGLE, ENDPOINT, SETTINGS, REFRESH = "state", "google", "endpoint", "settings", "refresh"
-ALERTS = "alerts"
+STATE, GOOGLE, ENDPOINT, REFRESH = "state", "google", "endpoint", "refresh"
 """Sources of the status."""
 HEALTHY: Final = "ready"
 """Health of a server that answers."""
@@ -38,12 +36,10 @@ class CloudFacts:
     phase: str | None = None
     """Phase that the machine published, or the reason of a service that is not ready."""
     phase_detail: str | None = None
-    phase_at: str | None = None
-    """RFC 3339: when the machine published it."""
     deadline: str | None = None
     """RFC 3339: when Google deletes the machine."""
     run_end: Literal["planned", "early"] | None = None
-    """How the run of a machine that is gone has ended: as planned, or before, such as by a preemption; None if unknown."""
+    """Whether the planned end of a machine that is gone has passed, or the machine was preempted or deleted before; None if unknown."""
     planned_end: str | None = None
     """RFC 3339: planned end of a run that has ended; None if unknown."""
     declared: str | None = None
@@ -60,10 +56,6 @@ class CloudFacts:
     """Full name of the TPU machine."""
     container: str | None = None
     """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
-    archives: str | None = None
-    """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""
-    rollout_waits: bool = False
-    """True if a ready revision waits for `gemma rollout`."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
@@ -116,9 +108,8 @@ class StackStatus:
     server: ServerFacts | None = None
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
-    alerts: AlertReport | None = None
     drift: Sequence[str] = ()
-    """Differences between settings, state and deployment, one sentence each."""
+    """Differences between the state and the deployment, one sentence each."""
     refreshed: bool = False
     """True if `drift` is complete because the engine compared every resource with Google Cloud."""
     waits: Sequence[str] = ()
@@ -151,9 +142,6 @@ class StackStatus:
         if isinstance(cloud, dict):
             left_s = self.left_s(now_s)
             cloud["left_s"] = None if left_s is None else round(left_s)
-        alerts = found["alerts"]
-        if self.alerts is not None and isinstance(alerts, dict):
-            alerts["verdict"] = self.alerts.verdict
         return {**found, "health": self.health}
 
 

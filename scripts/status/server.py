@@ -7,7 +7,6 @@ from typing import Final
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
-from contracts.gateway import backend_path
 from contracts.outputs import StackOutputs
 from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, Scrape, merged, parse_metrics
 from scripts.status.cloud import DeployedServer
@@ -31,22 +30,18 @@ def _sleeps(found: DeployedServer | None) -> bool:
     return not least
 
 
-def server_facts(outputs: StackOutputs, backend: str | None = None) -> ServerFacts:
-    """Return the health and load of a server, or of all servers of a gateway together; with `backend`, of that stack through its gateway.
-
-    Raises ScriptError if it is unreachable.
-    """
+def server_facts(outputs: StackOutputs) -> ServerFacts:
+    """Return the health and load of a server, or of all servers of a gateway together. Raises ScriptError if it is unreachable."""
     from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
     from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
 
     with open_stack_access(outputs) as access:
         try:
             call = partial(call_once, access.base_url, access.headers, "GET", limit_s=ANSWER_LIMIT_S)
-            prefix = backend_path(backend) if backend else ""
-            health = call(f"{prefix}/health")
+            health = call("/health")
             if health.status != HTTPStatus.OK:
                 return ServerFacts(health=f"HTTP {health.status}")
-            answers = [call(path) for path in ([f"{prefix}/metrics"] if backend else access.metrics_paths)]
+            answers = [call(path) for path in access.metrics_paths]
         except UnreachableError as error:
             raise ScriptError(f"The server does not respond: {error}") from None
     if any(answer.status != HTTPStatus.OK for answer in answers):

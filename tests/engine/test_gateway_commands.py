@@ -94,7 +94,7 @@ def test_a_server_without_capacity_fails_alone_and_joins_later_by_one_update(sta
     assert started["no capacity"].code != 0
     assert f"GTW03: Backend {LATE} has no address" in started["one server"].text
     rows = rows_of(started["status"])
-    assert (rows[GATEWAY]["health"], rows["tpu-a"]["server"]["health"]) == ("ready", "ready")
+    assert (rows[GATEWAY]["health"], rows["tpu-a"]["health"]) == ("ready", "ready")
     assert rows[LATE]["server"] is None
     moved = rows_of(started["moved"])[GATEWAY]
     assert moved["next_command"] == f"pulumi up --stack {GATEWAY}"

@@ -35,7 +35,7 @@ def await_collector(workspace):
 
 
 def assert_shown(workspace, stack, policies):
-    """`alerts` and `status` show what fires, and do not take silence for granted."""
+    """`alerts` shows what fires, and does not take silence for granted."""
     unknown = workspace.script("alerts", "--stack", stack, "--json", expect=1).json
     assert unknown["verdict"] == "unknown"
     assert "does not evaluate alert policies" in unknown["unwatched"][-1]
@@ -43,7 +43,6 @@ def assert_shown(workspace, stack, policies):
     has_data = f'count(last_over_time(up{{namespace="gemma-{stack}"}}[10m]))'
     workspace.post("admin/alerts", {"alerts": [{"policy": policies[0]["name"]}], "queries": {has_data: 1}})
     assert title in workspace.script("alerts", "--stack", stack, expect=1).out
-    assert title in workspace.script("status", "--stack", stack).out
 
 
 def assert_nothing_left(workspace, stack):

@@ -9,8 +9,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 _SCHEME: Final = "http+unix"
 _PLAIN: Final = "http://localhost"
-MOST_PATH_BYTES: Final = 103
-"""Maximum length of a socket path: `sun_path` has 104 bytes on macOS and 108 on Linux, including a null byte (unix(7), unix(4))."""
 
 
 def unix_url(path: str) -> str:

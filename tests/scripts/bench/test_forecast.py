@@ -7,7 +7,6 @@ import pytest
 
 from loadtest.forecast import Band
 from loadtest.measure import Objective
-from loadtest.traffic.lengths import parse_lengths
 from loadtest.traffic.points import Point
 from loadtest.traffic.spec import Traffic
 from planning.cost.subject import examine
@@ -19,7 +18,6 @@ from scripts.bench.forecast import (
     OF_FILE,
     PlanForecast,
     at_level,
-    left_out,
     level_forecast,
     output_forecast,
     shape_of,
@@ -110,8 +108,3 @@ def test_the_forecast_is_for_the_mix_that_is_sent_or_says_what_it_leaves_out():
     assert output_forecast(planner(), shape, 4, whole=True).typical < plain.typical
     many, few = (PlanForecast(planner(), tokens).figures(mix, point)["output_throughput"] for tokens in (1120, 70))
     assert many.typical < few.typical
-    assert left_out(Traffic(prefix_share=0.5, audio_s=2.0)) == ""
-    assert "adapters count with rank 16" in left_out(mix)
-    assert "distributions of lengths count as their means" in left_out(
-        Traffic(input_lengths=parse_lengths("uniform:min=1,max=9"))
-    )

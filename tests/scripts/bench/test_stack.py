@@ -9,7 +9,7 @@ import pytest
 from contracts.features import ServedFeatures
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
-from loadtest.errors import NotReachedError, SweepError
+from loadtest.errors import SweepError
 from loadtest.settings import SweepSettings
 from loadtest.store import read_results, read_run
 from loadtest.sweep import run_sweep
@@ -17,9 +17,8 @@ from loadtest.tests.test_sweep_runs import Quiet
 from loadtest.traffic.points import Sweep
 from scripts.bench.__main__ import COMMAND
 from scripts.bench.forecast import PlanForecast
-from scripts.bench.refusals import refused
 from scripts.bench.run import open_target
-from scripts.cli.access import AccessError, ServerAccess
+from scripts.cli.access import ServerAccess
 from scripts.cli.command import run_command
 from scripts.cli.reach import endpoint_of
 from tests.scripts.bench.test_forecast import planner
@@ -133,13 +132,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(words, message, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert run_command(COMMAND, words) == 2
     assert message in capsys.readouterr().err
-
-
-def test_an_error_of_the_way_to_the_server_stays_one():
-    for error, kind in ((NotReachedError("gone"), AccessError), (SweepError("wrong"), None)):
-        with pytest.raises(Exception, match=str(error)) as caught, refused():
-            raise error
-        assert isinstance(caught.value, AccessError) is (kind is AccessError)
 
 
 def test_a_tunnel_that_has_ended_is_named_to_the_load_tester():

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.parse
@@ -131,14 +130,6 @@ def test_a_tunnel_is_closed_when_what_runs_in_it_breaks(forwarder):
     assert gone(paths[0])
 
 
-def test_a_folder_that_is_too_deep_for_a_socket_names_the_way_out(forwarder, tmp_path, monkeypatch):
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with pytest.raises(AccessError, match=r"at most 103 bytes. Set TMPDIR to a shorter path such as /tmp"):
-        open_tunnel(forwarder)
-
-
 def open_tunnel(tunnel):
     with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=tunnel):
         pass
@@ -174,33 +165,14 @@ def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
         open_stack_access(from_json(StackOutputs, sample_outputs(**queued)))
 
 
-def test_the_refusal_of_a_stack_of_an_earlier_release_says_what_to_use():
-    refusal = 'import sys; sys.exit("ERROR: unrecognized arguments:\\n  use gcloud alpha\\n\\na\\nb\\nc")'
-    argv = [sys.executable, "-c", refusal, "-L", "8000:127.0.0.1:8000"]
-    with pytest.raises(AccessError, match="use gcloud alpha"):
-        open_tunnel(Tunnel(argv))
-
-
-def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
+def test_a_tunnel_command_that_is_not_there_is_named():
     with pytest.raises(AccessError, match="cannot run the tunnel command 'no-such-command'"):
         open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))
-    with pytest.raises(AccessError, match="does not forward that port"):
-        open_tunnel(Tunnel(["ssh", "-L", "9000:127.0.0.1:9000"]))
-    with pytest.raises(AccessError, match="output `tunnel` is null"):
-        open_tunnel(None)
 
 
-@pytest.mark.parametrize(
-    ("part", "wanted"),
-    [
-        ("8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
-        ("-L8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
-        ("127.0.0.1:8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
-        ("-Llocalhost:8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
-    ],
-)
-def test_only_the_local_end_of_a_forwarding_changes(part, wanted):
-    assert access._with_socket(["ssh", "-p", "8000", part], 8000, "/d/s") == ["ssh", "-p", "8000", wanted]
+def test_only_the_local_end_of_a_forwarding_changes():
+    argv = ["ssh", "-p", "8000", "-L", "8000:127.0.0.1:8000"]
+    assert access._with_socket(argv, 8000, "/d/s") == ["ssh", "-p", "8000", "-L", "/d/s:127.0.0.1:8000"]
 
 
 def test_an_identity_token_goes_where_the_platform_looks_for_it():

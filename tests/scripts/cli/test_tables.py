@@ -13,7 +13,7 @@ import pytest
 from rich.text import Text
 
 from scripts.cli.command import Command, run_command
-from scripts.cli.lines import WrappedStream, for_stream, wrapped
+from scripts.cli.lines import for_stream, wrapped
 from scripts.cli.tables import FittedTable, console, paragraph, table
 from tests.engine.terminal import Terminal as RealTerminal
 
@@ -269,24 +269,6 @@ def test_a_message_on_a_terminal_breaks_neither_words_nor_commands_nor_paths(wid
     assert sum("/a/rather/long/path/Pulumi.x.yaml" in line for line in lines) == 2
     assert max(map(len, lines)) <= max(width, len("  /a/rather/long/path/Pulumi.x.yaml"))
     assert for_stream(ADVICE, io.StringIO()) == ADVICE
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("out", [Terminal, io.StringIO])
-def test_an_answer_that_arrives_in_parts_breaks_between_words_only(size, out, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    answer, written = f"{ADVICE}\n\n  {ADVICE} {'x' * 200}\n\n\tend", out()
-    shown = WrappedStream(written)
-    for start in range(0, len(answer), size):
-        shown.write(answer[start : start + size])
-    shown.end()
-    text = written.getvalue()
-    assert text.split() == answer.split()
-    if not written.isatty():
-        assert text == answer
-        return
-    assert "\n\n\tend" in text
-    assert all(len(line) <= 80 or line == "x" * 200 for line in text.split("\n"))
 
 
 def test_a_message_of_a_command_is_whole_at_80_columns(tmp_path):

@@ -1,4 +1,4 @@
-"""`scripts.connect chat`: files, a system prompt, thinking per request, a tool with its result, and refusals before anything is sent."""
+"""`scripts.connect chat`: files, a system prompt, thinking per request, and refusals before anything is sent."""
 
 import json
 import struct
@@ -11,10 +11,9 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.connect import __main__ as connect
 from scripts.connect.attachments import attached
-from scripts.connect.chat import ChatError, talk
+from scripts.connect.chat import talk
 from scripts.connect.response import Turn
-from scripts.connect.tool_example import call_tool
-from tests.scripts.connect.test_connect import Private, conversation, delta, private, run, streams, text_of
+from tests.scripts.connect.test_connect import Private, conversation, delta, private, run, streams
 from tests.scripts.sample_outputs import sample_outputs
 
 __all__ = ["private", "streams"]
@@ -142,50 +141,6 @@ def test_a_conversation_attaches_files_and_changes_thinking(private, streams, fi
     thinking = [body.get("chat_template_kwargs") for body in Private.bodies]
     assert thinking == [None, None, {"enable_thinking": True}, {"enable_thinking": False}]
     assert (chat.shows_thinking, len(Private.bodies[-1]["messages"])) == (True, 1)
-
-
-# --- the example tool --------------------------------------------------------------------------------------------------------------
-
-
-def tool_call_to(name, arguments):
-    first = {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": arguments[:4]}}
-    rest = {"index": 0, "function": {"arguments": arguments[4:]}}
-    return [delta(reasoning="A tool."), delta(tool_calls=[first]), delta(tool_calls=[rest]), *ANSWER[1:]]
-
-
-def test_the_result_of_the_tool_goes_back_and_the_answer_follows(private, streams):
-    arguments = json.dumps({"place": "Tokyo"})
-    Private.rounds = [tool_call_to("current_time", arguments)]
-    Private.events = ANSWER
-    chat = conversation(private, streams, has_tool=True)
-    chat.ask("What time is it in Tokyo?")
-    first, second = Private.bodies
-    assert (first["tools"][0]["function"]["name"], first["tool_choice"]) == ("current_time", "auto")
-    _, call, result = second["messages"]
-    function = {"name": "current_time", "arguments": arguments}
-    assert call["tool_calls"] == [{"id": "call-1", "type": "function", "function": function}]
-    assert call["reasoning"] == "A tool.", "Gemma's template repeats the thinking of a turn with calls"
-    assert (result["role"], result["tool_call_id"]) == ("tool", "call-1")
-    assert json.loads(result["content"])["time_zone"] == "Asia/Tokyo"
-    assert text_of(streams[0]) == "Yes.\n"
-    notes = text_of(streams[1])
-    assert f"tool call: current_time({arguments})\n(first token " in notes
-    assert 'tool result: {"place": "Tokyo", "time_zone": "Asia/Tokyo", "time": "' in notes
-
-
-def test_a_model_that_only_calls_the_tool_is_stopped(private, streams):
-    Private.events = tool_call_to("current_time", "{}")
-    chat = conversation(private, streams, has_tool=True)
-    with pytest.raises(ChatError, match="called tools 5 times in a row"):
-        chat.ask("Hi.")
-    assert (chat.messages, len(Private.bodies)) == ([], 5)
-
-
-def test_a_wrong_call_has_an_error_as_its_result():
-    assert json.loads(call_tool("rm", "{}")) == {"error": "no tool rm; the only one is current_time"}
-    assert "must be an object" in call_tool("current_time", "[")
-    assert json.loads(call_tool("current_time", '{"place": "Atlantis"}')) == {"error": "no time zone for Atlantis"}
-    assert json.loads(call_tool("current_time", '{"place": "new york, USA"}'))["time_zone"] == "America/New_York"
 
 
 def test_the_rate_counts_the_tokens_after_the_first():

@@ -527,14 +527,14 @@ THOUGHTFUL = [
 ]
 
 
-def test_thinking_is_folded_and_tool_calls_are_shown(private, streams):
+def test_thinking_is_folded(private, streams):
     Private.events = THOUGHTFUL
     chat = conversation(private, streams)
     chat.ask("Hi.")
     assert text_of(streams[0]) == "Hello there.\n"
     notes = text_of(streams[1])
     assert re.match(
-        r'thinking \.\.\.\ntool call: look\(\{"a": 1\}\)\n\(first token \d+\.\d\d s, 9 tokens, \d+\.\d tokens/s, ',
+        r'thinking \.\.\.\n\(first token \d+\.\d\d s, 9 tokens, \d+\.\d tokens/s, ',
         notes,
     )
     assert "3 words of thinking folded; truncated at the server's length limit" in notes
@@ -556,7 +556,7 @@ def test_thinking_can_be_shown(private, streams):
     Private.events = THOUGHTFUL
     conversation(private, streams, shows_thinking=True).ask("Hi.")
     assert text_of(streams[0]) == "Hello there.\n"
-    assert text_of(streams[1]).startswith("thinking:\nFirst one thing.\n\ntool call: ")
+    assert text_of(streams[1]).startswith("thinking:\nFirst one thing.\n\n(first token ")
 
 
 @pytest.mark.parametrize(

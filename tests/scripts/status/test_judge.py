@@ -3,16 +3,15 @@
 import os
 import socket
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
 from engine.locks import StackLock
 from engine.state import StackState
-from scripts.status.judge import drift_of, end_warning, next_command, waits_of
-from scripts.status.refresh import _sentences
+from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.report import CloudFacts, StackStatus
-from tests.scripts.status.planted import queued, stack_resource, state, urn
+from tests.scripts.status.planted import queued, state
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOST = socket.gethostname()
@@ -98,27 +97,6 @@ def test_what_runs_is_compared_with_what_was_declared(cloud, words):
     assert all(part in sentence for part, sentence in zip(words, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("left", "age_s", "warned"),
-    [
-        (timedelta(minutes=29), 3600.0, True),
-        (timedelta(minutes=31), 3600.0, False),
-        (timedelta(hours=16), 6 * 86400.0 + 8 * 3600, True),
-        (timedelta(hours=17), 6 * 86400.0, False),
-        (timedelta(minutes=10), None, True),
-    ],
-)
-def test_the_end_of_the_run_is_warned_of_when_little_is_left(left, age_s, warned):
-    cloud = replace(READY, deadline=(NOW + left).isoformat(), age_s=age_s)
-    warning = end_warning(replace(DEPLOYED, cloud=cloud), NOW.timestamp())
-    assert bool(warning) is warned
-    assert warned is ("gemma up x --refresh" in warning)
-
-
-def test_a_machine_without_an_end_is_not_warned_of():
-    assert end_warning(DEPLOYED, NOW.timestamp()) == ""
-
-
 def test_a_wait_says_where_for_what_and_since_when():
     cloud = CloudFacts(state="WAITING_FOR_RESOURCES", place="us-east5-a", state_since="2026-11-01T11:45:00Z")
     assert waits_of(EMPTY, (), cloud, NOW) == ["us-east5-a: WAITING_FOR_RESOURCES since 11:45 UTC (15 min)."]
@@ -153,25 +131,9 @@ def test_locks_and_creations_that_never_ended_are_waits():
     assert begun == "An interrupted run may have created these resources: capacity."
 
 
-def test_a_refresh_tells_each_resource_that_would_change_once():
-    steps = [
-        {"op": "same", "urn": urn("a:b:C", "same")},
-        {"op": "create-replacement", "urn": urn("gcp-tpu:index:QueuedResource", "capacity")},
-        {"op": "delete-replaced", "urn": urn("gcp-tpu:index:QueuedResource", "capacity")},
-        {"op": "update", "urn": urn("p:i:Parent$gcp:storage/bucket:Bucket", "models")},
-    ]
-    assert _sentences({"steps": steps}) == [
-        "capacity (gcp-tpu:index:QueuedResource) will be replaced.",
-        "models (gcp:storage/bucket:Bucket) will be changed.",
-    ]
-
-
-@pytest.mark.parametrize(("traffic", "command"), [(None, "rollout"), ({"s-1": 100}, "connect")])
-def test_a_revision_waits_for_a_roll_out_unless_the_settings_say_who_gets_the_requests(traffic, command):
-    plan = {"service": "s", "traffic": traffic}
-    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_waits=True))
-    kept = state(stack_resource(rollout=plan))
-    assert next_command(waits, kept, ()) == f"gemma {command} x"
+def test_a_revision_waits_for_a_roll_out():
+    waits = replace(DEPLOYED, target="cloud-run", cloud=CloudFacts(state="READY", rollout_phase="waits"))
+    assert next_command(waits, EMPTY, ()) == "gemma rollout x"
 
 
 def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
