@@ -13,7 +13,6 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError
@@ -58,7 +57,6 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
-    junit: Annotated[Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE")] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
@@ -87,7 +85,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     with way as access:
         report = run_smoke(access, target, _progress)
     _progress("")
-    publish(report, as_json=options.as_json, junit=options.junit)
+    publish(report, as_json=options.as_json)
     return report.exit_code
 
 
