@@ -5,7 +5,7 @@ import secrets
 import statistics
 from typing import Final
 
-from loadtest.client.openai import ServerError, Streamed, UnreachableError, chat_body
+from loadtest.client.openai import ServerError, Streamed, chat_body
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, failed, judged
 from scripts.smoke.target import SmokeTarget
@@ -26,24 +26,8 @@ async def _one(context: CheckContext) -> Streamed:
     """Run one full-length stream with a prompt that is not in any cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     tokens = OUTPUT_TOKENS if context.length is None else max(8, min(OUTPUT_TOKENS, context.length // 4))
-    extra = {"ignore_eos": True} if context.ignore_eos else {}
-    body = chat_body(context.target.model, prompt, max_tokens=tokens, stream=True, extra=extra)
-    streamed = await context.client.stream(body, limit_s=STREAM_LIMIT_S)
-    context.count(streamed.usage)
-    return streamed
-
-
-async def _warm_up(context: CheckContext) -> None:
-    """Run one uncounted stream, and detect whether the server supports ignore_eos."""
-    try:
-        await _one(context)
-    except UnreachableError:
-        raise
-    except ServerError:
-        if not context.ignore_eos:
-            raise
-        context.ignore_eos = False
-        await _one(context)
+    body = chat_body(context.target.model, prompt, max_tokens=tokens, stream=True, extra={"ignore_eos": True})
+    return await context.client.stream(body, limit_s=STREAM_LIMIT_S)
 
 
 async def single_stream(context: CheckContext) -> Outcome:
@@ -51,7 +35,7 @@ async def single_stream(context: CheckContext) -> Outcome:
     most_s, least = context.target.thresholds.max_ttft_s, context.target.thresholds.min_decode_tok_per_s
     wanted = {f"TTFT <= {most_s or 0:g} s": most_s, f">= {least or 0:g} tok/s": least}
     context.wanted = ", ".join(text for text, limit in wanted.items() if limit is not None)
-    await _warm_up(context)
+    await _one(context)  # warms the server up
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]

@@ -390,7 +390,7 @@ def says(message, finish_reason="stop"):
             "failed",
             "vllm.reasoningParser",
         ),
-        (checks_features.reasoning, {"content": "18", "reasoning_content": "up and down"}, "passed", ""),
+        (checks_features.reasoning, {"content": "18", "reasoning": "up and down"}, "passed", ""),
         (checks_features.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
         (
             checks_features.tool_call,
