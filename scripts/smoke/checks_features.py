@@ -47,6 +47,7 @@ CITY: Final[Mapping[str, tuple[str, type]]] = {
     "country": ("string", str),
     "population": ("integer", int),
 }
+"""Keys of the schema, with their types in JSON and in Python."""
 CODE: Final = "heron"
 CODE_RULE: Final = f"Set the field code to the word {CODE}, in lower case."
 SNAIL: Final = "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?"
@@ -157,11 +158,10 @@ async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tupl
     if city is None:
         cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
         return answer, cut if was_cut(answer.body) else "the response is not JSON."
-    if set(city) != set(CITY):
-        return answer, f"the keys are {sorted(city)}."
-    wrong = [name for name, (_, kind) in CITY.items() if type(city[name]) is not kind]
-    kinds = {"population": "population must be a whole number."}
-    return answer, kinds.get(wrong[0], "city and country must be text.") if wrong else ""
+    types = {name: type(value) for name, value in city.items()}
+    if types != {name: kind for name, (_, kind) in CITY.items()}:
+        return answer, "the response does not match the schema."
+    return answer, ""
 
 
 def _format(properties: Mapping[str, object]) -> dict[str, object]:
@@ -182,38 +182,31 @@ def _object_in(answer: ServerAnswer) -> Mapping[str, object] | None:
 
 
 async def schema_instructions(context: CheckContext) -> Outcome:
-    """Check that an instruction for a field works in the system message, and report whether a description of the schema works.
+    """Check that an instruction for a field works in the system message.
 
-    vLLM compiles the schema into a grammar. The model sees neither the schema nor its descriptions, so an ignored description is normal.
+    vLLM compiles the schema into a grammar, so the model sees neither the schema nor its descriptions.
     """
     context.features()
     context.wanted = f"{CODE!r} from the system message"
     question = user("Give me the code of this smoke check.")
     system: Message = {"role": "system", "content": CODE_RULE}
-    extra = _format({"code": {"type": "string", "description": CODE_RULE}})
-    described = await answered(context, request(context, [question], max_tokens=64, extra=extra))
     extra = _format({"code": {"type": "string"}})
+    untold = await answered(context, request(context, [question], max_tokens=64, extra=extra))
     told = await answered(context, request(context, [system, question], max_tokens=64, extra=extra))
-    in_description, in_system = _code_in(described), _code_in(told)
-    values = {"description_followed": in_description == CODE, "system_message_followed": in_system == CODE}
-    measured = f"system message: {short(in_system, 20)!r}, description alone: {short(in_description, 20)!r}"
-    if _prompt_tokens(told) <= _prompt_tokens(described):
+    found = _object_in(told)
+    code = content_of(told) if found is None else str(found.get("code"))
+    measured = repr(short(code, 20))
+    if _prompt_tokens(told) <= _prompt_tokens(untold):
         fault = "the system message does not reach the model: it adds no prompt tokens. Check the chat template."
-        return failed(measured, fault, values)
-    if in_system != CODE:
+        return failed(measured, fault)
+    if code != CODE:
         fault = "the system message reached the model, but the field does not follow it. It can be the model's skill."
-        return warned(measured, fault, values)
-    note = "descriptions of fields do not reach the model. Repeat them in the system message."
-    return passed(measured, values, "" if in_description == CODE else note)
+        return warned(measured, fault)
+    return passed(measured)
 
 
 def _prompt_tokens(answer: ServerAnswer) -> int:
     return answer.usage.prompt_tokens if answer.usage is not None else 0
-
-
-def _code_in(answer: ServerAnswer) -> str:
-    found = _object_in(answer)
-    return content_of(answer) if found is None else str(found.get("code"))
 
 
 async def max_model_len(context: CheckContext) -> Outcome:

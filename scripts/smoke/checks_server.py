@@ -133,23 +133,23 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
 
     vLLM has the counters only with speculative decoding. A draft model proposes tokens in each step, n-grams only if a text repeats itself.
     """
-    if drafted is None or accepted is None or (drafted == 0 and method == "draft-model"):
-        measured = "no counters" if drafted is None or accepted is None else "0 tokens proposed"
-        return failed(measured, "`vllm.speculative` is not in effect.")
+    if drafted is None or accepted is None:
+        return failed("no counters", "`vllm.speculative` is not in effect.")
+    if drafted == 0 and method == "draft-model":
+        return failed("0 tokens proposed", "`vllm.speculative` is not in effect.")
     share = accepted / drafted if drafted > 0 else 0.0
-    values = {"proposed": drafted, "accepted": accepted, "acceptance": round(share, 4)}
+    values = {
+        "proposed": drafted,
+        "accepted": accepted,
+        "acceptance": round(share, 4),
+    }
     measured = f"{accepted:.0f} of {drafted:.0f} proposed tokens accepted ({share:.0%})"
-    if drafted < 0:
-        doubt = "the counters are lower than before. Several instances serve the requests, or the server restarted."
-    elif drafted < FEWEST_DRAFTED:
-        doubt = "too few tokens were proposed to judge the share."
-    elif share < USEFUL_ACCEPTANCE:
-        doubt = (
-            "so few accepted tokens make responses slower. Measure with and without `vllm.speculative` (`gemma bench`)."
-        )
-    else:
-        return passed(measured, values)
-    return warned(measured, doubt, values)
+    if drafted < FEWEST_DRAFTED:
+        return warned(measured, "too few tokens were proposed to judge the share.", values)
+    if share < USEFUL_ACCEPTANCE:
+        doubt = "so few accepted tokens make responses slower."
+        return warned(measured, f"{doubt} Measure with and without `vllm.speculative` (`gemma bench`).", values)
+    return passed(measured, values)
 
 
 def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:

@@ -409,9 +409,9 @@ def says(message, finish_reason="stop"):
             checks_features.structured_output,
             {"content": '{"city":"Paris","country":"France","population":"2"}'},
             "failed",
-            "whole number",
+            "not match the schema",
         ),
-        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "keys"),
+        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "not match"),
         (checks_features.structured_output, {"content": '{"city":"P","country":"F","population":2}'}, "passed", ""),
     ],
 )
