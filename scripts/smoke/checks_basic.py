@@ -37,8 +37,12 @@ async def ready(context: CheckContext) -> Outcome:
     budget_s = context.target.thresholds.startup_budget_s
     context.wanted = f"<= {budget_s:.0f} s"
     start_s = time.monotonic()
-    checked_s, next_line_s, pause_s, unreached_since_s = start_s - FAILURE_PERIOD_S, start_s + 2, 0.25, None
-    last, unreached = "no response yet", ""
+    checked_s = start_s - FAILURE_PERIOD_S
+    next_line_s = start_s + 2
+    pause_s = 0.25
+    unreached_since_s = None
+    last = "no response yet"
+    unreached = ""
     while (left_s := budget_s - (time.monotonic() - start_s)) > 0:
         answer = await _probed(context, min(PROBE_LIMIT_S, max(left_s, 0.1)))
         now_s = time.monotonic()
@@ -64,9 +68,9 @@ async def ready(context: CheckContext) -> Outcome:
     if unreached:
         return unknown(unreached)
     stack = context.target.stack
-    detail = f"last /health response: {last.rstrip('.')}. {f'Run `gemma status {stack}`' if stack else 'Check the server log'}"
-    values = {"ready_s": None, "budget_s": budget_s}
-    return failed(f"not ready after {budget_s:.0f} s", f"{detail}, or raise smoke.startupBudget.", values)
+    step = f"Run `gemma status {stack}`" if stack else "Check the server log"
+    detail = f"last /health response: {last.rstrip('.')}. {step}, or raise smoke.startupBudget."
+    return failed(f"not ready after {budget_s:.0f} s", detail, {"ready_s": None, "budget_s": budget_s})
 
 
 async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | UnreachableError:
@@ -80,11 +84,12 @@ def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError
     """Return the probe's result, why it does not reflect the server's health (empty if it does), and how long that may last."""
     if isinstance(answer, UnreachableError):
         return str(answer), not_reached(context.access, answer), ACCESS_GRACE_S
-    reply, grant = f"{answer.status} {answer.message}", "Grant roles/run.invoker to the caller or set"
+    reply = f"{answer.status} {answer.message}"
     if answer.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return reply, "", 0.0
     grace_s = FORBIDDEN_GRACE_S if answer.status == HTTPStatus.FORBIDDEN else ACCESS_GRACE_S
-    return reply, f"permission denied ({answer.status}). {grant} {API_KEY_VARIABLE}.", grace_s
+    fix = f"Grant roles/run.invoker to the caller or set {API_KEY_VARIABLE}."
+    return reply, f"permission denied ({answer.status}). {fix}", grace_s
 
 
 async def served_model(context: CheckContext) -> Outcome:

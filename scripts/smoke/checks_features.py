@@ -57,7 +57,8 @@ async def reasoning(context: CheckContext) -> Outcome:
     if not context.target.thresholds.expect_reasoning:
         return skipped("no reasoning parser in the settings")
     answer = await answered(context, request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True))
-    thought, marks = reasoning_of(first_message(answer.body)), marks_in(content_of(answer))
+    thought = reasoning_of(first_message(answer.body))
+    marks = marks_in(content_of(answer))
     if thought and not marks:
         return passed(f"{len(thought)} characters of reasoning")
     measured = f"markers {marks} in the response" if thought else "no reasoning"
@@ -85,13 +86,15 @@ async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint:
     extra = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
     body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, extra=extra)
     answer = await answered(context, body)
-    calls, marks = as_list(first_message(answer.body).get("tool_calls")), marks_in(content_of(answer))
+    calls = as_list(first_message(answer.body).get("tool_calls"))
+    marks = marks_in(content_of(answer))
     if thinks and marks:
         return failed(f"markers {marks} in the response", hint)
     if not calls:
         return failed("no tool call", hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
-    name, raw = str(function.get("name")), str(function.get("arguments"))
+    name = str(function.get("name"))
+    raw = str(function.get("arguments"))
     measured = f"{name}({raw})"[:60]
     try:
         location = str(json.loads(raw)["location"])
@@ -109,8 +112,14 @@ async def tool_result(context: CheckContext) -> Outcome:
     context.wanted = f"the tool's {TEMPERATURE} in the response"
     if not context.features().tools:
         return skipped("no tool-call parser in the settings")
-    function = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
-    call = {"id": "call-smoke-1", "type": "function", "function": function}
+    call = {
+        "id": "call-smoke-1",
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "arguments": json.dumps({"location": "Tokyo"}),
+        },
+    }
     result = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
     messages: list[Message] = [
         user(TOOL_QUESTION),
@@ -161,9 +170,17 @@ async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tupl
 
 def _format(properties: Mapping[str, object]) -> dict[str, object]:
     """Return the field of a request for a JSON object with these properties."""
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
     return {
-        "response_format": {"type": "json_schema", "json_schema": {"name": "smoke", "schema": schema, "strict": True}}
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "smoke", "schema": schema, "strict": True},
+        }
     }
 
 

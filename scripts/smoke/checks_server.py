@@ -54,7 +54,8 @@ async def context_length(context: CheckContext) -> Outcome:
     if length is None:
         return skipped("neither the server nor the settings report a length")
     context.wanted = f"{LEAST_FILLED:.0%} of {length} tokens or more, {FACT!r} from the start"
-    base, probed = await _prompt_tokens(context, 0), await _prompt_tokens(context, PROBE_FILLERS)
+    base = await _prompt_tokens(context, 0)
+    probed = await _prompt_tokens(context, PROBE_FILLERS)
     per_filler = (probed - base) / PROBE_FILLERS
     if per_filler <= 0:
         return failed("no usage", "without usage, the prompt's length is unknown.")
@@ -64,9 +65,15 @@ async def context_length(context: CheckContext) -> Outcome:
     answer = await send(context, body, limit_s=context_limit_s(context.target))
     if answer.status != HTTPStatus.OK or answer.usage is None:
         return failed(f"status {answer.status}", f"{about} was rejected: {answer.message}")
-    prompt, said = answer.usage.prompt_tokens, content_of(answer)
-    filled, is_found = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length, FACT in said.lower()
-    values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": is_found}
+    prompt = answer.usage.prompt_tokens
+    said = content_of(answer)
+    filled = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length
+    is_found = FACT in said.lower()
+    values = {
+        "prompt_tokens": prompt,
+        "seconds": round(answer.elapsed_s, 3),
+        "found": is_found,
+    }
     measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {short(said, 30)!r}"
     if filled < LEAST_FILLED:
         return failed(measured, f"the server counts {prompt} prompt tokens in {about}: it cut the prompt.", values)
