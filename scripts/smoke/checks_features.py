@@ -203,12 +203,12 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     question = user("Give me the code of this smoke check.")
     system: Message = {"role": "system", "content": CODE_RULE}
     extra = _format({"code": {"type": "string"}})
-    untold = await answered(context, request(context, [question], max_tokens=64, extra=extra))
+    plain = await answered(context, request(context, [question], max_tokens=64, extra=extra))
     told = await answered(context, request(context, [system, question], max_tokens=64, extra=extra))
     found = _object_in(told)
     code = content_of(told) if found is None else str(found.get("code"))
     measured = repr(short(code, 20))
-    if _prompt_tokens(told) <= _prompt_tokens(untold):
+    if _prompt_tokens(told) <= _prompt_tokens(plain):
         fault = "the system message does not reach the model: it adds no prompt tokens. Check the chat template."
         return failed(measured, fault)
     if code != CODE:
