@@ -15,7 +15,7 @@ from cloud.price_file import book_of
 from cloud.quotas import Quota
 from contracts.capacity_states import GRANTED
 from contracts.fields import as_mapping
-from planning.cost.provisioning import Acceptance, acceptance, run_acceptance
+from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, acceptance, run_acceptance
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
     CLOUD_RUN_GPUS,
@@ -37,8 +37,9 @@ _STATES: Final[Mapping[str, State]] = {"yes": "passed", "no": "failed", "unknown
 
 @dataclass(frozen=True, slots=True)
 class Gate(CheckResult):
-    """One condition of a location. An open gate has no detail."""
+    """One condition of a location, and its source. An open gate has no detail."""
 
+    source: str = ""
     is_read: bool = True
     """False: the query to Google failed, and `detail` is the problem."""
 
@@ -63,6 +64,7 @@ class Own:
     stack: str
     state: str
     created: datetime
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +74,10 @@ class JudgedPlace:
     accelerator: Accelerator
     place: str
     hardware: Gate
-    accepted: Gate
-    """Whether the place accepts `model`."""
+    models: Mapping[str, Gate]
+    """Gate by provisioning model. Cloud Run has one, `instance`."""
     model: str
-    """The provisioning model in question; `instance` for Cloud Run."""
+    """The provisioning model in question, a key of `models`."""
     quota: QuotaGate
     own: Sequence[Own]
     parts: Sequence[HourlyPart]
@@ -86,7 +88,7 @@ class JudgedPlace:
     @property
     def gates(self) -> Sequence[Gate]:
         """The gates in order."""
-        return (self.hardware, self.accepted, self.quota)
+        return (self.hardware, self.models[self.model], self.quota)
 
     @property
     def is_open(self) -> bool:
@@ -146,12 +148,11 @@ def judge_quota(  # noqa: PLR0917 - the facts
 ) -> QuotaGate:
     """Return whether a quota suffices beside its use, which is in `usage`. None as the quota: a reservation."""
     if quota is None:
-        return QuotaGate("passed", used=used, needed=needed)
-    limits = answers.get("limits", quota.metric)
-    unread = usage.unread if usage else ""
-    unit = quota.unit
-    limit = quotas.limit_in(limits.items, quota, place)
-    gate = partial(QuotaGate, limit=limit, used=None if unread else used, needed=needed, unit=unit)
+        return QuotaGate("passed", source="a reservation needs no separate quota", used=used, needed=needed)
+    limits, unread = answers.get("limits", quota.metric), usage.unread if usage else ""
+    source, unit = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}", quota.unit
+    limit, counted = quotas.limit_in(limits.items, quota, place), None if unread else used
+    gate = partial(QuotaGate, source=source, limit=limit, used=counted, needed=needed, unit=unit)
     if limit is None:
         detail = limits.unread or f"Service Usage returned no limit for {quota.metric} in {place}"
         return gate("unknown", detail, limits.fix, is_read=limits.is_read)
@@ -184,7 +185,7 @@ class _Comparison:
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(zone, name),
-            accepted=self._accepted(accelerator, zone, here),
+            models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
             model=self.asked.provisioning,
             quota=judge_quota(
                 self.asked.quota_of(accelerator),
@@ -195,7 +196,7 @@ class _Comparison:
                 listed,
             ),
             own=[
-                Own(one.name, one.stack, one.state, one.created)
+                Own(one.name, one.stack, one.state, one.created, one.detail)
                 for one in here
                 if one.stack is not None and name in one.accelerators
             ],
@@ -211,18 +212,16 @@ class _Comparison:
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
         """Return the judgment of a service with a GPU in a region."""
-        reply = self.answers.get("services", region)
-        run = self.settings.cloud_run if self.settings else None
-        name = CLOUD_RUN_GPUS[gpu.name]
-        host = host_of(gpu, "cloud-run")
+        reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
+        name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
             place=region,
-            hardware=Gate("passed") if region in gpu_regions(gpu) else accepted,
-            accepted=accepted,
+            hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
+            models={"instance": accepted},
             model="instance",
             quota=judge_quota(
                 self.asked.quota_of(gpu),
@@ -251,28 +250,33 @@ class _Comparison:
 
     def _hardware(self, zone: str, name: str) -> Gate:
         """Return the gate for the type and the boot image in a zone."""
+        source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
         wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
         if types.is_read and name not in _names(types, "type"):
-            return Gate("failed", f"the zone does not offer {name}")
+            return Gate("failed", f"the zone does not offer {name}", source=source)
         for reply in (types, versions):
             if not reply.is_read:
-                return Gate("unknown", reply.unread, reply.fix, is_read=False)
+                return Gate("unknown", reply.unread, reply.fix, source=source, is_read=False)
         if wanted not in _names(versions, "version"):
-            return Gate("failed", f"the zone does not offer runtime version {wanted}")
-        return Gate("passed")
+            return Gate("failed", f"the zone does not offer runtime version {wanted}", source=source)
+        return Gate("passed", source=source)
 
-    def _accepted(self, accelerator: Accelerator, zone: str, here: Sequence[QueuedResource]) -> Gate:
-        """Return the gate for the provisioning model in a zone. A request that was granted takes precedence over documentation."""
-        model = self.asked.provisioning
+    def _accepted(
+        self, accelerator: Accelerator, model: ProvisioningModel, zone: str, here: Sequence[QueuedResource]
+    ) -> Gate:
+        """Return the gate for a provisioning model in a zone. A request that was granted takes precedence over documentation."""
         name = api_accelerator_type(accelerator.name)
         for one in here:
             if one.state in GRANTED and one.provisioning == model and name in one.accelerators:
-                return Gate("passed")
+                return Gate("passed", source=f"granted to {one.name.rpartition('/')[2]}")
         reply = self.answers.get("reservations", zone)
         if model != "reservation" or not reply.is_read:
             return _gate(acceptance(accelerator, model, zone))
-        return Gate("passed") if reply.items else Gate("failed", "the project has no reservation there")
+        source = "Cloud TPU API, reservations"
+        if reply.items:
+            return Gate("passed", source=source)
+        return Gate("failed", "the project has no reservation there", source=source)
 
 
 def _index(places: Sequence[str], place: str) -> int | None:
@@ -280,7 +284,7 @@ def _index(places: Sequence[str], place: str) -> int | None:
 
 
 def _gate(known: Acceptance) -> Gate:
-    return Gate(_STATES[known.answer], "" if known.answer == "yes" else known.source)
+    return Gate(_STATES[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
 
 
 def _names(reply: Reply, key: str) -> set[str]:
@@ -301,6 +305,7 @@ def _gpu_of(item: Item) -> str:
 
 
 def _own(item: Item, stack: str) -> Own:
-    state = str(as_mapping(item.get("terminalCondition")).get("state") or "UNKNOWN").removeprefix("CONDITION_")
+    condition = as_mapping(item.get("terminalCondition"))
+    state = str(condition.get("state") or "").removeprefix("CONDITION_") or "UNKNOWN"
     created = datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z"))
-    return Own(str(item.get("name")), stack, state, created)
+    return Own(str(item.get("name")), stack, state, created, str(condition.get("message") or ""))

@@ -67,7 +67,7 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
         rows.add_row(
             f"{'' if place.position is None else '> '}{place.place}",
             _answer(place.hardware),
-            _answer(place.accepted),
+            _answer(place.models[place.model]),
             _use(place.quota),
             "; ".join(f"{own.stack}: {own.state} {age(_age_s(own, now))}" for own in place.own) or "-",
             f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
@@ -113,7 +113,8 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
         "location": place.place,
         "open": place.is_open,
         "hardware": _gate_json(place.hardware),
-        "provisioning": {"model": place.model, **_gate_json(place.accepted)},
+        "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
+        "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
         "quota": {
             **_gate_json(quota),
             "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
@@ -121,12 +122,17 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
             "needed": quota.needed,
             "unit": quota.unit,
         },
-        "requests": [{"stack": own.stack, "state": own.state, "age_s": round(_age_s(own, now))} for own in place.own],
+        "requests": [_own_json(own, now) for own in place.own],
         "usd_per_hour": round(place.usd_per_hour, 4),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
     }
 
 
+def _own_json(own: Own, now: datetime) -> dict[str, object]:
+    age_s = round(_age_s(own, now))
+    return {"name": own.name, "stack": own.stack, "state": own.state, "age_s": age_s, "detail": own.detail}
+
+
 def _gate_json(gate: Gate) -> dict[str, str]:
-    return {"answer": _WORDS[gate.state], "detail": gate.detail}
+    return {"answer": _WORDS[gate.state], "detail": gate.detail, "source": gate.source}

@@ -57,7 +57,8 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
         if quota is not None:
             yield _quota(checkup, quota, place.place, place.quota, purpose=purpose)
         if tpu is not None:
-            gate = place.accepted if hardware.state == "passed" and place.accepted.state == "failed" else hardware
+            model = place.models[place.model]
+            gate = model if hardware.state == "passed" and model.state == "failed" else hardware
             fix = _without(checkup, place.place) if gate.state == "failed" else gate.fix
             check = f"{api_accelerator_type(tpu.accelerator_type)} in {place.place}"
             yield Diagnosis(gate.state, gate.detail or _OFFERED, fix, check=check, api="tpu")

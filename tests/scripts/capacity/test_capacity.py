@@ -142,6 +142,7 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     assert [place["open"] for place in report["locations"]] == sorted(
         (p["open"] for p in report["locations"]), reverse=True
     )
+    assert all(gate["source"] for place in report["locations"] for gate in (place["hardware"], place["provisioning"]))
 
 
 def test_a_zone_without_the_image_of_the_machine_is_closed(world):
@@ -153,6 +154,7 @@ def test_a_zone_without_the_image_of_the_machine_is_closed(world):
 def test_the_v5e_is_asked_for_by_the_name_of_the_api(world):
     found = world.places("v5e-4", "--provisioning", "standard")
     assert answers(found["us-west4-a"]) == ("yes", "yes", "yes")
+    assert "list price" in found["us-west4-a"]["provisioning"]["source"]
 
 
 def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
@@ -178,6 +180,7 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
         "model": "reservation",
         "answer": "no",
         "detail": "the project has no reservation there",
+        "source": "Cloud TPU API, reservations",
     }
     assert found["quota"]["answer"] == "yes"
 
@@ -438,8 +441,8 @@ def test_a_request_that_was_granted_opens_the_gate_of_the_provisioning_model():
     listed = {"queuedResources": [queued("ACTIVE", zone="us-east1-d")]}
     google = Google({"us-east1-d/queuedResources": listed, **many(zones)})
     found = {place.place: place for place in judged(google)}
-    gates = {name: found[name].accepted for name in zones}
-    assert gates["us-east1-d"].state == "passed"
+    gates = {name: found[name].models["flex-start"] for name in zones}
+    assert (gates["us-east1-d"].state, gates["us-east1-d"].source) == ("passed", "granted to gemma-s")
     assert gates["us-central1-b"].state == "failed"
 
 

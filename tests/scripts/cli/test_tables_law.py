@@ -53,7 +53,7 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         accelerator=accelerator,
         place=zone,
         hardware=yes,
-        accepted=yes,
+        models={model: yes},
         model=model,
         quota=QuotaGate("passed", limit=64, used=used, needed=4, unit=unit),
         own=(),
@@ -68,8 +68,8 @@ def capacity():
     places = [
         place("southamerica-west1-a", "v6e-4", used=12.0, position=0, own=(own,)),
         place("us-east5-b", "v6e-4"),
-        place("us-south1-a", "v6e-4", accepted=no),
-        place("us-south1-a", "v6e-1", accepted=no),
+        place("us-south1-a", "v6e-4", models={"flex-start": no}),
+        place("us-south1-a", "v6e-1", models={"flex-start": no}),
         place("asia-southeast1", "L4", model="instance"),
     ]
     capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)
