@@ -1,11 +1,14 @@
-"""Basic checks: readiness, model, responses and streaming."""
+"""Basic checks: readiness, latency, model, responses, streaming and token counts."""
 
 import asyncio
+import statistics
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from loadtest.client.events import served_models
+from contracts.fields import as_mapping
+from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.cli.access import API_KEY_VARIABLE
 from scripts.cli.reach import not_reached
@@ -21,10 +24,14 @@ FORBIDDEN_GRACE_S: Final = 420.0
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
 FAILURE_PERIOD_S: Final = 10.0
 """Interval between checks for a permanent server failure."""
+HEALTH_PROBES: Final = 8
+MAX_HEALTH_S: Final = 2.0
+"""A slower health endpoint indicates an overloaded server."""
 CALL_LIMIT_S: Final = 60.0
 
 QUESTION: Final = "What is the capital of France? Answer with one word."
 KNOWN_ANSWER: Final = "paris"
+USAGE_TOKENS: Final = 8
 MIN_EVENTS: Final = 2
 
 
@@ -92,6 +99,23 @@ def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError
     return reply, f"permission denied ({answer.status}). {fix}", grace_s
 
 
+async def health(context: CheckContext) -> Outcome:
+    """Measure the median latency of several /health requests."""
+    context.wanted = f"<= {MAX_HEALTH_S * 1000:.0f} ms"
+    times_s: list[float] = []
+    for _ in range(HEALTH_PROBES):
+        answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
+        if answer.status != HTTPStatus.OK:
+            raise StatusError(answer)
+        times_s.append(answer.elapsed_s)
+    median_s = statistics.median(times_s)
+    return judged(
+        f"{median_s * 1000:.1f} ms (worst {max(times_s) * 1000:.1f} ms of {HEALTH_PROBES})",
+        f"{median_s - MAX_HEALTH_S:.1f} s too slow" if median_s > MAX_HEALTH_S else "",
+        {"median_s": round(median_s, 6), "max_s": round(max(times_s), 6)},
+    )
+
+
 async def served_model(context: CheckContext) -> Outcome:
     """Check that /v1/models lists the stack's model."""
     context.wanted = wanted = context.target.model
@@ -118,6 +142,11 @@ async def chat(context: CheckContext) -> Outcome:
     return judged(repr(short(text, 40)), "" if KNOWN_ANSWER in text.lower() else fault)
 
 
+def _found(faults: Mapping[str, bool]) -> str:
+    """Return the problems that apply, as one text."""
+    return "; ".join(fault for fault, is_there in faults.items() if is_there)
+
+
 async def streaming(context: CheckContext) -> Outcome:
     """Check that a streamed chat arrives in several events, in the right format, and completes."""
     context.wanted = "2 events or more, [DONE]"
@@ -131,5 +160,30 @@ async def streaming(context: CheckContext) -> Outcome:
         "no finish_reason": streamed.finish_reason is None,
     }
     values = {"events": streamed.events, "finish_reason": streamed.finish_reason}
-    found = "; ".join(fault for fault, is_there in faults.items() if is_there)
-    return judged(f"{streamed.events} events, finish {streamed.finish_reason}", found, values)
+    return judged(f"{streamed.events} events, finish {streamed.finish_reason}", _found(faults), values)
+
+
+async def usage(context: CheckContext) -> Outcome:
+    """Check that token counts exist, add up, and match with and without streaming."""
+    context.wanted = f"usage in both, same prompt tokens, <= {USAGE_TOKENS} output tokens"
+    body = {
+        stream: chat_body(
+            context.target.model, QUESTION, max_tokens=USAGE_TOKENS, stream=stream, extra=context.without_thinking
+        )
+        for stream in (False, True)
+    }
+    answer = await context.client.chat(body[False], limit_s=CALL_LIMIT_S)
+    streamed = await context.client.stream(body[True], limit_s=CALL_LIMIT_S)
+    stated = as_mapping(as_mapping(answer.body).get("usage"))
+    plain, in_stream = parse_usage(stated), streamed.usage
+    if plain is None or in_stream is None:
+        where = _found({"the response": plain is None, "the stream": in_stream is None})
+        return failed(f"no usage in {where}", "tokens cannot be counted without usage.")
+    prompt, output, total = plain.prompt_tokens, plain.completion_tokens, stated.get("total_tokens")
+    faults = {
+        f"the stream reports {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
+        "no prompt tokens": prompt == 0,
+        f"max_tokens {USAGE_TOKENS} returned {output}": not 1 <= output <= USAGE_TOKENS,
+        f"total_tokens {total} is not the sum": total != prompt + output,
+    }
+    return judged(f"{prompt} + {output} tokens", _found(faults), {"prompt_tokens": prompt, "completion_tokens": output})

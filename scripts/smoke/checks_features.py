@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final, cast
 
 from contracts.fields import as_mapping
 from loadtest.client.events import first_message, was_cut
 from loadtest.client.json_values import as_list
-from loadtest.client.openai import ServerAnswer
+from loadtest.client.openai import ServerAnswer, chat_body
 from scripts.smoke.chat_request import (
+    FEATURE_LIMIT_S,
     THINKING_TOKENS,
     Message,
     answered,
@@ -49,6 +51,9 @@ CITY: Final[Mapping[str, tuple[str, type]]] = {
 CODE: Final = "heron"
 CODE_RULE: Final = f"Set the field code to the word {CODE}, in lower case."
 SNAIL: Final = "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?"
+REJECTIONS: Final = frozenset({400, 413, 422})
+"""Status of a server that rejects a prompt as too long."""
+WORDS: Final = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
 
 
 async def reasoning(context: CheckContext) -> Outcome:
@@ -222,15 +227,21 @@ def _prompt_tokens(answer: ServerAnswer) -> int:
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
-    """Check that the server reports the configured length."""
-    configured = context.target.thresholds.max_model_len
-    stated = context.max_model_len
-    if configured is None or stated is None:
-        return skipped("the server or the settings report no length")
-    context.wanted = f"{configured} tokens"
-    fault = f"the server's length differs by {stated - configured:+d} tokens: `vllm.maxModelLen` did not take effect."
-    values = {
-        "stated": stated,
-        "wanted": configured,
-    }
-    return judged(f"{stated} tokens", "" if stated == configured else fault, values)
+    """Check that the server reports the configured length and rejects a longer prompt with 400."""
+    configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
+    if length is None:
+        return skipped("neither the server nor the settings report a length")
+    context.wanted = f"{configured or length} tokens, longer prompts rejected with 400"
+    values = {"stated": stated, "wanted": configured}
+    if configured is not None and stated is not None and stated != configured:
+        differs = f"the server's length differs by {stated - configured:+d} tokens"
+        return failed(f"{stated} tokens", f"{differs}: `vllm.maxModelLen` did not take effect.", values)
+    # Each word is a token or more, for any tokenizer that does not merge words.
+    prompt = " ".join(WORDS[index % len(WORDS)] for index in range(length + 1))
+    body = chat_body(context.target.model, prompt, max_tokens=1)
+    answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
+    measured = f"{stated if stated is not None else 'not reported'}; a longer prompt: {answer.status}"
+    if answer.status in REJECTIONS:
+        return passed(measured, values)
+    message = "" if answer.status == HTTPStatus.OK else answer.message
+    return failed(measured, f"a prompt over the limit was not rejected: {message}", values)

@@ -36,9 +36,11 @@ def _ready_limit_s(target: SmokeTarget) -> float:
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check("ready", checks_basic.ready, _ready_limit_s, needed=True),
+    Check("health latency", checks_basic.health),
     Check("served model", checks_basic.served_model, needed=True),
     Check("chat", checks_basic.chat),
     Check("streaming", checks_basic.streaming),
+    Check("usage", checks_basic.usage),
     Check("reasoning", checks_features.reasoning),
     Check("tool call", checks_features.tool_call),
     Check("structured output", checks_features.structured_output),

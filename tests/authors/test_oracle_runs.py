@@ -109,15 +109,15 @@ def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judge
 
 def test_the_recorded_smoke_report_is_what_random_weights_must_get():
     assert smoke_faults(recorded("smoke.json")) == []
-    assert sorted(SMOKE_VERDICTS.values()) == ["failed"] * 2 + ["passed"] * 7 + ["skipped"] * 16
+    assert sorted(SMOKE_VERDICTS.values()) == ["failed"] * 2 + ["passed"] * 9 + ["skipped"] * 16
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda checks: checks[2].update(verdict="passed"), "'chat' must be failed, but is passed"),
-        (lambda checks: checks[7].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
-        (lambda checks: checks.pop(3), "the check 'streaming' is missing"),
+        (lambda checks: checks[3].update(verdict="passed"), "'chat' must be failed, but is passed"),
+        (lambda checks: checks[9].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
+        (lambda checks: checks.pop(4), "the check 'streaming' is missing"),
         (lambda checks: checks.append({**checks[0], "name": "new"}), "the check 'new' is new"),
     ],
 )

@@ -449,6 +449,16 @@ def test_a_stream_that_something_buffers_fails():
     assert "a proxy may be buffering it" in outcome.detail
 
 
+def test_a_prompt_over_the_limit_that_is_not_refused_fails():
+    async def use(context):
+        context.max_model_len = 2048
+        return await checks_features.max_model_len(context)
+
+    outcome = asyncio.run(answering(says({"content": "fine"}))(use))
+    assert outcome.state == "failed"
+    assert "was not rejected" in outcome.detail
+
+
 def test_a_step_that_hangs_ends_at_its_limit_and_the_next_one_runs(url):
     async def hang(_context):
         await asyncio.sleep(600)
@@ -473,6 +483,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
         found = (
             checks_basic.served_model,
             checks_basic.chat,
+            checks_basic.usage,
             checks_basic.streaming,
             checks_features.tool_call,
         )
@@ -483,7 +494,7 @@ def test_an_answer_of_the_wrong_shape_is_the_servers_failure_and_no_crash():
 
     assert (
         asyncio.run(answering([("GET", "/v1/models", odd), ("POST", "/v1/chat/completions", odd)])(use))
-        == ["failed"] * 4
+        == ["failed"] * 5
     )
 
 

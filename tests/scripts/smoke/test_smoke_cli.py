@@ -40,7 +40,7 @@ def test_stdout_has_only_json(url):
     report = json.loads(output)
     assert report["passed"] is True
     assert report["simulated"] == "timed"
-    assert len(report["checks"]) == 25
+    assert len(report["checks"]) == 27
 
 
 def test_a_server_that_falls_short_is_exit_code_1(url):
