@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError
@@ -57,6 +58,7 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
+    junit: Annotated[Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE")] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
@@ -85,7 +87,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     with way as access:
         report = run_smoke(access, target, _progress)
     _progress("")
-    publish(report, as_json=options.as_json)
+    publish(report, as_json=options.as_json, junit=options.junit)
     return report.exit_code
 
 

@@ -1,9 +1,11 @@
-"""Render a report as a table for the terminal, and as JSON for programs."""
+"""Render a report as a table for the terminal, JSON for programs, and JUnit XML for CI."""
 
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.text import Text
@@ -20,6 +22,13 @@ _COLORS: Final[Mapping[State, str]] = {
     "skipped": "dim",
     "not run": "dim",
 }
+_CASES: Final[Mapping[State, str]] = {
+    "failed": "failure",
+    "unknown": "error",
+    "skipped": "skipped",
+    "not run": "skipped",
+}
+"""JUnit's elements."""
 _HEADS: Final = {
     "passed": "smoke passed",
     "failed": "smoke FAILED",
@@ -36,11 +45,14 @@ def summary(report: SmokeReport) -> str:
     return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
 
-def publish(report: SmokeReport, *, as_json: bool) -> None:
-    """Print the report on stdout."""
+def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
+    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
+    if junit is not None:
+        junit.parent.mkdir(parents=True, exist_ok=True)
+        junit.write_text(to_junit(report), encoding="utf-8")
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
@@ -92,3 +104,40 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
             for name, found, elapsed_s in rows
         ],
     }
+
+
+def to_junit(report: SmokeReport) -> str:
+    """Return JUnit XML: one test case per check, with warnings in the test case's output."""
+    counts = {state: len(report.of_state(state)) for state in _COLORS}
+    suite = ET.Element(
+        "testsuite",
+        name=f"smoke {report.stack or report.url}",
+        tests=str(len(report.checks)),
+        failures=str(counts["failed"]),
+        errors=str(counts["unknown"]),
+        skipped=str(counts["skipped"] + counts["not run"]),
+        time=f"{report.elapsed_s:.3f}",
+    )
+    if report.simulated is not None:
+        properties = ET.SubElement(suite, "properties")
+        ET.SubElement(properties, "property", name="simulated", value=report.simulated)
+    for check in report.checks:
+        outcome = check.outcome
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            classname=f"smoke.{report.stack or 'url'}",
+            name=check.name,
+            time=f"{check.elapsed_s:.3f}",
+        )
+        text = f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}"
+        # XML forbids most control characters.
+        message = "".join(char for char in text if char >= " " or char in "\t\n")
+        if outcome.state in _CASES:
+            ET.SubElement(case, _CASES[outcome.state], message=message)
+        else:
+            ET.SubElement(case, "system-out").text = f"{outcome.state}: {message}"
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -3,6 +3,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from aiohttp import web
@@ -18,7 +19,7 @@ from planning import VllmOptions, vllm_arguments
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations
 from scripts.smoke.context import Check, CheckContext
-from scripts.smoke.render import print_table, summary, to_json
+from scripts.smoke.render import print_table, summary, to_json, to_junit
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
 from scripts.smoke.target import SmokeTarget, stack_target
@@ -141,6 +142,9 @@ def test_a_server_that_is_not_reached_is_not_one_that_failed(access, words):
     assert (report.verdict, report.exit_code, report.passed, report.failed) == ("unreachable", 2, False, ())
     assert to_json(report)["verdict"] == "unreachable"
     assert "its health is unknown" in summary(report)
+    case = ET.fromstring(to_junit(report)).find("testsuite/testcase[@name='ready']")  # noqa: S314 - our own
+    assert case.find("error") is not None
+    assert case.find("failure") is None
 
 
 def no_token():
@@ -506,6 +510,20 @@ def report_of(*rows, interrupted=False):
     return SmokeReport(
         stack="s", url="http://h", model="m", simulated=None, checks=rows, interrupted=interrupted, elapsed_s=1.0
     )
+
+
+def test_junit_has_a_case_a_check_and_says_what_failed():
+    text = to_junit(
+        report_of(
+            row("a", "passed"), row("b", "failed", "0.4 s over"), row("c", "skipped", "not enabled"), row("d", "warned")
+        )
+    )
+    suite = ET.fromstring(text).find("testsuite")  # noqa: S314 - our own
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
+    failure = suite.find("testcase[@name='b']/failure")
+    assert failure is not None
+    assert failure.get("message") == "measured <m>; expected w & v; 0.4 s over"
 
 
 def test_exit_codes_tell_failed_from_interrupted_from_done():

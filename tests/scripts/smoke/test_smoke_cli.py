@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -33,14 +34,16 @@ def start(*words):
     )
 
 
-def test_stdout_has_only_json(url):
-    process = start("--url", url, "--model", "timed", "--json")
+def test_stdout_has_only_json_and_junit_is_written(url, tmp_path):
+    junit = tmp_path / "deep" / "smoke.xml"
+    process = start("--url", url, "--model", "timed", "--json", "--junit", str(junit))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     report = json.loads(output)
     assert report["passed"] is True
     assert report["simulated"] == "timed"
     assert len(report["checks"]) == 27
+    assert "<testsuites>" in junit.read_text()
 
 
 def test_a_server_that_falls_short_is_exit_code_1(url):
@@ -63,9 +66,9 @@ def test_an_interruption_ends_at_once_with_what_is_known():
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
-def test_an_interruption_in_the_middle_of_a_check_leaves_a_whole_report_and_no_traceback(start_server, number):
-    never = start_server("--ttft-s", "600")
-    process = start("--url", never, "--model", "timed", "--json")
+def test_an_interruption_in_the_middle_of_a_check_leaves_whole_reports_and_no_traceback(start_server, tmp_path, number):
+    never, junit = start_server("--ttft-s", "600"), tmp_path / "smoke.xml"
+    process = start("--url", never, "--model", "timed", "--json", "--junit", str(junit))
     deadline = time.monotonic() + 120
     while requests_of(never) == 0 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -79,6 +82,7 @@ def test_an_interruption_in_the_middle_of_a_check_leaves_a_whole_report_and_no_t
     verdicts = [check["verdict"] for check in report["checks"]]
     assert verdicts[0] == "passed"
     assert verdicts[-1] == "not run"
+    assert len(ET.parse(junit).findall(".//testcase")) == len(verdicts)  # noqa: S314 - our own file
 
 
 def requests_of(url):
