@@ -1,8 +1,8 @@
 """Check that a project is ready for a stack. Read-only.
 
 Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each. Exit code 0: all
-checks are ok. Exit code 1: a check is missing or unknown. A hub that this machine cannot reach is ignored, because the server reaches it from
-Google's network.
+checks are ok. Exit code 1: a check is missing or unknown. A hub or registry that this machine cannot reach is ignored, because the server reaches
+them from Google's network.
 """
 
 import json
@@ -58,13 +58,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     ready = all(line.state == "passed" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
         checks = [_line_json(line) for line in lines]
-        found_json = {
-            "project": project,
-            "stack": stack,
-            "simulated": is_simulated(),
-            "ready": ready,
-            "checks": checks,
-        }
+        found_json = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
         print(json.dumps(found_json))
     else:
         where = " (local cloud, simulated)" if is_simulated() else ""
@@ -76,13 +70,8 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 def _line_json(line: "Diagnosis") -> dict[str, object]:
     from scripts.doctor.diagnosis import WORDS
 
-    return {
-        "check": line.check,
-        "detail": line.detail,
-        "fix": line.fix,
-        "values": dict(line.values),
-        "status": WORDS[line.state],
-    }
+    values = dict(line.values)
+    return {"check": line.check, "detail": line.detail, "fix": line.fix, "values": values, "status": WORDS[line.state]}
 
 
 COMMAND: Final = Command(name="doctor", help=__doc__, options=DoctorOptions, run=_doctor)

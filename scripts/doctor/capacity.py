@@ -52,8 +52,7 @@ def _places(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     machines = machines_at_once(tpu.renew_before_s if tpu else None)
     purpose = f" for the {machines} machines of a renewal" if machines > 1 else ""
     for place in sorted(judge(asked, answers, checkup.stack, settings), key=lambda place: place.position or 0):
-        quota = asked.quota_of(place.accelerator)
-        hardware = place.hardware
+        quota, hardware = asked.quota_of(place.accelerator), place.hardware
         if quota is not None:
             yield _quota(checkup, quota, place.place, place.quota, purpose=purpose)
         if tpu is not None:
@@ -74,9 +73,7 @@ def _quota(
 ) -> Diagnosis:
     """Return the line of a quota; `for_update`: what an update of the deployed service needs, if that is more."""
     found = partial(Diagnosis, check=f"quota of {quota.unit} in {place}", api=quota.service)
-    limit = gate.limit
-    needed = gate.needed
-    used = gate.used or 0
+    limit, needed, used = gate.limit, gate.needed, gate.used or 0
     if gate.state == "unknown" or limit is None:
         return found("unknown", gate.detail, gate.fix)
     if math.isinf(limit):
@@ -96,10 +93,8 @@ def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> st
     """Return the command that requests a quota."""
     dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(location).items())
     return (
-        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create "
-        f"--project={checkup.project} --service={quota.service}.googleapis.com "
-        f"--quota-id={quota.quota_id} --dimensions={dimensions} "
-        f"--preferred-value={math.ceil(needed * quota.divisor)} "
+        f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
+        f"--quota-id={quota.quota_id} --dimensions={dimensions} --preferred-value={math.ceil(needed * quota.divisor)} "
         '--email="$(gcloud config get account)"'
     )
 
@@ -121,8 +116,7 @@ def _typed(checkup: Checkup, run: CloudRunSettings, quota: Quota, limit: int) ->
 
 def _instance_quota(checkup: Checkup, tpu: TpuSettings) -> Iterator[Diagnosis]:
     """Yield one line per region. Preemptible requests fall back to the second quota if the first one is too low."""
-    family = quotas.INSTANCE_FAMILY_CHIPS
-    needed = int(tpu.accelerator_type.rpartition("-")[2])
+    family, needed = quotas.INSTANCE_FAMILY_CHIPS, int(tpu.accelerator_type.rpartition("-")[2])
     usable = (family,) if tpu.provisioning == "standard" else (quotas.INSTANCE_CHIPS, family)
     asked = CapacityQuestion(project=checkup.project, accelerators=(), everywhere=False, quotas=usable)
     answers = read_all(checkup, asked, remaining_s=deadline())

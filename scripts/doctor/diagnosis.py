@@ -24,7 +24,7 @@ class Diagnosis(CheckResult):
     api: str = ""
     """API that must be on for the result to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
-    """True if `unknown` makes the command fail. False for the hub, which the server reaches from Google's network."""
+    """True if `unknown` makes the command fail. False for hub and registry, which the server reaches from Google's network."""
 
 
 ok: Final = partial(Diagnosis, "passed")

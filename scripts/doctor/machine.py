@@ -93,8 +93,7 @@ def _registry_login(host: str) -> Iterator[Diagnosis]:
     except (OSError, ValueError) as error:
         yield unknown(f"cannot read {path}: {error}", login)
         return
-    helper = as_mapping(config.get("credHelpers")).get(host)
-    store = config.get("credsStore")
+    helper, store = as_mapping(config.get("credHelpers")).get(host), config.get("credsStore")
     if helper is not None and shutil.which(f"docker-credential-{helper}") is None:
         yield missing(f"docker-credential-{helper}, the credential helper for {host}, is not on PATH", _INSTALL_GCLOUD)
     elif helper is not None or {host, f"https://{host}"} & set(as_mapping(config.get("auths"))):

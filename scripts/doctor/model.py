@@ -1,10 +1,12 @@
-"""Checks of the model: staged weights, access to the checkpoint on the hub, and secrets by reference."""
+"""Checks of the model and image: staged weights, access to the checkpoint on the hub, secrets by reference, and the container image."""
 
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote
+
+import requests
 
 from cloud.google_api import GoogleListError, NotJsonError
 from cloud.model_files import CONFIG
@@ -30,15 +32,23 @@ from stacks.parts import Part, parts_of
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
 
+REGISTRY: Final = "https://registry-1.docker.io"
+TOKENS: Final = "https://auth.docker.io/token"
 _LIMIT_S: Final = 4.0
 _NOT_FOUND: Final = 404
 _UNAUTHORIZED: Final = 401
+_MANIFEST_TYPES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
 _GIB: Final = 1024**3
 _SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the checks of a stack's model."""
+    """Yield the checks of a stack's model and image."""
     settings = checkup.settings
     if settings is None:
         return
@@ -53,12 +63,12 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         yield Check(name="hub", run=partial(_hub, checkup, settings), required=False)
     if settings.docker_hub is not None:
         yield checkup.calling("docker hub", *_SECRETS, partial(_docker_hub, checkup, settings.docker_hub))
+    yield Check(name="image", run=partial(_image, settings), required=False)
 
 
 def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterator[Diagnosis]:
     """Check the staged copy of the model, or of a drafter or an adapter."""
-    bucket = settings.bucket_name(checkup.stack)
-    prefix = part.folder if part else settings.weights_prefix
+    bucket, prefix = settings.bucket_name(checkup.stack), part.folder if part else settings.weights_prefix
     fix = f"gemma stage_model {checkup.stack}"
     if prefix is None:
         yield missing(f"{part.kind} {part.source} is not staged" if part else "not staged", fix)
@@ -75,8 +85,7 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
         return
     folder = folder_uri(bucket, prefix)
     if part is not None:
-        named = f"{part.kind} {part.source} in {folder}"
-        fault = _part_fault(part, prefix, manifest, stored)
+        named, fault = f"{part.kind} {part.source} in {folder}", _part_fault(part, prefix, manifest, stored)
         yield missing(f"{named}: {fault}", fix) if fault else ok(named)
         return
     is_listed = name in stored
@@ -85,8 +94,7 @@ def _weights(checkup: Checkup, settings: Settings, part: Part | None) -> Iterato
         yield missing(fault, fix)
         return
     files = [object_name(prefix, file) for file in file_names(as_mapping(manifest))] if is_listed else list(stored)
-    size_gib = sum(stored[file].size_bytes for file in files) / _GIB
-    size = f"{len(files)} {'files' if is_listed else 'objects'}, {size_gib:.2f} GiB in {folder}"
+    size = f"{len(files)} {'files' if is_listed else 'objects'}, {sum(stored[file].size_bytes for file in files) / _GIB:.2f} GiB in {folder}"
     # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     end = "" if is_listed else f", without a {MANIFEST}: copied by another tool, or staging is incomplete"
     yield ok(size + end)
@@ -111,12 +119,10 @@ def _model_fault(settings: Settings, folder: str, manifest: object, stored: Mapp
     wrong = difference(manifest, stored, settings.weights_prefix)
     if wrong is not None:
         return wrong
-    staged = manifest_hash(as_mapping(manifest))
-    bound = settings.bucket.manifest_hash
+    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
     if bound not in {None, staged}:
         return f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}"
-    copied = str(as_mapping(manifest).get("revision"))
-    wanted = settings.model_revision
+    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
     if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
         return f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}"
     return ""
@@ -135,8 +141,7 @@ def _hub(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
-    model = settings.model
-    page = f"https://huggingface.co/{model}"
+    model, page = settings.model, f"https://huggingface.co/{settings.model}"
     try:
         token, origin = _token(checkup, settings)
     except ScriptError as error:
@@ -182,12 +187,8 @@ def _commit(stack: str, settings: Settings, token: str | None) -> Diagnosis:
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
-    model = settings.model
-    wanted = settings.model_revision
-    line = partial(Diagnosis, check="commit")
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    main = ""
-    has_wanted = True
+    model, wanted, main, line = settings.model, settings.model_revision, "", partial(Diagnosis, check="commit")
+    api, has_wanted = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), True
     try:
         main = api.model_info(model, token=token or False, timeout=_LIMIT_S).sha or ""
         if wanted not in {None, main}:
@@ -264,3 +265,35 @@ def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Iterator[Diagno
     policy = "" if state else " --replication-policy=automatic"
     fix = f"gcloud secrets {how.format(name)} --project={project}{policy} --data-file=TOKEN_FILE"
     yield missing(f"{version} of dockerHub.tokenSecret is {state.lower() or 'missing'}", fix)
+
+
+def _image(settings: Settings) -> Iterator[Diagnosis]:
+    image = settings.image
+    known = image.known is not None and image.known.digest == image.digest
+    name, table = f"{image.repository}@{image.digest[:19]}...", "" if known else "; not in the table of tested images"
+    try:
+        answer = ask_registry(image.repository, image.digest)
+    except (requests.RequestException, ValueError, KeyError) as error:
+        detail = f"cannot reach the registry from this machine ({type(error).__name__}): {name}{table}"
+        yield unknown(detail, required=False)
+        return
+    if answer.ok:
+        left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
+        yield ok(f"{name}{table}{f'; {left} Docker Hub pulls left for this address' if left else ''}")
+    elif answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
+        fix = "set gemma-serving:image to an entry of planning/data/images.json"
+        yield missing(f"{name} does not exist on Docker Hub{table}", fix)
+    else:
+        yield unknown(f"Docker Hub returned HTTP {answer.status_code} for {name}{table}", required=False)
+
+
+def ask_registry(repository: str, digest: str) -> requests.Response:
+    """Request a manifest's headers from Docker Hub or the local cloud's registry, without an account."""
+    simulated = os.environ.get("LOCALCLOUD_URL")
+    registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY
+    tokens = f"{simulated}/registry/auth.docker.io/token" if simulated else TOKENS
+    scope = {"service": "registry.docker.io", "scope": f"repository:{repository}:pull"}
+    granted = requests.get(tokens, params=scope, timeout=_LIMIT_S)
+    granted.raise_for_status()
+    headers = {"Authorization": f"Bearer {granted.json()['token']}", "Accept": ", ".join(_MANIFEST_TYPES)}
+    return requests.head(f"{registry}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)

@@ -110,8 +110,7 @@ def _late(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
 
 def _credentials(credentials: Credentials) -> Diagnosis:
     """Return whether the credentials are valid."""
-    is_user = isinstance(credentials, user.Credentials)
-    has_login = bool(getattr(credentials, "refresh_token", None))
+    is_user, has_login = isinstance(credentials, user.Credentials), bool(getattr(credentials, "refresh_token", None))
     try:
         if has_login or not is_user:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped

@@ -32,8 +32,7 @@ def _usable(checkup: Checkup, key: KmsKey) -> Iterator[Diagnosis]:
         detail = f"API {API} is off in project {checkup.project}, so the engine cannot decrypt"
         yield missing(detail, checkup.enable(API))
         return
-    held = as_sequence(answer.get("permissions"))
-    grant = key.grant(checkup.member, ROLE)
+    held, grant = as_sequence(answer.get("permissions")), key.grant(checkup.member, ROLE)
     if _DECRYPT in held:
         can = "encrypt and decrypt" if _ENCRYPT in held else f"decrypt; creating or changing a stack needs {ROLE}"
         yield ok(f"{key.name}: you can {can}")

@@ -43,6 +43,7 @@ def _role(checkup: Checkup, role: TunnelRole) -> Iterator[Diagnosis]:
 def _judged(role: TunnelRole, found: Mapping[str, object]) -> Diagnosis:
     held = [str(permission) for permission in as_sequence(found.get("includedPermissions"))]
     lacking = tuple(permission for permission in PERMISSIONS if permission not in held)
+    more = ", ".join(permission for permission in held if permission not in PERMISSIONS)
     if found.get("deleted"):
         detail = f"{role.name} is deleted and grants nothing; it can be restored for 7 days"
         return missing(detail, role.undelete_command())
@@ -51,4 +52,4 @@ def _judged(role: TunnelRole, found: Mapping[str, object]) -> Diagnosis:
     if lacking:
         detail = f"{role.name} lacks permissions that a tunnel needs: {', '.join(lacking)}"
         return missing(detail, role.add_command(lacking))
-    return ok(f"{len(PERMISSIONS)} permissions")
+    return ok(f"{len(PERMISSIONS)} permissions{f', plus some that a tunnel does not need: {more}' if more else ''}")

@@ -30,11 +30,12 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.server import gcloud_commands
 from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world import oauth
-from localcloud.world.scenario import ComputeTpu, Fault, OperationDurations, Run, Scenario, Tpu
+from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
 from planning.data.checkpoints import CHECKPOINTS
 from planning.machine.hardware import machines_at_once
 from scripts.capacity.__main__ import COMMAND as CAPACITY
 from scripts.cli.command import run_command
+from scripts.doctor import model
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.project import _covers
@@ -68,16 +69,18 @@ esac
 
 
 class Internet:
-    """The hub. `status` is what it answers."""
+    """The hub, Docker Hub and its tokens on one port. `status` is what each answers."""
 
     def __init__(self):
-        self.status = {"hub": (200, "")}
+        self.status = {"hub": (200, ""), "image": (200, "")}
         self.head = {name: one.commit for name, one in CHECKPOINTS.items()}
         self.seen_tokens = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
+                if self.path.startswith("/token"):
+                    return self.answer(200, "", b'{"token": "anonymous"}')
                 outer.seen_tokens.append(self.headers.get("Authorization"))
                 name, _, commit = self.path.removeprefix("/api/models/").partition("/revision/")
                 head = outer.head.get(name)
@@ -86,11 +89,15 @@ class Internet:
                     return self.answer(404, "RevisionNotFound", b"{}")
                 return self.answer(*outer.status["hub"], json.dumps({"id": name, "sha": commit or head}).encode())
 
+            def do_HEAD(self):
+                self.answer(*outer.status["image"], b"")
+
             def answer(self, status, code, body):
                 self.send_response(status)
                 if code:
                     self.send_header("X-Error-Code", code)
                 self.send_header("Content-Length", str(len(body)))
+                self.send_header("ratelimit-remaining", "97;w=21600")
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -323,6 +330,8 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("HF_ENDPOINT", world.internet.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(model, "REGISTRY", world.internet.url)
+        monkeypatch.setattr(model, "TOKENS", f"{world.internet.url}/token")
         monkeypatch.setattr(runner, "run", world.engine.run)
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"
@@ -555,7 +564,7 @@ def test_each_fault_of_the_tunnels_role_is_missing_and_its_command_fixes_it(worl
             line = with_role(world)
             assert (line["status"], line["detail"]) == ("ok", "3 permissions")
     lack("tpu.nodes.update", "tpu.operations.get", "tpu.nodes.delete")
-    assert with_role(world)["detail"] == "3 permissions"
+    assert with_role(world)["detail"] == "3 permissions, plus some that a tunnel does not need: tpu.nodes.delete"
     named = with_role(world, f"projects/{PROJECT}/roles/gemmaTunnel")
     assert named["status"] == "ok"
 
@@ -1197,13 +1206,30 @@ def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(
     assert world.line("hfTokenSecret", "tpu-v6e4")["detail"] == f"{version} is DISABLED"
 
 
-def test_a_hub_that_this_machine_cannot_reach_does_not_fail(world):
+def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
     world.environment.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    world.environment.setattr(model, "TOKENS", "http://127.0.0.1:1/token")
     code, report = world.doctor("tpu-v6e4")
     assert {line["check"]: line["status"] for line in report["checks"] if line["status"] != "ok"} == {
         "hub": "unknown",
+        "image": "unknown",
     }
     assert (code, report["ready"]) == (0, True)
+
+
+def test_an_image_that_the_registry_does_not_have_is_missing(world):
+    assert world.line("image", "l4-qat")["detail"].endswith("97 Docker Hub pulls left for this address")
+    world.internet.status["image"] = (404, "")
+    assert world.state("image", "l4-qat") == "missing"
+    world.internet.status["image"] = (429, "")
+    assert world.state("image", "l4-qat") == "unknown"
+
+
+def test_the_image_line_agrees_with_the_local_cloud(world):
+    world.environment.setenv("LOCALCLOUD_URL", world.cloud.base_url)
+    assert world.state("image", "l4-qat") == "ok"
+    world.scenario(images=Images(existing=()))
+    assert world.state("image", "l4-qat") == "missing"
 
 
 def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(world):
