@@ -35,10 +35,6 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     fixes = _commands(lines)
     if fixes:
         blocks.append("\n".join(["Fix, in this order:", *(f"  {line}" for fix in fixes for line in fix.splitlines())]))
-    waiting = sum(bool(_ENABLE.fullmatch(line.fix)) and line.state == "unknown" for line in lines)
-    if waiting:
-        plural = "check needs" if waiting == 1 else "checks need"
-        blocks.append(textwrap.fill(f"{waiting} {plural} an API that is off. Enable it, then run doctor again.", width))
     return "\n\n".join(blocks)
 
 

@@ -39,7 +39,8 @@ def _recover(options: RecoverOptions) -> ExitCode:
     from scripts.cli.settings import stack_project
     from scripts.recover import run
 
-    started_s, stack = time.monotonic(), options.stack
+    started_s = time.monotonic()
+    stack = options.stack
     api = google_api.connect(stack_project(stack))
     if options.dry_run or options.plan is not None:
         findings = run.look(stack, api)

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
 from cloud.google_api import GoogleApi, GoogleListError, answer_of
-from cloud.kinds import BY_TYPE, INSTANCE, POLICIES, ResourceKind
+from cloud.kinds import BY_TYPE, INSTANCE, ResourceKind
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -60,8 +60,9 @@ class Search:
                 return None
             case Unknown(why=why):
                 raise ScriptError(
-                    f"Could not look up {path.partition('?')[0]}: {why.rstrip('.')}. `gemma doctor {self.owner.stack}` names APIs that are off "
-                    "and missing permissions; then run recover again."
+                    f"Could not look up {path.partition('?')[0]}: {why.rstrip('.')}. "
+                    f"`gemma doctor {self.owner.stack}` names APIs that are off and missing permissions; "
+                    "then run recover again."
                 )
 
     def whose(self, body: Json, name: str, resource_id: str, outputs: Json | None = None) -> Found:
@@ -94,7 +95,11 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         full = kind.named(inputs)
-        name, own = (f"gs://{inputs['name']}", str(inputs["name"])) if kind.api == "storage" else (full, full)
+        name = full
+        own = full
+        if kind.api == "storage":
+            own = str(inputs["name"])
+            name = f"gs://{own}"
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
         if kind.api == "storage" and isinstance(answer, Unknown) and answer.cause == "denied":
             return Found(owner="not_owned", name=name)  # names of buckets are unique among all projects
@@ -126,7 +131,9 @@ def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    project, region, name = inputs["project"], inputs["region"], inputs["name"]
+    project = inputs["project"]
+    region = inputs["region"]
+    name = inputs["name"]
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")
@@ -158,7 +165,8 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     It is owned if its labels have the hash of the URN. Of two, the first is recorded.
     The next `pulumi up` searches for the other.
     """
-    project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
+    project = str(inputs["project"])
+    identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
     wanted = [str(zone) for zone in as_sequence(inputs.get("zones"))]
     if capacity_kind(inputs) == INSTANCE:
@@ -170,7 +178,12 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     owned = [name for name, body in existing if mark in urn_marks(body)]
     if owned:
         zone = owned[0].split("/")[3]
-        outputs = {"name": owned[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
+        outputs = {
+            "name": owned[0],
+            "zone": zone,
+            "state": "UNKNOWN",
+            "stateHistory": list[object](),
+        }
         return Found(owner="owned", name=" and ".join(owned), id=stateless, outputs=outputs)
     others = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
     return Found(owner="not_owned" if others else "missing", name=" and ".join(others) or stateless)
@@ -221,10 +234,3 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
 """Types that recover can import."""
-REPEATABLE: Final = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity", *POLICIES})
-"""Types that can be created again without a conflict and that leave no resource behind.
-
-An image has the same digest again, and a policy has a member once.
-Generating a service identity again returns the same account, which cannot be deleted
-(discovery: serviceusage.v1beta1, services.generateServiceIdentity).
-"""

@@ -105,9 +105,11 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
     held = stack_locks(stack)
     if held:
         end_dead_locks(stack, held, report=report)
-    recovery = Recovery(stack=stack, state_was=_readable(stack, report, confirm), imported=[], cleared=[], backups=[])
+    state_was = _readable(stack, report, confirm)
+    recovery = Recovery(stack=stack, state_was=state_was, imported=[], cleared=[], backups=[])
     for _ in range(_MAX_ROUNDS):
-        program, before = declared(stack), read_deployment(stack)
+        program = declared(stack)
+        before = read_deployment(stack)
         findings = _examined(stack, api, before, program)
         recovery.not_owned = [each for each in findings if each.group == "not_owned"]
         owned = [each for each in findings if each.group == "owned"]

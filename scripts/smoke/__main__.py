@@ -1,4 +1,4 @@
-"""Check a deployed server or any OpenAI-compatible server.
+"""Check a deployed server or any vLLM server.
 
   gemma smoke NAME
   gemma smoke --url URL --model ID --max-ttft-s 0.5

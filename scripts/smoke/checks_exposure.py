@@ -41,10 +41,12 @@ class _Seen:
 
 async def anonymous(context: CheckContext) -> Outcome:
     """Check that no path serves callers without credentials, that web pages are denied, and that callers' URLs are not fetched."""
-    access, target = context.access, context.target
+    access = context.access
+    target = context.target
     if not access.private and target.stack is None:
         return skipped("no credentials to omit")
-    seen, wanted = _Seen(), ["URLs not fetched"]
+    seen = _Seen()
+    wanted = ["URLs not fetched"]
     if not target.opens_origins:
         wanted.insert(0, "no web origins")
     if access.private and (access.auth != "tunnel" or access.api_key is not None):

@@ -14,7 +14,7 @@ from loadtest.client.media import MediaKind, media_part
 from scripts.smoke import media
 from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, short, user
 from scripts.smoke.context import CheckContext
-from scripts.smoke.results import Outcome, failed, judged, skipped, warned
+from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
 ANSWER_TOKENS: Final = 64
 LEAST_SHARE: Final = 0.85
@@ -33,7 +33,7 @@ MOST_ITEMS: Final = 8
 BEEP_WORDS: Final = "4|four"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
     """A question about files. `words` are the expected words in their order; each may have several forms, separated by `|`."""
 
@@ -48,6 +48,17 @@ class _Question:
     limit: int
     """Items of this kind that the settings allow."""
 
+    @property
+    def span(self) -> str:
+        """The tokens, as text."""
+        least, most = self.tokens
+        return f"{least} or more" if most is None else f"{least} to {most}"
+
+    @property
+    def said(self) -> str:
+        """The expected words, as text."""
+        return ", ".join(word.partition("|")[0] for word in self.words)
+
 
 async def image(context: CheckContext) -> Outcome:
     """Check that the response names the color of an image, and that the image has the configured tokens."""
@@ -61,29 +72,50 @@ async def two_images(context: CheckContext) -> Outcome:
 
 
 async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Outcome:
-    count, limit, tokens = len(colors), context.features().images, context.features().image_tokens
-    if 0 < limit < count:
+    count = len(colors)
+    features = context.features()
+    if 0 < features.images < count:
         return skipped("one image per request in the settings")
-    files, span = (
-        [media.picture(color) for color in colors],
-        (int(count * tokens * LEAST_SHARE), count * (tokens + MARKS)),
+    tokens = features.image_tokens
+    question = _Question(
+        kind="image",
+        files=[media.picture(color) for color in colors],
+        text=text,
+        words=colors,
+        tokens=(int(count * tokens * LEAST_SHARE), count * (tokens + MARKS)),
+        setting="imageTokens",
+        limit=features.images,
     )
-    return await _judge(context, _Question("image", files, text, colors, span, "imageTokens", limit))
+    return await _judge(context, question)
 
 
 async def sound(context: CheckContext) -> Outcome:
     """Check that a sound reaches the model. Gemma 4 is trained on speech, so a wrong number of beeps is a warning."""
     text = "How many beeps are in this recording? Answer with one number."
-    least = round(media.sound_s(BEEPS) * AUDIO_TOKENS_PER_S * LEAST_SHARE)
-    files, limit = [media.sound(BEEPS)], context.features().audios
-    return await _judge(context, _Question("audio", files, text, [BEEP_WORDS], (least, None), "audios", limit))
+    question = _Question(
+        kind="audio",
+        files=[media.sound(BEEPS)],
+        text=text,
+        words=[BEEP_WORDS],
+        tokens=(round(media.sound_s(BEEPS) * AUDIO_TOKENS_PER_S * LEAST_SHARE), None),
+        setting="audios",
+        limit=context.features().audios,
+    )
+    return await _judge(context, question)
 
 
 async def video(context: CheckContext) -> Outcome:
     """Check that the response names the colors of a video in their order."""
     text = "This video shows one color after another. Name the colors in the order in which they appear."
-    files, limit = [media.video()], context.features().videos
-    question = _Question("video", files, text, media.VIDEO_COLORS, (FRAME_TOKENS, None), "videos", limit)
+    question = _Question(
+        kind="video",
+        files=[media.video()],
+        text=text,
+        words=media.VIDEO_COLORS,
+        tokens=(FRAME_TOKENS, None),
+        setting="videos",
+        limit=context.features().videos,
+    )
     return await _judge(context, question)
 
 
@@ -113,12 +145,10 @@ async def limits(context: CheckContext) -> Outcome:
 
 async def _judge(context: CheckContext, question: _Question) -> Outcome:
     """Ask with the files, and once without them to compare the prompt tokens."""
-    kind, (least, most) = question.kind, question.tokens
+    kind = question.kind
     if question.limit < 1:
         return skipped(f"no {kind} input in the settings or the model")
-    said = ", ".join(word.partition("|")[0] for word in question.words)
-    span = f"{least} or more" if most is None else f"{least} to {most}"
-    context.wanted = f"{span} tokens, {said}"
+    context.wanted = f"{question.span} tokens, {question.said}"
     text = {"type": "text", "text": question.text}
     content = [*(media_part(file, kind) for file in question.files), text]
     try:
@@ -132,20 +162,28 @@ async def _judge(context: CheckContext, question: _Question) -> Outcome:
     plain = await send(context, request(context, [user([text])], max_tokens=1))
     if answer.usage is None or plain.usage is None:
         return failed("no usage", f"without usage, nothing proves that the {kind} reached the model.")
-    tokens = answer.usage.prompt_tokens - plain.usage.prompt_tokens
-    is_right = _has_in_order(content_of(answer), question.words)
-    measured, values = (
-        f"{tokens} tokens, {short(content_of(answer), 40)!r}",
-        {"media_tokens": tokens, "right": is_right},
-    )
-    fault = ""
+    return _judged(question, content_of(answer), answer.usage.prompt_tokens - plain.usage.prompt_tokens)
+
+
+def _judged(question: _Question, text: str, tokens: int) -> Outcome:
+    """Return the result for a response and for the tokens that the files added."""
+    kind = question.kind
+    least, most = question.tokens
+    is_right = _has_in_order(text, question.words)
+    measured = f"{tokens} tokens, {short(text, 40)!r}"
+    values = {
+        "media_tokens": tokens,
+        "right": is_right,
+    }
     if tokens < MARKS:
         fault = f"the server accepted the {kind} but did not pass it to the model: it added {tokens} prompt tokens."
-    elif tokens < least or (most is not None and tokens > most):
-        fault = f"the {kind} has {tokens} tokens, but the settings lead to {span}. Check `vllm.multimodal.{question.setting}`."
-    if is_right or fault:
-        return judged(measured, fault, values)
-    doubt = f"the {kind} reached the model, but the response does not say {said}. It can be the model's skill."
+        return failed(measured, fault, values)
+    if tokens < least or (most is not None and tokens > most):
+        fault = f"the {kind} has {tokens} tokens, but the settings lead to {question.span}."
+        return failed(measured, f"{fault} Check `vllm.multimodal.{question.setting}`.", values)
+    if is_right:
+        return passed(measured, values)
+    doubt = f"the {kind} reached the model, but the response does not say {question.said}. It can be the model's skill."
     return warned(measured, doubt, values)
 
 

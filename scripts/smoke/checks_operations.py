@@ -14,47 +14,54 @@ ROUNDING: Final = 1e-6
 
 
 async def metrics(context: CheckContext) -> Outcome:
-    """Check that KV cache use and queued requests are readable, and that the token counter covers all tokens received."""
+    """Check that KV cache use, queued requests and the token counter are readable."""
     context.wanted = "KV use, waiting and running requests, counted tokens"
     scrape = await context.client.metrics(limit_s=CALL_LIMIT_S)
-    kv, waiting = scrape.highest(KV_USAGE), scrape.total(WAITING)
-    running, tokens = scrape.total(RUNNING), scrape.total(GENERATION_TOKENS)
-    named = {KV_USAGE[0]: kv, WAITING[0]: waiting, RUNNING[0]: running, GENERATION_TOKENS[0]: tokens}
+    kv = scrape.highest(KV_USAGE)
+    waiting = scrape.total(WAITING)
+    running = scrape.total(RUNNING)
+    tokens = scrape.total(GENERATION_TOKENS)
+    named = {
+        KV_USAGE[0]: kv,
+        WAITING[0]: waiting,
+        RUNNING[0]: running,
+        GENERATION_TOKENS[0]: tokens,
+    }
     missing = [name for name, value in named.items() if value is None]
     if missing:
         return failed(f"missing: {', '.join(missing)}", "Check --disable-log-stats and the vLLM version.")
-    before = context.scrape_before.total(GENERATION_TOKENS) if context.scrape_before else None
-    counted = (tokens or 0.0) - (before or 0.0)
-    values = {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": counted}
-    measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {counted:.0f} tokens"
-    if context.generated_tokens > counted:
-        counter = f"responses report {context.generated_tokens} output tokens, but the counter shows {counted:.0f}."
-        return warned(measured, f"{counter} Several instances serve the requests, or the server restarted.", values)
+    measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {tokens:.0f} tokens"
+    values = {
+        "kv_cache_usage": kv,
+        "waiting": waiting,
+        "running": running,
+        "generated_tokens": tokens,
+    }
     return passed(measured, values)
 
 
 async def options(context: CheckContext) -> Outcome:
     """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly, the block count within a tolerance."""
-    memory, planned, replicas = context.target.memory, context.target.cache_options, context.target.replicas
+    memory = context.target.memory
+    replicas = context.target.replicas
     context.wanted = ", ".join(_wanted(context))
     scrape = await context.client.scrape(limit_s=CALL_LIMIT_S)
     found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
     if scrape is None or found is None:
         return skipped("the server does not export its cache configuration", "no cache_config_info")
-    engines, blocks = scrape.series(CACHE_CONFIG), _whole(found.get("num_gpu_blocks"))
+    engines = scrape.series(CACHE_CONFIG)
+    blocks = _whole(found.get("num_gpu_blocks"))
     block_size = _whole(found.get("block_size"))
     values: dict[str, float | int | str | bool | None] = {
         "num_gpu_blocks": blocks,
         "block_size": block_size,
-        "gpu_memory_utilization": _number(found.get("gpu_memory_utilization")),
-        "cache_dtype": found.get("cache_dtype"),
         "engines": engines,
         **({"planned_blocks": memory.kv_blocks} if memory is not None and blocks is not None else {}),
     }
     used = f"utilization {found.get('gpu_memory_utilization', '?')}"
     each = f"{engines} engines, each " if engines > 1 else ""
     measured = f"{each}{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, {used}"
-    mismatches = "; ".join(_mismatches(found, planned))
+    mismatches = "; ".join(_mismatches(found, context.target.cache_options))
     detail = f"not in effect: {mismatches}." if mismatches else ""
     if engines != replicas:
         count = f"the plan has {replicas} engine(s) (`vllm.dataParallelSize`), but {engines} export metrics."
@@ -65,7 +72,8 @@ async def options(context: CheckContext) -> Outcome:
 
 
 def _wanted(context: CheckContext) -> Iterator[str]:
-    memory, replicas = context.target.memory, context.target.replicas
+    memory = context.target.memory
+    replicas = context.target.replicas
     if replicas > 1:
         yield f"{replicas} engines"
     if memory is not None:
@@ -77,8 +85,8 @@ def _blocks(context: CheckContext, measured: str, blocks: float | None, values: 
     """Return the result for options that are in effect, by the number of blocks."""
     memory = context.target.memory
     if memory is None or blocks is None:
-        state, note = "passed" if context.target.cache_options else "skipped", "no plan to compare the blocks with"
-        return Outcome(state, note, values=values, measured=measured)
+        state = "passed" if context.target.cache_options else "skipped"
+        return Outcome(state, "no plan to compare the blocks with", values=values, measured=measured)
     if abs(blocks / memory.kv_blocks - 1) <= KV_TOLERANCE:
         return passed(measured, values)
     # Only a warning: on a model with several layer groups (sliding and full attention), a block is a page of one group. How the
@@ -106,13 +114,5 @@ def _same(actual: str, wanted: str) -> bool:
         return actual == wanted or actual.startswith(f"{wanted}_")
 
 
-def _number(value: str | None) -> float | None:
-    try:
-        return float(value) if value is not None else None
-    except ValueError:
-        return None
-
-
 def _whole(value: str | None) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
+    return int(value) if value is not None and value.isdecimal() else None

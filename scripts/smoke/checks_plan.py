@@ -16,7 +16,7 @@ _NOT_PLANNED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
     """One metric: its key, its name, unit and digits for users, its band and its value."""
 
@@ -36,12 +36,16 @@ class _Compared:
     @property
     def sentence(self) -> str:
         """Planned and measured values, with the usual causes of the difference."""
-        known = (self.planned.typical, self.planned.low, self.planned.high)
-        typical, low, high = (f"{one:,.{self.digits}f}" for one in known)
-        shown = "nothing" if self.measured is None else f"{self.measured:,.{self.digits}f}"
+        typical = self._text(self.planned.typical)
+        low = self._text(self.planned.low)
+        high = self._text(self.planned.high)
+        shown = "nothing" if self.measured is None else self._text(self.measured)
         causes = usual_causes(self.figure, self.found)
         planned = f"{self.shown}: planned {typical} {self.unit} ({low} to {high}), measured {shown}"
         return f"{planned}; {causes}" if causes else planned
+
+    def _text(self, value: float) -> str:
+        return f"{value:,.{self.digits}f}"
 
 
 async def plan(context: CheckContext) -> Outcome:
@@ -63,20 +67,43 @@ async def plan(context: CheckContext) -> Outcome:
 
 
 def _compared(context: CheckContext) -> Iterator[_Compared]:
-    planned, limits = context.target.planned, context.target.thresholds
+    planned = context.target.planned
+    limits = context.target.thresholds
     if planned is None:
         return
-    single, burst = context.values.get("single stream", {}), context.values.get("burst", {})
-    rate, ttft_s = as_number(single.get("decode_tok_per_s")), as_number(single.get("ttft_s"))
-    together = as_number(burst.get("burst_tok_per_s"))
-    met = _reaches(rate, limits.min_decode_tok_per_s)
-    yield _Compared("decode_tok_per_s", "one stream", "tok/s", 1, planned.decode_tok_per_s, rate, met)
+    single = context.values.get("single stream", {})
+    rate = as_number(single.get("decode_tok_per_s"))
+    yield _Compared(
+        figure="decode_tok_per_s",
+        shown="one stream",
+        unit="tok/s",
+        digits=1,
+        planned=planned.decode_tok_per_s,
+        measured=rate,
+        is_met=_reaches(rate, limits.min_decode_tok_per_s),
+    )
     if planned.ttft_s is not None:
-        met = _reaches(limits.max_ttft_s, ttft_s)
-        yield _Compared("ttft_s", "first token", "s", 3, planned.ttft_s, ttft_s, met)
+        ttft_s = as_number(single.get("ttft_s"))
+        yield _Compared(
+            figure="ttft_s",
+            shown="first token",
+            unit="s",
+            digits=3,
+            planned=planned.ttft_s,
+            measured=ttft_s,
+            is_met=_reaches(limits.max_ttft_s, ttft_s),
+        )
     if planned.burst_tok_per_s is not None:
-        met = _reaches(together, limits.min_burst_tok_per_s)
-        yield _Compared("burst_tok_per_s", "burst", "tok/s", 1, planned.burst_tok_per_s, together, met)
+        together = as_number(context.values.get("burst", {}).get("burst_tok_per_s"))
+        yield _Compared(
+            figure="burst_tok_per_s",
+            shown="burst",
+            unit="tok/s",
+            digits=1,
+            planned=planned.burst_tok_per_s,
+            measured=together,
+            is_met=_reaches(together, limits.min_burst_tok_per_s),
+        )
 
 
 def _reaches(value: float | None, least: float | None) -> bool:

@@ -54,7 +54,8 @@ async def context_length(context: CheckContext) -> Outcome:
     if length is None:
         return skipped("neither the server nor the settings report a length")
     context.wanted = f"{LEAST_FILLED:.0%} of {length} tokens or more, {FACT!r} from the start"
-    base, probed = await _prompt_tokens(context, 0), await _prompt_tokens(context, PROBE_FILLERS)
+    base = await _prompt_tokens(context, 0)
+    probed = await _prompt_tokens(context, PROBE_FILLERS)
     per_filler = (probed - base) / PROBE_FILLERS
     if per_filler <= 0:
         return failed("no usage", "without usage, the prompt's length is unknown.")
@@ -64,9 +65,15 @@ async def context_length(context: CheckContext) -> Outcome:
     answer = await send(context, body, limit_s=context_limit_s(context.target))
     if answer.status != HTTPStatus.OK or answer.usage is None:
         return failed(f"status {answer.status}", f"{about} was rejected: {answer.message}")
-    prompt, said = answer.usage.prompt_tokens, content_of(answer)
-    filled, is_found = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length, FACT in said.lower()
-    values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": is_found}
+    prompt = answer.usage.prompt_tokens
+    said = content_of(answer)
+    filled = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length
+    is_found = FACT in said.lower()
+    values = {
+        "prompt_tokens": prompt,
+        "seconds": round(answer.elapsed_s, 3),
+        "found": is_found,
+    }
     measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {short(said, 30)!r}"
     if filled < LEAST_FILLED:
         return failed(measured, f"the server counts {prompt} prompt tokens in {about}: it cut the prompt.", values)
@@ -133,23 +140,23 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
 
     vLLM has the counters only with speculative decoding. A draft model proposes tokens in each step, n-grams only if a text repeats itself.
     """
-    if drafted is None or accepted is None or (drafted == 0 and method == "draft-model"):
-        measured = "no counters" if drafted is None or accepted is None else "0 tokens proposed"
-        return failed(measured, "`vllm.speculative` is not in effect.")
+    if drafted is None or accepted is None:
+        return failed("no counters", "`vllm.speculative` is not in effect.")
+    if drafted == 0 and method == "draft-model":
+        return failed("0 tokens proposed", "`vllm.speculative` is not in effect.")
     share = accepted / drafted if drafted > 0 else 0.0
-    values = {"proposed": drafted, "accepted": accepted, "acceptance": round(share, 4)}
+    values = {
+        "proposed": drafted,
+        "accepted": accepted,
+        "acceptance": round(share, 4),
+    }
     measured = f"{accepted:.0f} of {drafted:.0f} proposed tokens accepted ({share:.0%})"
-    if drafted < 0:
-        doubt = "the counters are lower than before. Several instances serve the requests, or the server restarted."
-    elif drafted < FEWEST_DRAFTED:
-        doubt = "too few tokens were proposed to judge the share."
-    elif share < USEFUL_ACCEPTANCE:
-        doubt = (
-            "so few accepted tokens make responses slower. Measure with and without `vllm.speculative` (`gemma bench`)."
-        )
-    else:
-        return passed(measured, values)
-    return warned(measured, doubt, values)
+    if drafted < FEWEST_DRAFTED:
+        return warned(measured, "too few tokens were proposed to judge the share.", values)
+    if share < USEFUL_ACCEPTANCE:
+        doubt = "so few accepted tokens make responses slower."
+        return warned(measured, f"{doubt} Measure with and without `vllm.speculative` (`gemma bench`).", values)
+    return passed(measured, values)
 
 
 def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:

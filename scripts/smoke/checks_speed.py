@@ -5,7 +5,7 @@ import secrets
 import statistics
 from typing import Final
 
-from loadtest.client.openai import ServerError, Streamed, UnreachableError, chat_body
+from loadtest.client.openai import ServerError, Streamed, chat_body
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, failed, judged
 from scripts.smoke.target import SmokeTarget
@@ -26,43 +26,33 @@ async def _one(context: CheckContext) -> Streamed:
     """Run one full-length stream with a prompt that is not in any cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     tokens = OUTPUT_TOKENS if context.length is None else max(8, min(OUTPUT_TOKENS, context.length // 4))
-    extra = {"ignore_eos": True} if context.ignore_eos else {}
-    body = chat_body(context.target.model, prompt, max_tokens=tokens, stream=True, extra=extra)
-    streamed = await context.client.stream(body, limit_s=STREAM_LIMIT_S)
-    context.count(streamed.usage)
-    return streamed
-
-
-async def _warm_up(context: CheckContext) -> None:
-    """Run one uncounted stream, and detect whether the server supports ignore_eos."""
-    try:
-        await _one(context)
-    except UnreachableError:
-        raise
-    except ServerError:
-        if not context.ignore_eos:
-            raise
-        context.ignore_eos = False
-        await _one(context)
+    body = chat_body(context.target.model, prompt, max_tokens=tokens, stream=True, extra={"ignore_eos": True})
+    return await context.client.stream(body, limit_s=STREAM_LIMIT_S)
 
 
 async def single_stream(context: CheckContext) -> Outcome:
     """Run several streams in sequence and check the median."""
-    most_s, least = context.target.thresholds.max_ttft_s, context.target.thresholds.min_decode_tok_per_s
+    most_s = context.target.thresholds.max_ttft_s
+    least = context.target.thresholds.min_decode_tok_per_s
     wanted = {f"TTFT <= {most_s or 0:g} s": most_s, f">= {least or 0:g} tok/s": least}
     context.wanted = ", ".join(text for text, limit in wanted.items() if limit is not None)
-    await _warm_up(context)
+    await _one(context)  # warms the server up
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
         return failed("no timed tokens", "the streams have too few events or no usage.")
-    ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
+    ttft_s = statistics.median(ttfts)
+    speed = statistics.median(speeds)
     faults: list[str] = []
     if most_s is not None and ttft_s > most_s:
         faults.append(f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
     faults += _short(speed, least)
-    values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
+    values = {
+        "ttft_s": round(ttft_s, 6),
+        "decode_tok_per_s": round(speed, 3),
+        "runs": RUNS,
+    }
     note = "" if context.wanted else NO_THRESHOLD
     return judged(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
 
@@ -75,7 +65,8 @@ def _short(speed: float, least: float | None) -> list[str]:
 
 async def burst(context: CheckContext) -> Outcome:
     """Check that all concurrent streams complete, and that their total rate is high enough."""
-    count, least = context.target.thresholds.burst_requests, context.target.thresholds.min_burst_tok_per_s
+    count = context.target.thresholds.burst_requests
+    least = context.target.thresholds.min_burst_tok_per_s
     context.wanted = f"{count} of {count} completed" + (f", >= {least:g} tok/s in total" if least is not None else "")
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
     done = [result for result in results if isinstance(result, Streamed)]
@@ -89,6 +80,10 @@ async def burst(context: CheckContext) -> Outcome:
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0
     ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
-    values = {"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count}
+    values = {
+        "burst_tok_per_s": round(speed, 3),
+        "median_ttft_s": round(ttft_s, 6),
+        "requests": count,
+    }
     measured = f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s"
     return judged(measured, "; ".join(_short(speed, least)), values, NO_THRESHOLD if least is None else "")

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from contracts.features import ServedFeatures
-from loadtest.client.events import Usage
-from loadtest.client.metrics import Scrape
 from loadtest.client.openai import OpenAIClient
 from scripts.cli.access import ServerAccess
 from scripts.cli.check_result import Values
@@ -33,12 +31,6 @@ class CheckContext:
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
-    scrape_before: Scrape | None = None
-    """Metrics when the server became ready."""
-    ignore_eos: bool = True
-    """True if the server supports `ignore_eos`, which keeps responses at full length."""
-    generated_tokens: int = 0
-    """Output tokens reported by the server's responses so far."""
     values: dict[str, Values] = field(default_factory=dict[str, Values])
     """Values of the finished checks, by name."""
 
@@ -60,10 +52,6 @@ class CheckContext:
         features = self.target.features
         on = features is not None and features.thinks_by_default
         return {"chat_template_kwargs": {"enable_thinking": False}} if on else {}
-
-    def count(self, usage: Usage | None) -> None:
-        """Add the output tokens of a response."""
-        self.generated_tokens += usage.completion_tokens if usage else 0
 
 
 @dataclass(frozen=True, slots=True)

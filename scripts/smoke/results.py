@@ -82,11 +82,6 @@ class SmokeReport:
         return self.of_state("failed")
 
     @property
-    def unreached(self) -> tuple[FinishedCheck, ...]:
-        """Checks that could not reach the server."""
-        return self.of_state("unknown")
-
-    @property
     def passed(self) -> bool:
         """True if every check ran and none failed."""
         return self.verdict == "passed"
@@ -96,7 +91,7 @@ class SmokeReport:
         """Result of the run. `unreachable`: no check failed, but at least one could not reach the server."""
         if self.interrupted:
             return "interrupted"
-        if self.unreached and not self.failed:
+        if self.of_state("unknown") and not self.failed:
             return "unreachable"
         return "failed" if self.failed or self.of_state("not run") or not self.checks else "passed"
 

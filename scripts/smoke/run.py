@@ -79,7 +79,8 @@ def run_smoke(
     client = OpenAIClient(access.base_url, access.headers, access.metrics_paths)
     context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
     results: list[FinishedCheck] = []
-    start_s, interrupted = time.monotonic(), False
+    start_s = time.monotonic()
+    interrupted = False
     try:
         run_async(_run_all(context, checks, results))
     except KeyboardInterrupt:
@@ -111,7 +112,8 @@ async def _run_all(context: CheckContext, checks: Sequence[Check], results: list
 
 
 async def _run_one(check: Check, context: CheckContext) -> FinishedCheck:
-    start_s, limit_s = time.monotonic(), check.limit_s(context.target)
+    start_s = time.monotonic()
+    limit_s = check.limit_s(context.target)
     context.wanted = ""
     try:
         async with asyncio.timeout(limit_s):

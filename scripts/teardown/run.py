@@ -460,8 +460,6 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
             settings[state.stack] = _facts(state.stack)
         except CommandRefusedError as error:
             read_errors.append(f"{error} Continuing without the settings.")
-    for error in read_errors:
-        report(error)
     # A gateway's network goes after the machines in it.
     found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
@@ -469,6 +467,9 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     environment = project_from_environment()
     if environment:
         projects.append(environment)
+    if not (request.dry_run and projects):  # the text of a dry run has them
+        for error in read_errors:
+            report(error)
     if not projects:
         raise CommandRefusedError(
             "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."

@@ -12,8 +12,8 @@ import pytest
 import requests
 
 from contracts.run_record import RUNS_WORD
-from scripts.recover.lookup import REPEATABLE
 from tests.engine.conftest import LIMIT_S
+from tests.scripts.recover.test_state_edit import REPEATABLE
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
 CANARY = "hf_canaryCanaryCANARY0123456789"

@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from cloud.kinds import POLICIES
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
 from engine.state_edit import without_pending
-from scripts.recover.lookup import KINDS, REPEATABLE
+from scripts.recover.lookup import KINDS
 from scripts.recover.state_edit import REDACTED, adopted, candidates, is_complete
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]
+REPEATABLE = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity", *POLICIES})
+"""Types that can be created again without a conflict and that leave no resource behind.
+
+An image has the same digest again, and a policy has a member once.
+Generating a service identity again returns the same account, which cannot be deleted
+(discovery: serviceusage.v1beta1, services.generateServiceIdentity).
+"""
 
 
 def stored(stack):

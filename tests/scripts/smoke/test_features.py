@@ -167,7 +167,6 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
         ("n-gram", 19.0, 19.0, "warned", "too few tokens"),
         ("n-gram", 100.0, 9.0, "warned", "make responses slower"),
         ("n-gram", 100.0, 10.0, "passed", ""),
-        ("draft-model", -50.0, -9.0, "warned", "Several instances"),
     )
     for method, drafted, accepted, verdict, words in table:
         with subtests.test(f"{method} {drafted}"):

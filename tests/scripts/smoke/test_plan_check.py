@@ -62,7 +62,7 @@ def measures(name, **values):
     """Return a check that has measured these values."""
 
     async def run(_):
-        return Outcome(verdict="passed", measured="planted", values=values)
+        return Outcome("passed", measured="planted", values=values)
 
     return Check(name=name, limit_s=lambda _: 60, run=run)
 
@@ -92,7 +92,7 @@ def checked(tok_per_s, **changes):
 
 def test_a_server_as_planned_passes_the_plans_check():
     report, checks = checked(480)
-    assert checks["plan"].verdict == "passed", checks["plan"].detail
+    assert checks["plan"].state == "passed", checks["plan"].detail
     assert report.passed
 
 
@@ -108,13 +108,13 @@ def test_a_server_at_a_third_of_the_planned_rate_fails_with_figures_and_causes()
 
 def test_a_threshold_of_the_stack_that_is_met_makes_the_finding_a_warning():
     report, checks = checked(1_500, min_decode_tok_per_s=20)
-    assert checks["plan"].verdict == "warned"
+    assert checks["plan"].state == "warned"
     assert report.passed
 
 
 def test_a_server_that_is_faster_than_planned_is_named():
     _, checks = checked(200)
-    assert checks["plan"].verdict == "warned"
+    assert checks["plan"].state == "warned"
     assert "quantized checkpoint" in checks["plan"].detail
 
 

@@ -394,7 +394,7 @@ def says(message, finish_reason="stop"):
             "failed",
             "vllm.reasoningParser",
         ),
-        (checks_features.reasoning, {"content": "18", "reasoning_content": "up and down"}, "passed", ""),
+        (checks_features.reasoning, {"content": "18", "reasoning": "up and down"}, "passed", ""),
         (checks_features.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
         (
             checks_features.tool_call,
@@ -413,9 +413,9 @@ def says(message, finish_reason="stop"):
             checks_features.structured_output,
             {"content": '{"city":"Paris","country":"France","population":"2"}'},
             "failed",
-            "whole number",
+            "not match the schema",
         ),
-        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "keys"),
+        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "not match"),
         (checks_features.structured_output, {"content": '{"city":"P","country":"F","population":2}'}, "passed", ""),
     ],
 )
