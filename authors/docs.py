@@ -108,8 +108,7 @@ def _local_cloud_catalog() -> str:
             "quota_id": gpu.quota_id,
             "quota_units": gpu.quota_units,
         }
-    listed = {key: price.regions for key, price in PRICES.items() if price.sku is not None}
-    prices = {key: {region: row.usd for region, row in rows.items()} for key, rows in listed.items()}
+    prices = {key: {region: row.usd for region, row in price.regions.items()} for key, price in PRICES.items()}
     about = "Written by `make docs` from planning/data: edit machines.json and prices.json there."
     return json.dumps({"about": about, "gpus": gpus, "prices": prices}, indent=1) + "\n"
 

@@ -71,7 +71,8 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
         return None
     kept = _without(arguments, secret)
     return RuleResult(
-        f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be stored unencrypted in the "
+        f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be "
+        "stored unencrypted in the "
         "settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
@@ -157,7 +158,8 @@ def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     kept = kept_arguments(subject, (argument,))
     has_secret = bool(_secrets((argument,), words))  # remedies are printed
     return RuleResult(
-        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
+        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of "
+        f"{', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
         f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start.",
         remedies=(
             *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
@@ -197,11 +199,13 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     tools, reasoning = options.tool_call_parser, options.reasoning_parser
     if options.enable_auto_tool_choice and _is_foreign(tools) and "--tool-parser-plugin" not in plugins:
         effects["vllm.tool_call_parser"] = (
-            f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain them as text."
+            f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
+            "them as text."
         )
     if _is_foreign(reasoning) and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
-            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, or will return the "
+            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not "
+            "start, or will return the "
             "reasoning as part of the response."
         )
     if not effects:

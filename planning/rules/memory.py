@@ -35,7 +35,8 @@ _LONGEST_BLOCK = 256
 _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
-    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits an item "
+    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits "
+    "an item "
     "(tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
 )
 _WORTH_HALF = 0.55
@@ -60,7 +61,8 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
         return None
     if memory.load_peak_device_gib > memory.usable_gib:
         message = (
-            f"{resolved.model_id} does not fit on {resolved.accelerator.name}: loading needs {memory.load_peak_device_gib:.1f} GiB of "
+            f"{resolved.model_id} does not fit on {resolved.accelerator.name}: loading needs "
+            f"{memory.load_peak_device_gib:.1f} GiB of "
             f"{subject.device} memory ({_parts_of_loading(subject)}), {memory.usable_gib:.2f} GiB is usable."
         )
     else:
@@ -95,7 +97,8 @@ def _offload(subject: Subject) -> RuleResult | None:
         return None
     link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
     return RuleResult(
-        f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about {link:.1f} GB/s. "
+        f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at "
+        f"about {link:.1f} GB/s. "
         f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
         remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
     )
@@ -160,7 +163,8 @@ def _one_request(subject: Subject) -> RuleResult | None:
     shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
     replicas = fewer_replicas(resolved)
     return RuleResult(
-        f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of `vllm.max_model_len` "
+        f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
+        "`vllm.max_model_len` "
         f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
         remedies=chain(shorter, _more_utilization(subject), replicas, other_accelerators(subject)),
@@ -185,7 +189,8 @@ def _headroom(subject: Subject) -> RuleResult | None:
     left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
         fact = (
-            f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads them."
+            f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads "
+            "them."
             if resolved.is_tpu
             else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
         )
@@ -251,7 +256,8 @@ def _precision(subject: Subject) -> RuleResult | None:
         if resolved.is_tpu or not row.is_weight_only:
             return None
         return RuleResult(
-            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} arithmetic. "
+            f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} "
+            "arithmetic. "
             "It saves memory but not time.",
             severity="info",
             source=source,
@@ -297,7 +303,8 @@ def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
         return None
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
-        f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
+        f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on "
+        f"{resolved.accelerator.name}. It holds "
         f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
         "A chip with one KV head pads fp8 to the width of bf16.",
         severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
@@ -344,12 +351,14 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     load, request = margins.loading(memory), margins.one_request(memory)
     if load.may_fail:
         message = (
-            f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. Measured weights differ from "
+            f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. "
+            "Measured weights differ from "
             f"planned ones by up to {overheads.WEIGHTS_SCATTER:.0%}. The server may crash while it loads."
         )
     elif request.may_fail:
         message = (
-            f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of `vllm.max_model_len` "
+            f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of "
+            "`vllm.max_model_len` "
             f"{subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
             f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
         )
@@ -437,7 +446,8 @@ def _model_length(subject: Subject) -> RuleResult | None:
     if resolved.max_model_len <= longest:
         return None
     return RuleResult(
-        f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. vLLM will not start.",
+        f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. "
+        "vLLM will not start.",
         remedies=(change("vllm.max_model_len", longest),),
         last_resorts=alternatives_for(subject),
     )

@@ -242,7 +242,8 @@ class Settings(Block):
         in_bucket = next((name for name, place in adapters.items() if place.startswith("gs://")), None)
         if in_bucket is not None and self.weights != "bucket":
             yield (
-                f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is {self.weights}; set weights: "
+                f"vllm.lora.adapters.{in_bucket} is a folder of a bucket, which vLLM cannot read, but weights is "
+                f"{self.weights}; set weights: "
                 "bucket, so that scripts.stage_model copies the adapter"
             )
         if self.docker_hub is not None and self.image.build_context is not None:

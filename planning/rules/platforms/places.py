@@ -67,14 +67,16 @@ def _load_format(subject: Subject) -> RuleResult | None:
         return None
     if mode == "streamer" and given != STREAMER:
         return RuleResult(
-            f"`vllm.load_format` is {given}, but weights streamed from gs:// need {STREAMER}. The server will find no weights.",
+            f"`vllm.load_format` is {given}, but weights streamed from gs:// need {STREAMER}. The server will find "
+            "no weights.",
             remedies=(change("vllm.load_format", None),),
         )
     if mode == "streamer" or not given.startswith(STREAMER):
         return None
     streamed = Remedy(changes={"weights_mode": "streamer", "vllm.load_format": None})
     return RuleResult(
-        f"`vllm.load_format` is {given}, but the weights mode is {mode}, planned at {duration(subject.startup.load_s)}. The streamer "
+        f"`vllm.load_format` is {given}, but the weights mode is {mode}, planned at "
+        f"{duration(subject.startup.load_s)}. The streamer "
         "will read local files at an untested rate; it is fast only when it reads gs:// directly.",
         remedies=(*((streamed,) if mode in _IN_BUCKET else ()), change("vllm.load_format", None)),
     )
@@ -94,7 +96,8 @@ def _streams(subject: Subject) -> RuleResult | None:
     version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
     has = f"has vLLM {version}" if version else "has an unknown version of vLLM (`image_version`)"
     return RuleResult(
-        f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its image.",
+        f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its "
+        "image.",
         remedies=(change("weights_mode", "fuse-buffered"),),
     )
 
@@ -146,9 +149,7 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
 @rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run rejects", on="cloud-run")
 def _probe_limits(subject: Subject) -> RuleResult | None:
     probe = subject.resolved.deployment.cloud_run.startup_probe
-    if probe is None:
-        return None
-    wrong = [text for is_wrong, text in _probe_checks(probe) if is_wrong]
+    wrong = list(_probe_faults(probe)) if probe is not None else []
     if not wrong:
         return None
     return RuleResult(
@@ -157,31 +158,20 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
     )
 
 
-def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
-    """Return each limit: True if the probe exceeds it, and the message."""
+def _probe_faults(probe: StartupProbe) -> Iterator[str]:
+    """Yield each limit that the probe exceeds."""
+    name, delay_s = "cloud_run.startup_probe", probe.initial_delay_s
+    if not 0 <= delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S:
+        yield f"`{name}.initial_delay_s` is {delay_s} s; allowed: 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s"
+    if not 1 <= probe.period_s <= CLOUD_RUN_MAX_PERIOD_S:
+        yield f"`{name}.period_s` is {probe.period_s} s; allowed: 1 to {CLOUD_RUN_MAX_PERIOD_S} s"
+    if probe.failure_threshold < 1:
+        yield f"`{name}.failure_threshold` is {probe.failure_threshold}; it must be 1 or more"
+    if not 1 <= probe.timeout_s <= probe.period_s:
+        yield f"`{name}.timeout_s` is {probe.timeout_s} s; it must not exceed the period ({probe.period_s} s)"
     whole_s = probe.period_s * probe.failure_threshold
-    return (
-        (
-            not 0 <= probe.initial_delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S,
-            f"`cloud_run.startup_probe.initial_delay_s` is {probe.initial_delay_s} s; allowed: 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s",
-        ),
-        (
-            not 1 <= probe.period_s <= CLOUD_RUN_MAX_PERIOD_S,
-            f"`cloud_run.startup_probe.period_s` is {probe.period_s} s; allowed: 1 to {CLOUD_RUN_MAX_PERIOD_S} s",
-        ),
-        (
-            probe.failure_threshold < 1,
-            f"`cloud_run.startup_probe.failure_threshold` is {probe.failure_threshold}; it must be 1 or more",
-        ),
-        (
-            not 1 <= probe.timeout_s <= probe.period_s,
-            f"`cloud_run.startup_probe.timeout_s` is {probe.timeout_s} s; it must not exceed the period ({probe.period_s} s)",
-        ),
-        (
-            whole_s > CLOUD_RUN_MAX_GPU_PROBE_S,
-            f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s",
-        ),
-    )
+    if whole_s > CLOUD_RUN_MAX_GPU_PROBE_S:
+        yield f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s"
 
 
 @rule(
@@ -202,7 +192,8 @@ def _queueing(subject: Subject) -> RuleResult | None:
     if allowed < at_once:
         return RuleResult(
             f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
-            f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} tokens. "
+            f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} "
+            "tokens. "
             "Requests will queue while the GPU is underused.",
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
@@ -217,7 +208,8 @@ def _queueing(subject: Subject) -> RuleResult | None:
         else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
-        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests {limit}. "
+        f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests "
+        f"{limit}. "
         "The others will queue inside the instance, where scaling does not count them.",
         remedies=(
             change("cloud_run.concurrency", at_once),
@@ -318,7 +310,8 @@ def _continent(place: str) -> str:
     "SCL06",
     "warn",
     source=(
-        "Cloud Run, About instance autoscaling (a request that starts an instance waits for it) and request timeout; OpenAI's Python library "
+        "Cloud Run, About instance autoscaling (a request that starts an instance waits for it) and request timeout; "
+        "OpenAI's Python library "
         "(DEFAULT_TIMEOUT, 600 s)"
     ),
     what="a cold start longer than a request is allowed to wait",
@@ -337,7 +330,8 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
     faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
-        f"`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to {duration(start_s)}. "
+        "`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to "
+        f"{duration(start_s)}. "
         f"{', and '.join(causes)}.",
         remedies=(
             change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
@@ -374,7 +368,8 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
             yield change("vllm.tensor_parallel_size", None)
 
     return RuleResult(
-        f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave paid chips idle.",
+        f"{set_to}, but {resolved.accelerator.name} has {chips} chip(s). The server will not start, or will leave "
+        "paid chips idle.",
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
     )
@@ -435,7 +430,8 @@ def _zones(subject: Subject) -> RuleResult | None:
     # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
     own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
     return RuleResult(
-        f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the flex-start offer; "
+        f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
+        "flex-start offer; "
         "many have only two of the three.",
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
@@ -477,13 +473,15 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     remedies = (Remedy(changes={"vllm.load_format": None, "weights_mode": "disk"}),)
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
-            f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. The image is older or of "
+            f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. "
+            "The image is older or of "
             "unknown version, so the server will not start.",
             remedies=remedies,
         )
     return RuleResult(
         "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
-        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to over 1 GB/s; the plan "
+        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s "
+        "to over 1 GB/s; the plan "
         f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
         severity="warn",
         remedies=remedies,
@@ -515,7 +513,8 @@ def _private_access(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.private_google_access is not False:
         return None
     return RuleResult(
-        "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull the image or the weights.",
+        "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull "
+        "the image or the weights.",
         remedies=(change("tpu.private_google_access", None),),
         advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
@@ -535,12 +534,15 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
         return None
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
-        f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged copy. The "
-        "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in the subnet of "
+        f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged "
+        "copy. The "
+        "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in "
+        "the subnet of "
         "tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
-            "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud NAT, accept this finding."
+            "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
+            "NAT, accept this finding."
         ),
     )
 
@@ -571,7 +573,8 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
     if subject.resolved.deployment.tpu.ssh == "os-login":
         return None
     return RuleResult(
-        "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or the machine is root on it, "
+        "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
+        "the machine is root on it, "
         "and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
@@ -634,7 +637,8 @@ def _whole_bill(subject: Subject) -> RuleResult | None:
     daily_usd = daily_limit_usd(subject)
     watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
-        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
+        f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
+        f"({cost.max_usd_basis}); "
         f"prices of {cost.prices_as_of or 'an unknown date'}.",
     )
 
@@ -657,7 +661,8 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     if not least:
         return None
     return RuleResult(
-        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even when idle. "
+        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, "
+        "even when idle. "
         "Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
@@ -678,8 +683,10 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
-        f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is ${cost.max_usd:,.0f} "
-        f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will tear the stack down then.",
+        f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
+        f"${cost.max_usd:,.0f} "
+        f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will "
+        "tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 

@@ -45,7 +45,8 @@ def each_of(resolved: Resolved) -> str:
     "DPL01",
     "block",
     source=(
-        "vllm-project/tpu-inference#3015 (a mixture of experts fails at start: num_tokens is None) and #2764 (allows it for JAX models, without a log); "
+        "vllm-project/tpu-inference#3015 (a mixture of experts fails at start: num_tokens is None) and #2764 (allows "
+        "it for JAX models, without a log); "
         "vLLM, Data Parallel Deployment (experts are divided among all replicas)"
     ),
     what="data parallelism of a mixture of experts",
@@ -79,8 +80,10 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
         return None
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, which was not measured. "
-        f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one alone, and up to "
+        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one "
+        "replica, which was not measured. "
+        f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one "
+        "alone, and up to "
         f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load.",
         remedies=(sized(None),),
         advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",

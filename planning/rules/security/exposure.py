@@ -43,7 +43,8 @@ def _public(subject: Subject) -> RuleResult | None:
             advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
         )
     return RuleResult(
-        "The endpoint is reachable from the internet. Every path except /health requires the API key, but any request can start an instance and "
+        "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
+        "request can start an instance and "
         f"keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
         remedies=(change("public", False),),
@@ -59,7 +60,8 @@ def _unguarded(subject: Subject) -> RuleResult | None:
     if not found:
         return None
     return RuleResult(
-        f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, which checks no API key "
+        f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, "
+        "which checks no API key "
         "and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
@@ -82,7 +84,8 @@ def _read_media(subject: Subject) -> RuleResult | None:
     where = f" The server is in your network ({network})." if network else ""
     named = f" {', '.join(inner)} can only be inside it or on the server's machine." if inner else ""
     return RuleResult(
-        f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of {', '.join(domains)} from its own "
+        f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of "
+        f"{', '.join(domains)} from its own "
         f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}",
         severity="block" if network or inner else "warn",
         remedies=(change("vllm.allowed_media_domains", None),),
@@ -131,8 +134,10 @@ def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     if deployment.existing_bucket is None or value != "bucket":
         return None
     return RuleResult(
-        f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
-        "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can delete archives and "
+        f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not "
+        "create. "
+        "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can "
+        "delete archives and "
         "restore older ones of this stack.",
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",

@@ -47,7 +47,8 @@ def _floating_repository(subject: Subject) -> RuleResult | None:
     one_of = "the account that owns it" if len(found) == 1 else "an account that owns one of them"
     return RuleResult(
         f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
-        f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat template without any sign in a preview.",
+        f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat "
+        "template without any sign in a preview.",
         remedies=(Remedy(changes=known),) if is_whole else (),
         advice=" ".join(one.advice for one in found if not (is_whole and one.changes)),
     )
@@ -65,8 +66,10 @@ def _pickled_weights(subject: Subject) -> RuleResult | None:
         return None
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
-        f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
-        f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
+        f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
+        "Only PyTorch's restricted "
+        f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such "
+        "file; the server will not start "
         "without any other.",
         remedies=(change("vllm.load_format", None),),
     )
@@ -83,7 +86,8 @@ def _remote_code(subject: Subject) -> RuleResult | None:
     if not deployment.vllm.trust_remote_code:
         return None
     return RuleResult(
-        f"`vllm.trust_remote_code` is true. The server will run Python code from the repository of {deployment.model}, which Gemma 4 does not need.",
+        "`vllm.trust_remote_code` is true. The server will run Python code from the repository of "
+        f"{deployment.model}, which Gemma 4 does not need.",
         remedies=(change("vllm.trust_remote_code", None),),
     )
 
@@ -98,7 +102,8 @@ def _floating(resolved: Resolved) -> Iterator[_Floating]:
             name=deployment.model,
             what="model",
             advice=(
-                "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor STACK`. Review the changes "
+                "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor "
+                "STACK`. Review the changes "
                 "before you adopt a newer one."
             ),
             changes={"model_revision": known} if known else {},
