@@ -41,10 +41,6 @@ def write_private(path: Path, text: str, *, new: bool = False) -> None:
 
 @contextmanager
 def private_folder() -> Generator[Path]:
-    """Yield a new empty folder below one that only this user can read. It is removed at the end, but not if the process is killed."""
-    with tempfile.TemporaryDirectory(
-        prefix="gemma-private-"
-    ) as parent:  # mode 0700, also after a copy sets that of the folder
-        folder = Path(parent, "files")
-        folder.mkdir()
-        yield folder
+    """Yield a new empty folder that only this user can read. It is removed at the end, but not if the process is killed."""
+    with tempfile.TemporaryDirectory(prefix="gemma-private-") as folder:  # mode 0700
+        yield Path(folder)

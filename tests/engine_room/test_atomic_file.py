@@ -43,7 +43,7 @@ def test_a_folder_is_private_and_gone_at_the_end(tmp_path, monkeypatch):
     def interrupted():
         with private_folder() as folder:
             (folder / "secret").touch()
-            assert mode(folder.parent) == 0o700
+            assert mode(folder) == 0o700
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
