@@ -1,11 +1,11 @@
-"""A replaced file is whole for each reader, and keeps its mode. A private folder is removed."""
+"""A replaced file is whole for each reader, and keeps its mode."""
 
 import stat
 
 import pytest
 
 from engine import atomic_file
-from engine.atomic_file import private_folder, replace_file, write_private
+from engine.atomic_file import replace_file, write_private
 
 
 def mode(path):
@@ -35,17 +35,3 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_file(path, "\ud800")
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
-
-
-def test_a_folder_is_private_and_gone_at_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_file.tempfile, "tempdir", str(tmp_path))
-
-    def interrupted():
-        with private_folder() as folder:
-            (folder / "secret").touch()
-            assert mode(folder) == 0o700
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(tmp_path.iterdir()) == []
