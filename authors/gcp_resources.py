@@ -1,7 +1,8 @@
 """Generator of `components/gcp`: the gcp provider's resources that the components declare, from its Python SDK.
 
 The SDK loads whole modules of the provider: 1.3 CPU seconds for five Compute Engine types, 0.4 for Cloud Run and related types. These classes send the
-same data to the engine. To use another type or nested block, write `gcp.MODULE.NAME` where the components use it, then run `python -m authors.docs`.
+same data to the engine. They have the properties whose names components and stacks use. To use another type, block or property, write it where the
+components use it, then run `python -m authors.docs`.
 """
 
 import ast
@@ -50,13 +51,21 @@ Fields = Sequence[tuple[str, str, str]]
 def used() -> Mapping[str, frozenset[str]]:
     """Return the names that components and stacks use, by module."""
     found: dict[str, set[str]] = {}
-    for room in USERS:
-        for path in (ROOT / room).rglob("*.py"):
-            if FOLDER in path.as_posix():
-                continue
-            for module, name in _USED.findall(path.read_text(encoding="utf-8")):
-                found.setdefault(module, set()).add(name)
+    for module, name in _USED.findall(_sources()):
+        found.setdefault(module, set()).add(name)
     return {module: frozenset(names) for module, names in found.items()}
+
+
+@cache
+def _sources() -> str:
+    """Return the text of components and stacks, without the generated classes."""
+    paths = (path for room in USERS for path in sorted((ROOT / room).rglob("*.py")) if FOLDER not in path.as_posix())
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", _sources()))
 
 
 def module_text(module: str) -> str:
@@ -182,6 +191,9 @@ def _fields(module: str, name: str) -> Fields:
         names = [re.search(r"pulumi\.getter\(name='(\w+)'\)", each) for each in decorators]
         at_provider = next((found[1] for found in names if found), function.name)
         annotation = ast.unparse(function.returns).replace("_builtins.", "").replace("'", "")
+        is_optional_input = name.endswith(_ARGS) and "Optional[" in annotation
+        if function.name not in _words() and (is_optional_input or not name.endswith(_ARGS)):
+            continue
         fields.append((function.name, at_provider, annotation))
     return fields
 

@@ -1,4 +1,4 @@
-"""Git commands in the checkout, and a temporary checkout of another commit."""
+"""A temporary checkout of another commit."""
 
 import contextlib
 import tarfile
@@ -12,14 +12,6 @@ from engine import runner
 from engine.children import ended, last_words
 
 _ARCHIVE_LIMIT_S: Final = 300.0
-
-
-def git(*arguments: str) -> str:
-    """Return the output of a git command. Raises CommandRefusedError with git's last line."""
-    done = ended(["git", *arguments], folder=runner.project_folder())
-    if done.returncode != 0:
-        raise CommandRefusedError(f"`git {' '.join(arguments[:2])}` failed: {last_words(done)}")
-    return done.stdout.strip()
 
 
 @contextlib.contextmanager

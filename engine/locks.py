@@ -8,7 +8,7 @@ import json
 import math
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,13 +128,8 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
     """Return the locks of a stack in a file backend. Other backends list none."""
-    return all_locks([stack])[stack]
-
-
-def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
-    """Return the locks of several stacks, like `stack_locks`. The backend is read once."""
     folder = state_folder()
-    return {stack: read_locks(_place(folder, stack)) if folder else () for stack in stacks}
+    return read_locks(_place(folder, stack)) if folder else ()
 
 
 def remove_lock_files(stack: str) -> None:

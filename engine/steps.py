@@ -1,11 +1,11 @@
-"""Steps of a preview as data: operation, resource, and the changed properties. Only shown values are stored."""
+"""Steps of a preview: what identifies them, and the changed properties for display."""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import unified_diff
-from itertools import takewhile
 from typing import Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,7 +29,6 @@ _MOST_CHANGES: Final = 20
 """Maximum changes shown per step. All are compared."""
 _KEY: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
 """One part of a property's path, as the engine writes it: `template.containers[0].env["A.B"]`."""
-_MOST_DIFFERENCES: Final = 5
 _MOST_LINES: Final = 5
 """Maximum removed or added lines shown for a text of several lines."""
 _PATH_CHARACTERS: Final = 200
@@ -50,20 +49,14 @@ class ShownChange(BaseModel):
     replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
 
 
-class PlannedStep(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
     """A step with a change."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     op: str
     urn: str
-    changed: tuple[str, ...] = ()
-    """Properties that differ from the state."""
-    forced_by: tuple[str, ...] = ()
-    """Properties that force a replacement."""
-    before: str = ""
-    """Hash of the id and the inputs in the state."""
-    after: str = ""
-    """Hash of the new inputs."""
+    digest: str
+    """Hash of the step: the operation, the changed properties, the id, and the inputs before and after."""
 
     @property
     def name(self) -> str:
@@ -74,17 +67,6 @@ class PlannedStep(BaseModel):
     def type(self) -> str:
         """The resource's type, without those of its parents."""
         return type_in(self.urn)
-
-    @property
-    def does(self) -> str:
-        """Description of the step, such as `update of template`."""
-        words = f"{self.op} of {', '.join(self.changed)}" if self.changed else self.op
-        return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
-
-    @property
-    def digest(self) -> str:
-        """Hash of the step's changes."""
-        return _sha256([self.op, self.urn, self.changed, self.forced_by, self.before, self.after])
 
 
 def takes_server_away(op: str, resource_type: str) -> bool:
@@ -98,22 +80,14 @@ def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
 
 
-def shortened_differences(found: Sequence[str]) -> str:
-    """Return the first differences, and the number of further ones."""
-    rest = len(found) - _MOST_DIFFERENCES
-    return "; ".join([*found[:_MOST_DIFFERENCES], *([f"and {rest} more"] if rest > 0 else [])])
-
-
 def _step(step: Mapping[str, object]) -> PlannedStep:
     old, new = (as_mapping(step.get(key)) for key in ("oldState", "newState"))
-    changed = tuple(sorted(map(str, as_sequence(step.get("diffReasons")))))
+    op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
+    reasons = [sorted(map(str, as_sequence(step.get(key)))) for key in ("diffReasons", "replaceReasons")]
     return PlannedStep(
-        op=str(step.get("op") or ""),
-        urn=str(step.get("urn") or ""),
-        changed=changed,
-        forced_by=tuple(sorted(map(str, as_sequence(step.get("replaceReasons"))))),
-        before=_sha256([old.get("id"), old.get("inputs")]),
-        after=_sha256(new.get("inputs")),
+        op=op,
+        urn=urn,
+        digest=_sha256([op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]),
     )
 
 
@@ -199,7 +173,8 @@ def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, repla
         lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]
         before, after = (_lines(lines, sign) for sign in "-+")
     else:
-        start = max(0, _shared(before, after) - _BEFORE_CHARACTERS)
+        differs = (at for at, (one, two) in enumerate(zip(before, after, strict=False)) if one != two)
+        start = max(0, next(differs, min(len(before), len(after))) - _BEFORE_CHARACTERS)
         before, after = _cut(before, start), _cut(after, start)
     if before and before == after:  # a secret, or truncated text
         after = f"{after} (another value)"
@@ -232,14 +207,6 @@ def _text(value: object) -> str:
         return _SECRET
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     return text.replace(UNKNOWN, "(known after up)")
-
-
-def _shared(one: str, two: str) -> int:
-    return sum(1 for _ in takewhile(_is_same, zip(one, two, strict=False)))
-
-
-def _is_same(pair: tuple[str, str]) -> bool:
-    return pair[0] == pair[1]
 
 
 def _cut(text: str, start: int) -> str:

@@ -257,8 +257,8 @@ def _config_of(path: Path) -> Mapping[str, object]:
         ) from None
     except yaml.YAMLError as error:
         raise SettingsError(not_yaml(path.name, error)) from None
-    except ValueError:
-        raise SettingsError(f"{path.name} has a number with too many digits.") from None
+    except ValueError as error:
+        raise SettingsError(f"{path.name} has a value that YAML cannot read: {str(error).rstrip('.')}.") from None
     config = _mapping(_mapping(document).get("config"))
     _check_namespaces(config, path.name)
     if not _own_keys(config):

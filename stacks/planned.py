@@ -1,6 +1,7 @@
 """Convert settings into the planner's question, and stop the program if the plan blocks the stack."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
@@ -12,12 +13,13 @@ from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
-from planning.rules.findings import acceptable_ids
+from planning.rules.findings import acceptable_ids, notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.parts import parts_of
 from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 
+_BILL: Final = "CST01"
 _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
 """Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
@@ -115,6 +117,27 @@ def headline(plan: Plan) -> str:
         return fit
     rate = plan.throughput.decode_tok_per_s
     return f"{fit}\nStarts in {most}{startup.ready_s / 60:.0f} min. Speed: {rate:.0f} tok/s (one request)."
+
+
+def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:
+    """Yield the plan's lines, its cost, each finding, and one line for notes and accepted findings; each with whether it is a warning.
+
+    A blocking finding that was not accepted is part of the error that stops the program.
+    """
+    for line in headline(plan).splitlines():
+        yield line, False
+    notes = notes_of(plan)
+    accepted = [finding.id for finding in plan.findings if finding.id in plan.accepted and finding not in notes]
+    for finding in plan.findings:
+        if finding.id == _BILL:
+            yield f"Costs {finding_text(finding, wording).removeprefix(f'{_BILL}: ')}", False
+    for finding in plan.findings:
+        if finding.severity != "block" and finding not in notes and finding.id not in {_BILL, *accepted}:
+            yield finding_text(finding, wording), finding.severity == "warn"
+    if notes:
+        yield f"Notes: {len(notes)}. To list them, run `gemma plan {stack} --explain`.", False
+    if accepted:
+        yield f"Accepted findings: {', '.join(accepted)}. To see them, run `gemma plan {stack}`.", False
 
 
 def doctor_hint(stack: str) -> str:

@@ -17,8 +17,7 @@ from stacks.hooks.observed_service import ServiceNotReadError
 from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
 from stacks.outputs import export
-from stacks.planned import BlockedError, require_unblocked, to_deployment, today
-from stacks.preview_lines import preview_lines
+from stacks.planned import BlockedError, preview_lines, require_unblocked, to_deployment, today
 from stacks.project.former_state import FormerStateError, require_current_state
 from stacks.project.other_stacks import OtherStackError
 from stacks.project.propagation import ProjectNotReadyError
@@ -52,8 +51,8 @@ def run() -> None:
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     date = today()
     subject, planned, wording = _planned_question(settings, date)
-    for line in preview_lines(planned, stack, wording):
-        (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(line.text)
+    for text, is_warning in preview_lines(planned, stack, wording):
+        (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
     context = Context(
         settings=settings,

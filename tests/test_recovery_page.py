@@ -22,7 +22,6 @@ from types import SimpleNamespace
 import pulumi
 import pytest
 
-from cloud.google_calls import GoogleCallError
 from cloud.spending import StackSpending
 from contracts.errors import ScriptError
 from contracts.labels import StackLimits
@@ -36,7 +35,7 @@ from scripts.cli.command import run_command
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
 from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
-from stacks.project import deleted_members, propagation
+from stacks.project import propagation
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.test_printed_commands import refusal_of
 
@@ -308,11 +307,7 @@ def late_api(tools):
 def grants_of_a_deleted_account(tools):
     spoken, member = [], "serviceAccount:gemma-x@local-project.iam.gserviceaccount.com"
 
-    async def refuse(*_arguments, **_options):
-        raise GoogleCallError(403, "Permission 'storage.buckets.getIamPolicy' denied")
-
     tools.patch.setattr(pulumi.log, "warn", spoken.append)
-    tools.patch.setattr(deleted_members, "call", refuse)
     error = f"Error 400: Inconsistent representation of deleted member: 'deleted:{member}?uid=1' and '{member}'."
     inputs = {"bucket": "models", "member": member, "role": "roles/storage.objectViewer"}
     type_ = "gcp:storage/bucketIAMMember:BucketIAMMember"

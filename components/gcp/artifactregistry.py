@@ -36,7 +36,6 @@ class RepositoryRemoteRepositoryConfigArgs:
     """Block of `artifactregistry`."""
 
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    disable_upstream_validation: pulumi.Input[bool] | None = pulumi.property("disableUpstreamValidation", default=None)
     docker_repository: pulumi.Input[RepositoryRemoteRepositoryConfigDockerRepositoryArgs] | None = pulumi.property(
         "dockerRepository", default=None
     )
@@ -51,10 +50,8 @@ class RepositoryArgs:
 
     format: pulumi.Input[str] = pulumi.property("format")
     repository_id: pulumi.Input[str] = pulumi.property("repositoryId")
-    cleanup_policy_dry_run: pulumi.Input[bool] | None = pulumi.property("cleanupPolicyDryRun", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    kms_key_name: pulumi.Input[str] | None = pulumi.property("kmsKeyName", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
     location: pulumi.Input[str] | None = pulumi.property("location", default=None)
     mode: pulumi.Input[str] | None = pulumi.property("mode", default=None)
@@ -67,22 +64,15 @@ class RepositoryArgs:
 class Repository(GoogleResource):
     """The provider's `gcp:artifactregistry/repository:Repository`."""
 
-    cleanup_policy_dry_run: pulumi.Output[bool | None] = pulumi.property("cleanupPolicyDryRun")
-    create_time: pulumi.Output[str] = pulumi.property("createTime")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
-    effective_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveLabels")
     format: pulumi.Output[str] = pulumi.property("format")
-    kms_key_name: pulumi.Output[str | None] = pulumi.property("kmsKeyName")
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
     location: pulumi.Output[str] = pulumi.property("location")
     mode: pulumi.Output[str | None] = pulumi.property("mode")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
-    pulumi_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("pulumiLabels")
-    registry_uri: pulumi.Output[str] = pulumi.property("registryUri")
     repository_id: pulumi.Output[str] = pulumi.property("repositoryId")
-    update_time: pulumi.Output[str] = pulumi.property("updateTime")
 
     def __init__(self, resource_name: str, args: RepositoryArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(

@@ -81,7 +81,6 @@ class ServiceTemplateContainerReadinessProbeArgs:
         "httpGet", default=None
     )
     period_seconds: pulumi.Input[int] | None = pulumi.property("periodSeconds", default=None)
-    success_threshold: pulumi.Input[int] | None = pulumi.property("successThreshold", default=None)
     timeout_seconds: pulumi.Input[int] | None = pulumi.property("timeoutSeconds", default=None)
 
 
@@ -121,7 +120,6 @@ class ServiceTemplateContainerVolumeMountArgs:
 
     mount_path: pulumi.Input[str] = pulumi.property("mountPath")
     name: pulumi.Input[str] = pulumi.property("name")
-    sub_path: pulumi.Input[str] | None = pulumi.property("subPath", default=None)
 
 
 @input_type
@@ -130,7 +128,6 @@ class ServiceTemplateContainerArgs:
 
     image: pulumi.Input[str] = pulumi.property("image")
     args: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("args", default=None)
-    base_image_uri: pulumi.Input[str] | None = pulumi.property("baseImageUri", default=None)
     commands: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("commands", default=None)
     depends_ons: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("dependsOns", default=None)
     envs: pulumi.Input[Sequence[pulumi.Input[ServiceTemplateContainerEnvArgs]]] | None = pulumi.property(
@@ -145,14 +142,12 @@ class ServiceTemplateContainerArgs:
         "readinessProbe", default=None
     )
     resources: pulumi.Input[ServiceTemplateContainerResourcesArgs] | None = pulumi.property("resources", default=None)
-    sandbox_launcher: pulumi.Input[bool] | None = pulumi.property("sandboxLauncher", default=None)
     startup_probe: pulumi.Input[ServiceTemplateContainerStartupProbeArgs] | None = pulumi.property(
         "startupProbe", default=None
     )
     volume_mounts: pulumi.Input[Sequence[pulumi.Input[ServiceTemplateContainerVolumeMountArgs]]] | None = (
         pulumi.property("volumeMounts", default=None)
     )
-    working_dir: pulumi.Input[str] | None = pulumi.property("workingDir", default=None)
 
 
 @input_type
@@ -166,8 +161,6 @@ class ServiceTemplateNodeSelectorArgs:
 class ServiceTemplateScalingArgs:
     """Block of `cloudrunv2`."""
 
-    concurrency_utilization: pulumi.Input[float] | None = pulumi.property("concurrencyUtilization", default=None)
-    cpu_utilization: pulumi.Input[float] | None = pulumi.property("cpuUtilization", default=None)
     max_instance_count: pulumi.Input[int] | None = pulumi.property("maxInstanceCount", default=None)
     min_instance_count: pulumi.Input[int] | None = pulumi.property("minInstanceCount", default=None)
 
@@ -226,12 +219,10 @@ class ServiceTemplateArgs:
     containers: pulumi.Input[Sequence[pulumi.Input[ServiceTemplateContainerArgs]]] | None = pulumi.property(
         "containers", default=None
     )
-    encryption_key: pulumi.Input[str] | None = pulumi.property("encryptionKey", default=None)
     execution_environment: pulumi.Input[str] | None = pulumi.property("executionEnvironment", default=None)
     gpu_zonal_redundancy_disabled: pulumi.Input[bool] | None = pulumi.property(
         "gpuZonalRedundancyDisabled", default=None
     )
-    health_check_disabled: pulumi.Input[bool] | None = pulumi.property("healthCheckDisabled", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
     max_instance_request_concurrency: pulumi.Input[int] | None = pulumi.property(
         "maxInstanceRequestConcurrency", default=None
@@ -240,7 +231,6 @@ class ServiceTemplateArgs:
     revision: pulumi.Input[str] | None = pulumi.property("revision", default=None)
     scaling: pulumi.Input[ServiceTemplateScalingArgs] | None = pulumi.property("scaling", default=None)
     service_account: pulumi.Input[str] | None = pulumi.property("serviceAccount", default=None)
-    session_affinity: pulumi.Input[bool] | None = pulumi.property("sessionAffinity", default=None)
     timeout: pulumi.Input[str] | None = pulumi.property("timeout", default=None)
     volumes: pulumi.Input[Sequence[pulumi.Input[ServiceTemplateVolumeArgs]]] | None = pulumi.property(
         "volumes", default=None
@@ -265,24 +255,13 @@ class ServiceArgs:
     location: pulumi.Input[str] = pulumi.property("location")
     template: pulumi.Input[ServiceTemplateArgs] = pulumi.property("template")
     annotations: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("annotations", default=None)
-    client: pulumi.Input[str] | None = pulumi.property("client", default=None)
-    client_version: pulumi.Input[str] | None = pulumi.property("clientVersion", default=None)
-    custom_audiences: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "customAudiences", default=None
-    )
-    default_uri_disabled: pulumi.Input[bool] | None = pulumi.property("defaultUriDisabled", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     deletion_protection: pulumi.Input[bool] | None = pulumi.property("deletionProtection", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    functional_type: pulumi.Input[str] | None = pulumi.property("functionalType", default=None)
-    iap_enabled: pulumi.Input[bool] | None = pulumi.property("iapEnabled", default=None)
     ingress: pulumi.Input[str] | None = pulumi.property("ingress", default=None)
-    invoker_iam_disabled: pulumi.Input[bool] | None = pulumi.property("invokerIamDisabled", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
-    launch_stage: pulumi.Input[str] | None = pulumi.property("launchStage", default=None)
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
-    ssh_enabled: pulumi.Input[bool] | None = pulumi.property("sshEnabled", default=None)
     tags: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     traffics: pulumi.Input[Sequence[pulumi.Input[ServiceTrafficArgs]]] | None = pulumi.property(
         "traffics", default=None
@@ -293,42 +272,19 @@ class Service(GoogleResource):
     """The provider's `gcp:cloudrunv2/service:Service`."""
 
     annotations: pulumi.Output[Mapping[str, str] | None] = pulumi.property("annotations")
-    client: pulumi.Output[str | None] = pulumi.property("client")
-    client_version: pulumi.Output[str | None] = pulumi.property("clientVersion")
-    create_time: pulumi.Output[str] = pulumi.property("createTime")
-    creator: pulumi.Output[str] = pulumi.property("creator")
-    custom_audiences: pulumi.Output[Sequence[str] | None] = pulumi.property("customAudiences")
-    default_uri_disabled: pulumi.Output[bool | None] = pulumi.property("defaultUriDisabled")
-    delete_time: pulumi.Output[str] = pulumi.property("deleteTime")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     deletion_protection: pulumi.Output[bool | None] = pulumi.property("deletionProtection")
     description: pulumi.Output[str | None] = pulumi.property("description")
-    effective_annotations: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveAnnotations")
-    effective_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveLabels")
     etag: pulumi.Output[str] = pulumi.property("etag")
-    expire_time: pulumi.Output[str] = pulumi.property("expireTime")
-    functional_type: pulumi.Output[str] = pulumi.property("functionalType")
     generation: pulumi.Output[str] = pulumi.property("generation")
-    iap_enabled: pulumi.Output[bool | None] = pulumi.property("iapEnabled")
     ingress: pulumi.Output[str] = pulumi.property("ingress")
-    invoker_iam_disabled: pulumi.Output[bool | None] = pulumi.property("invokerIamDisabled")
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
-    last_modifier: pulumi.Output[str] = pulumi.property("lastModifier")
-    latest_created_revision: pulumi.Output[str] = pulumi.property("latestCreatedRevision")
-    latest_ready_revision: pulumi.Output[str] = pulumi.property("latestReadyRevision")
-    launch_stage: pulumi.Output[str] = pulumi.property("launchStage")
     location: pulumi.Output[str] = pulumi.property("location")
     name: pulumi.Output[str] = pulumi.property("name")
-    observed_generation: pulumi.Output[str] = pulumi.property("observedGeneration")
     project: pulumi.Output[str] = pulumi.property("project")
-    pulumi_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("pulumiLabels")
-    reconciling: pulumi.Output[bool] = pulumi.property("reconciling")
-    ssh_enabled: pulumi.Output[bool | None] = pulumi.property("sshEnabled")
     tags: pulumi.Output[Mapping[str, str] | None] = pulumi.property("tags")
     uid: pulumi.Output[str] = pulumi.property("uid")
-    update_time: pulumi.Output[str] = pulumi.property("updateTime")
     uri: pulumi.Output[str] = pulumi.property("uri")
-    urls: pulumi.Output[Sequence[str]] = pulumi.property("urls")
 
     def __init__(self, resource_name: str, args: ServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(

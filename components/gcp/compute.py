@@ -41,20 +41,12 @@ class FirewallArgs:
     priority: pulumi.Input[int] | None = pulumi.property("priority", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     source_ranges: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("sourceRanges", default=None)
-    source_service_accounts: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "sourceServiceAccounts", default=None
-    )
-    source_tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("sourceTags", default=None)
-    target_service_accounts: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "targetServiceAccounts", default=None
-    )
     target_tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("targetTags", default=None)
 
 
 class Firewall(GoogleResource):
     """The provider's `gcp:compute/firewall:Firewall`."""
 
-    creation_timestamp: pulumi.Output[str] = pulumi.property("creationTimestamp")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
     destination_ranges: pulumi.Output[Sequence[str]] = pulumi.property("destinationRanges")
@@ -64,11 +56,7 @@ class Firewall(GoogleResource):
     network: pulumi.Output[str] = pulumi.property("network")
     priority: pulumi.Output[int | None] = pulumi.property("priority")
     project: pulumi.Output[str] = pulumi.property("project")
-    self_link: pulumi.Output[str] = pulumi.property("selfLink")
     source_ranges: pulumi.Output[Sequence[str] | None] = pulumi.property("sourceRanges")
-    source_service_accounts: pulumi.Output[Sequence[str] | None] = pulumi.property("sourceServiceAccounts")
-    source_tags: pulumi.Output[Sequence[str] | None] = pulumi.property("sourceTags")
-    target_service_accounts: pulumi.Output[Sequence[str] | None] = pulumi.property("targetServiceAccounts")
     target_tags: pulumi.Output[Sequence[str] | None] = pulumi.property("targetTags")
 
     def __init__(self, resource_name: str, args: FirewallArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -85,53 +73,20 @@ class NetworkArgs:
     """Inputs of `gcp:compute/network:Network`."""
 
     auto_create_subnetworks: pulumi.Input[bool] | None = pulumi.property("autoCreateSubnetworks", default=None)
-    bgp_always_compare_med: pulumi.Input[bool] | None = pulumi.property("bgpAlwaysCompareMed", default=None)
-    bgp_best_path_selection_mode: pulumi.Input[str] | None = pulumi.property("bgpBestPathSelectionMode", default=None)
-    bgp_inter_region_cost: pulumi.Input[str] | None = pulumi.property("bgpInterRegionCost", default=None)
-    delete_bgp_always_compare_med: pulumi.Input[bool] | None = pulumi.property(
-        "deleteBgpAlwaysCompareMed", default=None
-    )
-    delete_default_routes_on_create: pulumi.Input[bool] | None = pulumi.property(
-        "deleteDefaultRoutesOnCreate", default=None
-    )
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    enable_ula_internal_ipv6: pulumi.Input[bool] | None = pulumi.property("enableUlaInternalIpv6", default=None)
-    internal_ipv6_range: pulumi.Input[str] | None = pulumi.property("internalIpv6Range", default=None)
-    mtu: pulumi.Input[int] | None = pulumi.property("mtu", default=None)
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
-    network_firewall_policy_enforcement_order: pulumi.Input[str] | None = pulumi.property(
-        "networkFirewallPolicyEnforcementOrder", default=None
-    )
-    network_profile: pulumi.Input[str] | None = pulumi.property("networkProfile", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
-    routing_mode: pulumi.Input[str] | None = pulumi.property("routingMode", default=None)
 
 
 class Network(GoogleResource):
     """The provider's `gcp:compute/network:Network`."""
 
     auto_create_subnetworks: pulumi.Output[bool | None] = pulumi.property("autoCreateSubnetworks")
-    bgp_always_compare_med: pulumi.Output[bool] = pulumi.property("bgpAlwaysCompareMed")
-    bgp_best_path_selection_mode: pulumi.Output[str] = pulumi.property("bgpBestPathSelectionMode")
-    bgp_inter_region_cost: pulumi.Output[str] = pulumi.property("bgpInterRegionCost")
-    delete_bgp_always_compare_med: pulumi.Output[bool | None] = pulumi.property("deleteBgpAlwaysCompareMed")
-    delete_default_routes_on_create: pulumi.Output[bool | None] = pulumi.property("deleteDefaultRoutesOnCreate")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
-    enable_ula_internal_ipv6: pulumi.Output[bool | None] = pulumi.property("enableUlaInternalIpv6")
-    gateway_ipv4: pulumi.Output[str] = pulumi.property("gatewayIpv4")
-    internal_ipv6_range: pulumi.Output[str] = pulumi.property("internalIpv6Range")
-    mtu: pulumi.Output[int] = pulumi.property("mtu")
     name: pulumi.Output[str] = pulumi.property("name")
-    network_firewall_policy_enforcement_order: pulumi.Output[str | None] = pulumi.property(
-        "networkFirewallPolicyEnforcementOrder"
-    )
-    network_id: pulumi.Output[str] = pulumi.property("networkId")
-    network_profile: pulumi.Output[str | None] = pulumi.property("networkProfile")
     project: pulumi.Output[str] = pulumi.property("project")
-    routing_mode: pulumi.Output[str] = pulumi.property("routingMode")
-    self_link: pulumi.Output[str] = pulumi.property("selfLink")
 
     def __init__(self, resource_name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(
@@ -148,11 +103,7 @@ class RouterArgs:
 
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    encrypted_interconnect_router: pulumi.Input[bool] | None = pulumi.property(
-        "encryptedInterconnectRouter", default=None
-    )
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
-    ncc_gateway: pulumi.Input[str] | None = pulumi.property("nccGateway", default=None)
     network: pulumi.Input[str] | None = pulumi.property("network", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     region: pulumi.Input[str] | None = pulumi.property("region", default=None)
@@ -161,16 +112,12 @@ class RouterArgs:
 class Router(GoogleResource):
     """The provider's `gcp:compute/router:Router`."""
 
-    creation_timestamp: pulumi.Output[str] = pulumi.property("creationTimestamp")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
-    encrypted_interconnect_router: pulumi.Output[bool | None] = pulumi.property("encryptedInterconnectRouter")
     name: pulumi.Output[str] = pulumi.property("name")
-    ncc_gateway: pulumi.Output[str | None] = pulumi.property("nccGateway")
     network: pulumi.Output[str | None] = pulumi.property("network")
     project: pulumi.Output[str] = pulumi.property("project")
     region: pulumi.Output[str] = pulumi.property("region")
-    self_link: pulumi.Output[str] = pulumi.property("selfLink")
 
     def __init__(self, resource_name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(
@@ -187,65 +134,25 @@ class RouterNatArgs:
 
     router: pulumi.Input[str] = pulumi.property("router")
     source_subnetwork_ip_ranges_to_nat: pulumi.Input[str] = pulumi.property("sourceSubnetworkIpRangesToNat")
-    auto_network_tier: pulumi.Input[str] | None = pulumi.property("autoNetworkTier", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
-    drain_nat_ips: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("drainNatIps", default=None)
-    enable_dynamic_port_allocation: pulumi.Input[bool] | None = pulumi.property(
-        "enableDynamicPortAllocation", default=None
-    )
-    enable_endpoint_independent_mapping: pulumi.Input[bool] | None = pulumi.property(
-        "enableEndpointIndependentMapping", default=None
-    )
-    endpoint_types: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("endpointTypes", default=None)
-    icmp_idle_timeout_sec: pulumi.Input[int] | None = pulumi.property("icmpIdleTimeoutSec", default=None)
-    initial_nat_ips: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("initialNatIps", default=None)
-    max_ports_per_vm: pulumi.Input[int] | None = pulumi.property("maxPortsPerVm", default=None)
-    min_ports_per_vm: pulumi.Input[int] | None = pulumi.property("minPortsPerVm", default=None)
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
     nat_ip_allocate_option: pulumi.Input[str] | None = pulumi.property("natIpAllocateOption", default=None)
-    nat_ips: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("natIps", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     region: pulumi.Input[str] | None = pulumi.property("region", default=None)
-    source_subnetwork_ip_ranges_to_nat64: pulumi.Input[str] | None = pulumi.property(
-        "sourceSubnetworkIpRangesToNat64", default=None
-    )
-    tcp_established_idle_timeout_sec: pulumi.Input[int] | None = pulumi.property(
-        "tcpEstablishedIdleTimeoutSec", default=None
-    )
-    tcp_time_wait_timeout_sec: pulumi.Input[int] | None = pulumi.property("tcpTimeWaitTimeoutSec", default=None)
-    tcp_transitory_idle_timeout_sec: pulumi.Input[int] | None = pulumi.property(
-        "tcpTransitoryIdleTimeoutSec", default=None
-    )
     type: pulumi.Input[str] | None = pulumi.property("type", default=None)
-    udp_idle_timeout_sec: pulumi.Input[int] | None = pulumi.property("udpIdleTimeoutSec", default=None)
 
 
 class RouterNat(GoogleResource):
     """The provider's `gcp:compute/routerNat:RouterNat`."""
 
-    auto_network_tier: pulumi.Output[str] = pulumi.property("autoNetworkTier")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
-    drain_nat_ips: pulumi.Output[Sequence[str]] = pulumi.property("drainNatIps")
-    enable_dynamic_port_allocation: pulumi.Output[bool] = pulumi.property("enableDynamicPortAllocation")
-    enable_endpoint_independent_mapping: pulumi.Output[bool] = pulumi.property("enableEndpointIndependentMapping")
-    endpoint_types: pulumi.Output[Sequence[str]] = pulumi.property("endpointTypes")
-    icmp_idle_timeout_sec: pulumi.Output[int | None] = pulumi.property("icmpIdleTimeoutSec")
-    initial_nat_ips: pulumi.Output[Sequence[str] | None] = pulumi.property("initialNatIps")
-    max_ports_per_vm: pulumi.Output[int | None] = pulumi.property("maxPortsPerVm")
-    min_ports_per_vm: pulumi.Output[int] = pulumi.property("minPortsPerVm")
     name: pulumi.Output[str] = pulumi.property("name")
     nat_ip_allocate_option: pulumi.Output[str | None] = pulumi.property("natIpAllocateOption")
-    nat_ips: pulumi.Output[Sequence[str]] = pulumi.property("natIps")
     project: pulumi.Output[str] = pulumi.property("project")
     region: pulumi.Output[str] = pulumi.property("region")
     router: pulumi.Output[str] = pulumi.property("router")
     source_subnetwork_ip_ranges_to_nat: pulumi.Output[str] = pulumi.property("sourceSubnetworkIpRangesToNat")
-    source_subnetwork_ip_ranges_to_nat64: pulumi.Output[str | None] = pulumi.property("sourceSubnetworkIpRangesToNat64")
-    tcp_established_idle_timeout_sec: pulumi.Output[int | None] = pulumi.property("tcpEstablishedIdleTimeoutSec")
-    tcp_time_wait_timeout_sec: pulumi.Output[int | None] = pulumi.property("tcpTimeWaitTimeoutSec")
-    tcp_transitory_idle_timeout_sec: pulumi.Output[int | None] = pulumi.property("tcpTransitoryIdleTimeoutSec")
     type: pulumi.Output[str | None] = pulumi.property("type")
-    udp_idle_timeout_sec: pulumi.Output[int | None] = pulumi.property("udpIdleTimeoutSec")
 
     def __init__(self, resource_name: str, args: RouterNatArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(
@@ -261,61 +168,31 @@ class SubnetworkArgs:
     """Inputs of `gcp:compute/subnetwork:Subnetwork`."""
 
     network: pulumi.Input[str] = pulumi.property("network")
-    allow_subnet_cidr_routes_overlap: pulumi.Input[bool] | None = pulumi.property(
-        "allowSubnetCidrRoutesOverlap", default=None
-    )
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    external_ipv6_prefix: pulumi.Input[str] | None = pulumi.property("externalIpv6Prefix", default=None)
-    internal_ipv6_prefix: pulumi.Input[str] | None = pulumi.property("internalIpv6Prefix", default=None)
     ip_cidr_range: pulumi.Input[str] | None = pulumi.property("ipCidrRange", default=None)
-    ip_collection: pulumi.Input[str] | None = pulumi.property("ipCollection", default=None)
-    ipv6_access_type: pulumi.Input[str] | None = pulumi.property("ipv6AccessType", default=None)
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
     private_ip_google_access: pulumi.Input[bool] | None = pulumi.property("privateIpGoogleAccess", default=None)
-    private_ipv6_google_access: pulumi.Input[str] | None = pulumi.property("privateIpv6GoogleAccess", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     purpose: pulumi.Input[str] | None = pulumi.property("purpose", default=None)
     region: pulumi.Input[str] | None = pulumi.property("region", default=None)
-    reserved_internal_range: pulumi.Input[str] | None = pulumi.property("reservedInternalRange", default=None)
-    resolve_subnet_mask: pulumi.Input[str] | None = pulumi.property("resolveSubnetMask", default=None)
     role: pulumi.Input[str] | None = pulumi.property("role", default=None)
-    send_secondary_ip_range_if_empty: pulumi.Input[bool] | None = pulumi.property(
-        "sendSecondaryIpRangeIfEmpty", default=None
-    )
-    stack_type: pulumi.Input[str] | None = pulumi.property("stackType", default=None)
 
 
 class Subnetwork(GoogleResource):
     """The provider's `gcp:compute/subnetwork:Subnetwork`."""
 
-    allow_subnet_cidr_routes_overlap: pulumi.Output[bool] = pulumi.property("allowSubnetCidrRoutesOverlap")
-    creation_timestamp: pulumi.Output[str] = pulumi.property("creationTimestamp")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
-    external_ipv6_prefix: pulumi.Output[str] = pulumi.property("externalIpv6Prefix")
-    gateway_address: pulumi.Output[str] = pulumi.property("gatewayAddress")
-    internal_ipv6_prefix: pulumi.Output[str] = pulumi.property("internalIpv6Prefix")
     ip_cidr_range: pulumi.Output[str] = pulumi.property("ipCidrRange")
-    ip_collection: pulumi.Output[str | None] = pulumi.property("ipCollection")
-    ipv6_access_type: pulumi.Output[str | None] = pulumi.property("ipv6AccessType")
-    ipv6_cidr_range: pulumi.Output[str] = pulumi.property("ipv6CidrRange")
-    ipv6_gce_endpoint: pulumi.Output[str] = pulumi.property("ipv6GceEndpoint")
     name: pulumi.Output[str] = pulumi.property("name")
     network: pulumi.Output[str] = pulumi.property("network")
     private_ip_google_access: pulumi.Output[bool] = pulumi.property("privateIpGoogleAccess")
-    private_ipv6_google_access: pulumi.Output[str] = pulumi.property("privateIpv6GoogleAccess")
     project: pulumi.Output[str] = pulumi.property("project")
     purpose: pulumi.Output[str] = pulumi.property("purpose")
     region: pulumi.Output[str] = pulumi.property("region")
-    reserved_internal_range: pulumi.Output[str | None] = pulumi.property("reservedInternalRange")
-    resolve_subnet_mask: pulumi.Output[str | None] = pulumi.property("resolveSubnetMask")
     role: pulumi.Output[str | None] = pulumi.property("role")
-    self_link: pulumi.Output[str] = pulumi.property("selfLink")
-    send_secondary_ip_range_if_empty: pulumi.Output[bool | None] = pulumi.property("sendSecondaryIpRangeIfEmpty")
-    stack_type: pulumi.Output[str] = pulumi.property("stackType")
     state: pulumi.Output[str] = pulumi.property("state")
-    subnetwork_id: pulumi.Output[int] = pulumi.property("subnetworkId")
 
     def __init__(self, resource_name: str, args: SubnetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(

@@ -19,9 +19,6 @@ class AlertPolicyAlertStrategyArgs:
     """Block of `monitoring`."""
 
     auto_close: pulumi.Input[str] | None = pulumi.property("autoClose", default=None)
-    notification_prompts: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "notificationPrompts", default=None
-    )
     notification_rate_limit: pulumi.Input[AlertPolicyAlertStrategyNotificationRateLimitArgs] | None = pulumi.property(
         "notificationRateLimit", default=None
     )
@@ -32,9 +29,6 @@ class AlertPolicyConditionConditionMatchedLogArgs:
     """Block of `monitoring`."""
 
     filter: pulumi.Input[str] = pulumi.property("filter")
-    label_extractors: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property(
-        "labelExtractors", default=None
-    )
 
 
 @input_type
@@ -148,7 +142,6 @@ class NotificationChannelArgs:
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
     display_name: pulumi.Input[str] | None = pulumi.property("displayName", default=None)
     enabled: pulumi.Input[bool] | None = pulumi.property("enabled", default=None)
-    force_delete: pulumi.Input[bool] | None = pulumi.property("forceDelete", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     user_labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("userLabels", default=None)
@@ -161,13 +154,11 @@ class NotificationChannel(GoogleResource):
     description: pulumi.Output[str | None] = pulumi.property("description")
     display_name: pulumi.Output[str | None] = pulumi.property("displayName")
     enabled: pulumi.Output[bool | None] = pulumi.property("enabled")
-    force_delete: pulumi.Output[bool | None] = pulumi.property("forceDelete")
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
     type: pulumi.Output[str] = pulumi.property("type")
     user_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("userLabels")
-    verification_status: pulumi.Output[str] = pulumi.property("verificationStatus")
 
     def __init__(
         self, resource_name: str, args: NotificationChannelArgs, opts: pulumi.ResourceOptions | None = None

@@ -27,39 +27,25 @@ class SecretArgs:
     annotations: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("annotations", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     deletion_protection: pulumi.Input[bool] | None = pulumi.property("deletionProtection", default=None)
-    expire_time: pulumi.Input[str] | None = pulumi.property("expireTime", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     secret_id: pulumi.Input[str] | None = pulumi.property("secretId", default=None)
-    secret_type: pulumi.Input[str] | None = pulumi.property("secretType", default=None)
     tags: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     ttl: pulumi.Input[str] | None = pulumi.property("ttl", default=None)
-    version_aliases: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property(
-        "versionAliases", default=None
-    )
-    version_destroy_ttl: pulumi.Input[str] | None = pulumi.property("versionDestroyTtl", default=None)
 
 
 class Secret(GoogleResource):
     """The provider's `gcp:secretmanager/secret:Secret`."""
 
     annotations: pulumi.Output[Mapping[str, str] | None] = pulumi.property("annotations")
-    create_time: pulumi.Output[str] = pulumi.property("createTime")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     deletion_protection: pulumi.Output[bool | None] = pulumi.property("deletionProtection")
-    effective_annotations: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveAnnotations")
-    effective_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveLabels")
-    expire_time: pulumi.Output[str] = pulumi.property("expireTime")
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
-    pulumi_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("pulumiLabels")
     secret_id: pulumi.Output[str] = pulumi.property("secretId")
-    secret_type: pulumi.Output[str | None] = pulumi.property("secretType")
     tags: pulumi.Output[Mapping[str, str] | None] = pulumi.property("tags")
     ttl: pulumi.Output[str | None] = pulumi.property("ttl")
-    version_aliases: pulumi.Output[Mapping[str, str] | None] = pulumi.property("versionAliases")
-    version_destroy_ttl: pulumi.Output[str | None] = pulumi.property("versionDestroyTtl")
 
     def __init__(self, resource_name: str, args: SecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(
@@ -108,27 +94,19 @@ class SecretVersionArgs:
     secret: pulumi.Input[str] = pulumi.property("secret")
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     enabled: pulumi.Input[bool] | None = pulumi.property("enabled", default=None)
-    is_secret_data_base64: pulumi.Input[bool] | None = pulumi.property("isSecretDataBase64", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     secret_data: pulumi.Input[str] | None = pulumi.property("secretData", default=None)
-    secret_data_wo: pulumi.Input[str] | None = pulumi.property("secretDataWo", default=None)
-    secret_data_wo_version: pulumi.Input[str] | None = pulumi.property("secretDataWoVersion", default=None)
 
 
 class SecretVersion(GoogleResource):
     """The provider's `gcp:secretmanager/secretVersion:SecretVersion`."""
 
-    create_time: pulumi.Output[str] = pulumi.property("createTime")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
-    destroy_time: pulumi.Output[str] = pulumi.property("destroyTime")
     enabled: pulumi.Output[bool | None] = pulumi.property("enabled")
-    is_secret_data_base64: pulumi.Output[bool | None] = pulumi.property("isSecretDataBase64")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
     secret: pulumi.Output[str] = pulumi.property("secret")
     secret_data: pulumi.Output[str | None] = pulumi.property("secretData")
-    secret_data_wo: pulumi.Output[str | None] = pulumi.property("secretDataWo")
-    secret_data_wo_version: pulumi.Output[str | None] = pulumi.property("secretDataWoVersion")
     version: pulumi.Output[str] = pulumi.property("version")
 
     def __init__(self, resource_name: str, args: SecretVersionArgs, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -10,7 +10,6 @@ class AccountArgs:
     """Inputs of `gcp:serviceaccount/account:Account`."""
 
     account_id: pulumi.Input[str] | None = pulumi.property("accountId", default=None)
-    create_ignore_already_exists: pulumi.Input[bool] | None = pulumi.property("createIgnoreAlreadyExists", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
     disabled: pulumi.Input[bool] | None = pulumi.property("disabled", default=None)
@@ -22,7 +21,6 @@ class Account(GoogleResource):
     """The provider's `gcp:serviceaccount/account:Account`."""
 
     account_id: pulumi.Output[str] = pulumi.property("accountId")
-    create_ignore_already_exists: pulumi.Output[bool | None] = pulumi.property("createIgnoreAlreadyExists")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
     description: pulumi.Output[str | None] = pulumi.property("description")
     disabled: pulumi.Output[bool | None] = pulumi.property("disabled")
@@ -31,7 +29,6 @@ class Account(GoogleResource):
     member: pulumi.Output[str] = pulumi.property("member")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
-    unique_id: pulumi.Output[str] = pulumi.property("uniqueId")
 
     def __init__(self, resource_name: str, args: AccountArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(

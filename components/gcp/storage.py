@@ -29,34 +29,9 @@ class BucketLifecycleRuleConditionArgs:
     """Block of `storage`."""
 
     age: pulumi.Input[int] | None = pulumi.property("age", default=None)
-    created_before: pulumi.Input[str] | None = pulumi.property("createdBefore", default=None)
-    custom_time_before: pulumi.Input[str] | None = pulumi.property("customTimeBefore", default=None)
-    days_since_custom_time: pulumi.Input[int] | None = pulumi.property("daysSinceCustomTime", default=None)
-    days_since_noncurrent_time: pulumi.Input[int] | None = pulumi.property("daysSinceNoncurrentTime", default=None)
     matches_prefixes: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
         "matchesPrefixes", default=None
     )
-    matches_storage_classes: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "matchesStorageClasses", default=None
-    )
-    matches_suffixes: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property(
-        "matchesSuffixes", default=None
-    )
-    noncurrent_time_before: pulumi.Input[str] | None = pulumi.property("noncurrentTimeBefore", default=None)
-    num_newer_versions: pulumi.Input[int] | None = pulumi.property("numNewerVersions", default=None)
-    send_age_if_zero: pulumi.Input[bool] | None = pulumi.property("sendAgeIfZero", default=None)
-    send_days_since_custom_time_if_zero: pulumi.Input[bool] | None = pulumi.property(
-        "sendDaysSinceCustomTimeIfZero", default=None
-    )
-    send_days_since_noncurrent_time_if_zero: pulumi.Input[bool] | None = pulumi.property(
-        "sendDaysSinceNoncurrentTimeIfZero", default=None
-    )
-    send_num_newer_versions_if_zero: pulumi.Input[bool] | None = pulumi.property(
-        "sendNumNewerVersionsIfZero", default=None
-    )
-    size_above_bytes: pulumi.Input[int] | None = pulumi.property("sizeAboveBytes", default=None)
-    size_below_bytes: pulumi.Input[int] | None = pulumi.property("sizeBelowBytes", default=None)
-    with_state: pulumi.Input[str] | None = pulumi.property("withState", default=None)
 
 
 @input_type
@@ -71,7 +46,6 @@ class BucketLifecycleRuleArgs:
 class BucketSoftDeletePolicyArgs:
     """Block of `storage`."""
 
-    effective_time: pulumi.Input[str] | None = pulumi.property("effectiveTime", default=None)
     retention_duration_seconds: pulumi.Input[int] | None = pulumi.property("retentionDurationSeconds", default=None)
 
 
@@ -80,9 +54,7 @@ class BucketArgs:
     """Inputs of `gcp:storage/bucket:Bucket`."""
 
     location: pulumi.Input[str] = pulumi.property("location")
-    default_event_based_hold: pulumi.Input[bool] | None = pulumi.property("defaultEventBasedHold", default=None)
     deletion_policy: pulumi.Input[str] | None = pulumi.property("deletionPolicy", default=None)
-    enable_object_retention: pulumi.Input[bool] | None = pulumi.property("enableObjectRetention", default=None)
     force_destroy: pulumi.Input[bool] | None = pulumi.property("forceDestroy", default=None)
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
     lifecycle_rules: pulumi.Input[Sequence[pulumi.Input[BucketLifecycleRuleArgs]]] | None = pulumi.property(
@@ -91,8 +63,6 @@ class BucketArgs:
     name: pulumi.Input[str] | None = pulumi.property("name", default=None)
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     public_access_prevention: pulumi.Input[str] | None = pulumi.property("publicAccessPrevention", default=None)
-    requester_pays: pulumi.Input[bool] | None = pulumi.property("requesterPays", default=None)
-    rpo: pulumi.Input[str] | None = pulumi.property("rpo", default=None)
     soft_delete_policy: pulumi.Input[BucketSoftDeletePolicyArgs] | None = pulumi.property(
         "softDeletePolicy", default=None
     )
@@ -103,25 +73,15 @@ class BucketArgs:
 class Bucket(GoogleResource):
     """The provider's `gcp:storage/bucket:Bucket`."""
 
-    default_event_based_hold: pulumi.Output[bool | None] = pulumi.property("defaultEventBasedHold")
     deletion_policy: pulumi.Output[str] = pulumi.property("deletionPolicy")
-    effective_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("effectiveLabels")
-    enable_object_retention: pulumi.Output[bool | None] = pulumi.property("enableObjectRetention")
     force_destroy: pulumi.Output[bool | None] = pulumi.property("forceDestroy")
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
     location: pulumi.Output[str] = pulumi.property("location")
     name: pulumi.Output[str] = pulumi.property("name")
     project: pulumi.Output[str] = pulumi.property("project")
-    project_number: pulumi.Output[int] = pulumi.property("projectNumber")
     public_access_prevention: pulumi.Output[str] = pulumi.property("publicAccessPrevention")
-    pulumi_labels: pulumi.Output[Mapping[str, str]] = pulumi.property("pulumiLabels")
-    requester_pays: pulumi.Output[bool | None] = pulumi.property("requesterPays")
-    rpo: pulumi.Output[str] = pulumi.property("rpo")
-    self_link: pulumi.Output[str] = pulumi.property("selfLink")
     storage_class: pulumi.Output[str | None] = pulumi.property("storageClass")
-    time_created: pulumi.Output[str] = pulumi.property("timeCreated")
     uniform_bucket_level_access: pulumi.Output[bool] = pulumi.property("uniformBucketLevelAccess")
-    updated: pulumi.Output[str] = pulumi.property("updated")
     url: pulumi.Output[str] = pulumi.property("url")
 
     def __init__(self, resource_name: str, args: BucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -208,7 +208,7 @@ def smoke_fault(stack: str, outputs: StackOutputs, say: Callable[[str], None], u
     if report.interrupted:
         raise KeyboardInterrupt
     if report.verdict == "unreachable":
-        raise AccessError("; ".join(check.outcome.detail for check in report.unreached))
+        raise AccessError("; ".join(check.outcome.detail for check in report.of_state("unknown")))
     if report.passed:
         return ""
     failed = [f"{check.name}: {check.outcome.measured} {check.outcome.detail}".strip() for check in report.failed]

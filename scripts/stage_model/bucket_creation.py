@@ -14,7 +14,7 @@ from engine.deployment import read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
 from engine.private_folders import private_folder
-from engine.steps import PlannedStep, shortened_differences, steps_of
+from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint
 
@@ -77,7 +77,7 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
     stack, steps = frozen.stack, steps_of(previewed(frozen.stack, *_options(frozen)))
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
-        changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
+        changes = "; ".join(f"{step.op} of `{step.name}` ({step.type})" for step in others)
         raise CommandRefusedError(
             f"Cannot create the bucket of stack {stack} because the engine plans other changes too: "
             f"{changes}. Review `pulumi preview --stack {stack}`, "

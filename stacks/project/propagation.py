@@ -19,12 +19,11 @@ import pulumi
 from cloud.clock import WaitClock
 from cloud.enabled import await_api, require_apis
 from cloud.google_api import connect, lookup
-from cloud.google_calls import GoogleCallError
+from cloud.kinds import POLICIES, last_segments
 from contracts.answers import Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
-from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
 
 LIMIT_S: Final = 300.0
 """Maximum wait for one resource. Google's error text names "a few minutes" for an API; 60 s is usual for an account."""
@@ -63,6 +62,7 @@ WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter"
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
 hashicorp/terraform-provider-google#14598: `roles/monitoring.admin` alone is denied)."""
 _NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
+_CLASH: Final = re.compile(r"Inconsistent representation of deleted member: '(?P<deleted>deleted:[^']+)'")
 _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 """Grants, except those on a service, because nothing in a stack calls it."""
 
@@ -177,6 +177,23 @@ def image_advice(name: str, message: str) -> str | None:
     return None
 
 
+def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str | None:
+    """Return the command that removes the same grant of a deleted account, if it blocks a grant; None for other errors.
+
+    Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a
+    new account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279).
+    """
+    found = _CLASH.search(message) if type_ in POLICIES else None
+    if found is None:
+        return None
+    words = POLICIES[type_].command.format_map(last_segments({"project": project, **inputs}))
+    return (
+        "Google rejects the grant because the policy still names the deleted account of that e-mail. "
+        f"Run `gcloud {words} --member='{found['deleted']}' --role={inputs.get('role')}`, then "
+        f"`pulumi up --stack {pulumi.get_stack()}`."
+    )
+
+
 def watching_advice(type_: str, message: str, *, project: str) -> str | None:
     """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
 
@@ -205,10 +222,6 @@ class _Waits:
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be retried."""
         message = args.errors[0] if args.errors else ""
-        inputs = args.new_inputs or {}
-        deleted = deleted_member(message, args.type, inputs)
-        if deleted is not None:
-            return len(args.errors) <= MOST_TRIES and await self._made_room(args.type, inputs, deleted)
         what = awaited(message)
         if what is None:
             self._hint(args)
@@ -230,26 +243,12 @@ class _Waits:
         await asyncio.sleep(real_s(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * len(args.errors))))
         return True
 
-    async def _made_room(self, type_: str, inputs: Mapping[str, object], deleted: str) -> bool:
-        """Remove the grants of a deleted account that block a grant, and return whether to retry the grant."""
-        try:
-            name = await remove_grants(deleted, type_, inputs, project=self.project)
-        except GoogleCallError as error:
-            pulumi.log.warn(
-                f"Google rejects the grant because the policy still names the deleted account of that e-mail, which could not be removed: {error}. "
-                f"Run `{removal_command(deleted, type_, inputs, project=self.project)}`, then "
-                f"`pulumi up --stack {pulumi.get_stack()}`."
-            )
-            return False
-        if name is not None:
-            pulumi.log.info(f"Removed the grants of the deleted account {deleted.partition(':')[2]} from {name}.")
-        return True
-
     def _hint(self, args: pulumi.ErrorHookArgs) -> None:
-        """Print the command for existing resources, the setting of an image, or the roles for alerts, once per run."""
+        """Print the command for existing resources or a deleted account, the setting of an image, or the roles for alerts, once per run."""
         message = args.errors[0] if args.errors else ""
         watching = watching_advice(args.type, message, project=self.project)
-        for hint in (exists_hint(message), image_advice(args.name, message), watching):
+        deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
+        for hint in (exists_hint(message), deleted, image_advice(args.name, message), watching):
             if hint is not None and hint not in self.said:
                 self.said.add(hint)
                 pulumi.log.warn(hint)

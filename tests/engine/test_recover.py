@@ -195,23 +195,3 @@ def test_a_state_that_was_cut_in_half_comes_back_whole(workspace, foreign):
     assert all(urn.split("::")[2].rpartition("$")[2] in REPEATABLE for urn in missing), "made again by the next up"
     assert_goes_on(workspace, RUN)
     assert ids(workspace, RUN) == before
-
-
-def members_of_the_bucket(workspace):
-    policy = storage(workspace, "GET", f"b/{BUCKET}/iam?optionsRequestedPolicyVersion=3").json()
-    return [member for binding in policy.get("bindings", []) for member in binding["members"]]
-
-
-@pytest.mark.long
-def test_an_account_that_somebody_deleted_gets_its_grants_again(workspace, foreign):
-    """Every policy still names the deleted account, and Google refuses the new one of the same e-mail beside it."""
-    base = workspace.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM"]
-    name = f"projects/local-project/serviceAccounts/gemma-{RUN}@local-project.iam.gserviceaccount.com"
-    requests.delete(f"{base}v1/{name}", headers=workspace.identity, timeout=60).raise_for_status()
-    assert any(member.startswith("deleted:serviceAccount:") for member in members_of_the_bucket(workspace))
-    workspace.pulumi("refresh", "--yes", "--skip-preview", "--stack", RUN)
-    up = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", RUN)
-    assert "Removed the grants of the deleted account serviceAccount:" in up.text
-    assert not any(member.startswith("deleted:") for member in members_of_the_bucket(workspace))
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", RUN)
-    assert workspace.script("teardown", "--stack", RUN, "--yes", "--json").json["clean"] is True

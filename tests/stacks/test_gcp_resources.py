@@ -144,10 +144,10 @@ def test_an_output_has_the_name_that_the_sdk_gives_it(declare):
         secret = gcp.secretmanager.SecretVersion(
             "token", gcp.secretmanager.SecretVersionArgs(secret="projects/p/secrets/s", secret_data="x")
         )
-        return pulumi.Output.all(secret.name, secret.secret, secret.create_time)
+        return pulumi.Output.all(secret.name, secret.secret, secret.version)
 
     _, resolved = declare(program)
-    assert resolved == ["projects/p/secrets/s/versions/1", "projects/p/secrets/s", None]
+    assert resolved == ["projects/p/secrets/s/versions/1", "projects/p/secrets/s", "1"]
 
 
 def test_the_classes_are_those_of_the_installed_provider():

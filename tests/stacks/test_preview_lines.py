@@ -12,8 +12,7 @@ from planning import plan
 from stacks.hooks import changed_server
 from stacks.hooks.changed_server import change_text
 from stacks.loading import from_file
-from stacks.planned import to_deployment
-from stacks.preview_lines import preview_lines
+from stacks.planned import preview_lines, to_deployment
 from stacks.wording import StackWording
 from tests.contracts.test_server_change import machine
 
@@ -24,7 +23,7 @@ FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
 def lines(stack, date, *accepted):
     deployment = to_deployment(from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project"), today=date)
     planned = replace(plan(deployment), accepted=accepted)
-    return [one.text for one in preview_lines(planned, stack, StackWording(deployment))]
+    return [text for text, _ in preview_lines(planned, stack, StackWording(deployment))]
 
 
 @pytest.mark.parametrize(

@@ -534,7 +534,7 @@ def test_thinking_is_folded(private, streams):
     assert text_of(streams[0]) == "Hello there.\n"
     notes = text_of(streams[1])
     assert re.match(
-        r'thinking \.\.\.\n\(first token \d+\.\d\d s, 9 tokens, \d+\.\d tokens/s, ',
+        r"thinking \.\.\.\n\(first token \d+\.\d\d s, 9 tokens, \d+\.\d tokens/s, ",
         notes,
     )
     assert "3 words of thinking folded; truncated at the server's length limit" in notes
