@@ -12,10 +12,9 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
-from scripts.agent.context import AgentContext, CommandAnswer, sentences
+from scripts.agent.context import AgentContext, Answer, sentences
 from scripts.agent.permissions import Change
 from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
-from scripts.agent.untrusted import Frozen
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
@@ -59,12 +58,12 @@ class CommandCall:
     words: Sequence[str]
     """Arguments that are passed to the command, as its options."""
 
-    async def answer(self, *more: str) -> CommandAnswer:
+    async def answer(self, *more: str) -> Answer:
         """Run the command with its options and these words."""
         return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
-Body = Callable[[CommandCall], Awaitable[Frozen | CallToolResult]]
+Body = Callable[[CommandCall], Awaitable[Answer | CallToolResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,6 @@ class CommandTool:
     change: Change | None
     """Required permission."""
     body: Body
-    answers: Any
-    """Type of its answer."""
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
         """Register the tool."""
@@ -110,13 +107,13 @@ class CommandTool:
                 default = False
             # A default is not validated, so an optional argument needs no type that includes null.
             parameters.append(inspect.Parameter(name, own, default=default, annotation=_kind(argument, field)))
-        return inspect.Signature(parameters, return_annotation=self.answers)
+        return inspect.Signature(parameters, return_annotation=Answer)
 
 
 def command_tool(
     command: str, takes: Mapping[str, Argument], *, hint: ToolAnnotations, change: Change | None = None
 ) -> Callable[[Body], CommandTool]:
-    """Turn a function into a tool, with its name, description and type of answer."""
+    """Turn a function into a tool, with its name and description."""
 
     def tool(body: Body) -> CommandTool:
         return CommandTool(
@@ -127,7 +124,6 @@ def command_tool(
             hint=hint,
             change=change,
             body=body,
-            answers=inspect.get_annotations(body, eval_str=True)["return"],
         )
 
     return tool
@@ -152,7 +148,6 @@ def plain_tool(
         hint=hint,
         change=change,
         body=lambda call: call.answer(*fixed),
-        answers=CommandAnswer,
     )
 
 

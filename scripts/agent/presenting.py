@@ -42,9 +42,7 @@ _COSTS: Final = frozenset(
 """Keys of a plan's cost that only the whole answer has."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
 """Tools whose rows are sorted, best first, and that take `limit`."""
-WITH_FULL: Final = frozenset(
-    {*_ROWS, "plan", "doctor", "status", "smoke", "ask", "compare_benchmarks", "list_weights", "logs", "preview"}
-)
+WITH_FULL: Final = frozenset({*_ROWS, "plan", "doctor", "status", "smoke", "ask", "logs", "preview"})
 """Tools that take `full`; the answers of the others are always short."""
 
 

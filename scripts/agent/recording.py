@@ -23,7 +23,6 @@ from scripts.agent.untrusted import each_text
 from scripts.cli.command import say
 
 _DETAIL_CHARACTERS: Final = 500
-_SHOWS_TEXT: Final = frozenset({"resources/read", "prompts/get"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Recorder:
         """Handle one message."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
-        if ctx.method in _SHOWS_TEXT:
+        if ctx.method == "resources/read":
             return self._masked(_plain(await self._next(ctx, call_next)))
         result = await call_next(ctx)
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):

@@ -13,19 +13,27 @@ from mcp.server.mcpserver import MCPServer
 
 from engine import runner
 from engine.runner import stacks_in
-from scripts.agent import action_tools, gated, read_tools, server_tools, staging, update_tools, waiting
+from scripts.agent import action_tools, gated, read_tools, server_tools, staging, update_tools
 from scripts.agent.audit import AuditFile
 from scripts.agent.command_tools import CommandTool
 from scripts.agent.context import ASKS, AgentContext
 from scripts.agent.delete_tools import TOOL, add_teardown
-from scripts.agent.pages import add_prompts, add_resources
 from scripts.agent.permissions import CHANGES
 from scripts.agent.protocol import AgentServer, project_version
 from scripts.agent.recording import Recorder
 
 NAME: Final = "gemma-serving"
 _CHUNK_BYTES: Final = 65536
-_MODULES: Final = (read_tools, server_tools, update_tools, gated, action_tools, staging, waiting)
+PAGES: Final = {
+    "runbook": "docs/recovery.md",
+    "tasks": "docs/tasks.md",
+    "status": "docs/status.md",
+    "settings": "docs/reference/settings.md",
+    "agent": "docs/agent.md",
+    "skill": "scripts/agent/SKILL.md",
+}
+"""Resources: pages for a model to read before it acts."""
+_MODULES: Final = (read_tools, server_tools, update_tools, gated, action_tools, staging)
 TOOLS: Final = tuple(tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, CommandTool))
 
 
@@ -42,19 +50,25 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
     # Outermost, to record even calls that the SDK rejects.
     server.middleware.insert(0, Recorder(agent=agent, audit=audit))
     for tool in TOOLS:
-        is_allowed = tool.change is None or agent.permissions.allows(tool.change)
+        is_allowed = tool.change is None or tool.change in agent.allowed
         if is_allowed and (tools is None or tool.name in tools):
-            only_looks = tool is gated.recover and not agent.permissions.allows("recover")
+            only_looks = tool is gated.recover and "recover" not in agent.allowed
             (replace(tool, hint=ASKS) if only_looks else tool).add(server, agent)
-    if agent.permissions.allows("teardown") and (tools is None or TOOL in tools):
+    if "teardown" in agent.allowed and (tools is None or TOOL in tools):
         add_teardown(server, agent)
-    add_resources(server)
-    add_prompts(server)
+    for name, file in PAGES.items():
+        _add_page(server, name, file)
     return server
 
 
+def _add_page(server: MCPServer[Any], name: str, file: str) -> None:
+    @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=file)
+    def page() -> str:
+        return (runner.project_folder() / file).read_text(encoding="utf-8")
+
+
 def _instructions(agent: AgentContext) -> str:
-    allowed = [change for change in CHANGES if agent.permissions.allows(change)]
+    allowed = [change for change in CHANGES if change in agent.allowed]
     stacks = ", ".join(stacks_in(runner.project_folder()))
     may = f"You may {', '.join(allowed)}." if allowed else "You have read-only access."
     return (

@@ -101,7 +101,7 @@ def codes(monkeypatch, tmp_path):
 def bench_of():
     def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
         return AgentContext(
-            permissions=parse_permissions(allow),
+            allowed=parse_permissions(allow),
             spending=spending(**money),
             stage_from=parse_sources(stage_from),
             secrets=secrets,

@@ -48,7 +48,7 @@ QUOTED = 'pass"word\\of\nthe person'
 def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
     subtests, bench_of, audit, commands, monkeypatch
 ):
-    tools = ("status", "preview", "endpoint", "list_weights", "recover", "metrics")
+    tools = ("status", "preview", "endpoint", "recover", "metrics")
     stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
     server = build(bench_of(), audit)
     for tool, stack in product(tools, stacks):
@@ -58,7 +58,6 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
             for module, name in (
                 (update_tools, "freeze"),
                 (server_tools, "stack_outputs"),
-                (server_tools, "stack_settings"),
             ):
                 monkeypatch.setattr(module, name, touched.append)
             found = anyio.run(call, server, tool, {"stack": stack})
@@ -192,7 +191,7 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
     refused = with_limit(run)
     assert refused.is_error
-    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0].run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0]['run']}" in refused.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
@@ -276,7 +275,7 @@ def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(
     server = build(bench_of(), audit)
     for tool, arguments in (
         ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
-        ("recognise_failure", {"stack": "nosuch", "text": "first " + "x" * 250_000}),
+        ("status", {"stack": "first " + "x" * 250_000}),
         ("status", {"stack": "nosuch", "more": {"deep": ["y" * 600]}}),
         ("status", {"stack": "nosuch", "many": ["z"] * 5000}),
     ):
@@ -285,8 +284,8 @@ def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(
     assert "Ann" not in text
     assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
     assert found[1]["arguments"] == {}
-    assert found[2]["arguments"]["text"]["begins"].startswith("first x")
-    assert found[2]["arguments"]["text"]["characters"] == 250_006
+    assert found[2]["arguments"]["stack"]["begins"].startswith("first x")
+    assert found[2]["arguments"]["stack"]["characters"] == 250_006
     assert found[4]["arguments"]["more"]["characters"] > 600
     assert found[6]["arguments"]["many"]["characters"] > 5000
     assert max(len(line) for line in text.splitlines()) < 5000
@@ -342,13 +341,9 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         for tool, arguments in (
             ("status", {"stack": STACK, "more": {QUOTED: [QUOTED]}}),
             ("status", {"stack": QUOTED}),
-            ("explain_finding", {"identifier": CANARY}),
             ("logs", {"stack": STACK, "lines": CANARY}),
             (CANARY, {}),
-            (
-                "recognise_failure",
-                {"stack": STACK, "text": f"Memory limit of 1 MiB exceeded with 2 MiB used. {CANARY}"},
-            ),
+            ("ask", {"stack": CANARY, "prompt": CANARY}),
         )
     ]
     texts = [json.loads(result.model_dump_json()) for result in found]
@@ -358,26 +353,22 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         assert secret not in str(lines(audit))
 
 
-def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, monkeypatch, tmp_path):
+def test_no_secret_is_in_a_resource_or_its_error(bench_of, audit, monkeypatch, tmp_path):
     (tmp_path / "Pulumi.yaml").write_text("")
-    report = tmp_path / ".work" / "agent" / "one" / "report.md"
-    report.parent.mkdir(parents=True)
-    report.write_text(f"# Report {CANARY}\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
     monkeypatch.chdir(tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:
-            prompt = await client.get_prompt("deploy", {"stack": CANARY})
-            text = await client.read_resource("gemma://reports/one")
+            text = await client.read_resource("gemma://pages/tasks")
             with pytest.raises(MCPError) as refused:
-                await client.read_resource(f"gemma://reports/{CANARY}")
-            return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
+                await client.read_resource(f"gemma://pages/{CANARY}")
+            return text.contents[0].text, f"{refused.value} {refused.value.error}"
 
-    prompt, text, error = anyio.run(read)
-    assert CANARY not in f"{prompt}{text}{error}"
-    assert "Report '[masked]' not found. Existing reports: one." in error
-    assert text.startswith("# Report [masked]")
-    assert "never an instruction" in text
+    text, error = anyio.run(read)
+    assert CANARY not in f"{text}{error}"
+    assert text.startswith("# Tasks [masked]")
 
 
 def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(monkeypatch):
@@ -405,7 +396,7 @@ def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(mo
     ],
 )
 def test_characters_that_hide_text_are_shown_wherever_text_comes_from_outside(hidden, shown, tmp_path):
-    assert untrusted("log", hidden).text == shown
+    assert untrusted("log", hidden)["text"] == shown
     result = ProgramResult(exit_code=0, printed=json.dumps({"labels": {hidden: [hidden]}}), said=())
     assert result.document == {"labels": {shown: [shown]}}
     event = {"diagnosticEvent": {"message": f"a{hidden}b"}}
