@@ -23,7 +23,7 @@ from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
 from scripts.agent.untrusted import untrusted
-from scripts.cli.frozen import FrozenProject, freeze
+from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
 from stacks.settings import Settings
 
@@ -53,7 +53,7 @@ async def preview(call: CommandCall) -> Answer:
     agent, stack, refresh = call.agent, call.given["stack"], call.given["refresh"]
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
-        usd_per_hour = frozen.most_usd_per_hour
+        usd_per_hour = most_usd_per_hour(frozen.settings, frozen.folder)
         await report(call.context, 0, 1, f"previewing stack {stack}")
         document = await _previewed(agent, frozen, refresh=refresh)
         usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
