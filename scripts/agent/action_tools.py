@@ -8,7 +8,7 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool, plain_tool
+from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, CHANGES, Answer
 from scripts.agent.permissions import LONGEST_WAIT_S
 from scripts.agent.read_tools import STACK_OF_CALL
@@ -23,10 +23,11 @@ _HANDLE: Final = Own(
 _Tokens = Annotated[int, Field(ge=1, le=262_144)]
 """The longest context of a checkpoint. A prompt is built in memory before it is sent."""
 
-smoke: Final = plain_tool(
-    "smoke",
-    {"stack": STACK_OF_CALL},
-    "Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests.",
+smoke: Final = CommandTool(
+    name="smoke",
+    command="smoke",
+    takes={"stack": STACK_OF_CALL},
+    description="Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests.",
     hint=CHANGES,
     change="smoke",
 )

@@ -71,13 +71,9 @@ class AuditFile:
 
 def recorded(arguments: Mapping[str, object]) -> Mapping[str, object]:
     """Return arguments in audit form: user text as length and hash, and long values cut."""
-    kept = {key: _digest(value) if key in _PRIVATE else _short(value) for key, value in arguments.items()}
-    return kept if len(_text(kept)) <= _MOST_CHARACTERS else {"all": _digest(arguments)}
-
-
-def _short(value: object) -> object:
-    text = _text(value)
-    return value if len(text) <= _LONG_CHARACTERS else {"begins": text[:_LONG_CHARACTERS], **_digest(value)}
+    kept = {key: _digest(value) if key in _PRIVATE else value for key, value in arguments.items()}
+    text = _text(kept)
+    return kept if len(text) <= _MOST_CHARACTERS else {"begins": text[:_LONG_CHARACTERS], **_digest(arguments)}
 
 
 def _digest(value: object) -> dict[str, object]:

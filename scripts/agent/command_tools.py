@@ -14,7 +14,7 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError
 from scripts.agent.context import AgentContext, Answer, sentences
 from scripts.agent.permissions import Change
-from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
+from scripts.agent.presenting import FULL, WITH_FULL
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
@@ -40,10 +40,6 @@ class Argument:
 
 Own: Final = partial(Argument, is_passed=False)
 _FULL: Final = Own("Return everything.", bool, default=False)
-_LIMIT: Final = Own(
-    "Number of rows, best first; of places, for each accelerator. Default: 5.",
-    Annotated[int, Field(ge=1, le=MOST_ROWS)],
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +64,17 @@ Body = Callable[[CommandCall], Awaitable[Answer | CallToolResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTool:
-    """A tool."""
+    """A tool. Without a body, it runs its command with the options."""
 
     name: str
     description: str
     command: str
+    """Command with fixed words, such as `plan --compare`; empty without one."""
     takes: Mapping[str, Argument]
     hint: ToolAnnotations
-    change: Change | None
+    change: Change | None = None
     """Required permission."""
-    body: Body
+    body: Body | None = None
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
         """Register the tool."""
@@ -86,11 +83,11 @@ class CommandTool:
             with sentences(agent):
                 if self.change is not None:
                     agent.require(self.change)
+                command, *fixed = self.command.split() or [""]
                 passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
-                words = option_words(self.command, passed) if passed else ()
-                return await self.body(
-                    CommandCall(agent=agent, context=context, command=self.command, given=given, words=words)
-                )
+                words = option_words(command, passed) if passed else ()
+                call = CommandCall(agent=agent, context=context, command=command, given=given, words=words)
+                return await (self.body(call) if self.body else call.answer(*fixed))
 
         cast("Any", run).__signature__ = self._signature()
         server.tool(name=self.name, description=self.description, annotations=self.hint)(run)
@@ -98,10 +95,9 @@ class CommandTool:
     def _signature(self) -> inspect.Signature:
         own = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
-        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
         full = {FULL: _FULL} if self.name in WITH_FULL else {}
-        for name, argument in {**self.takes, **full, **limit}.items():
-            field = options_of(self.command)[argument.option or name] if argument.is_passed else None
+        for name, argument in {**self.takes, **full}.items():
+            field = options_of(self.command.split()[0])[argument.option or name] if argument.is_passed else None
             default = inspect.Parameter.empty if argument.required else argument.default
             if default is None and field is not None and field.kind is bool:
                 default = False
@@ -116,39 +112,12 @@ def command_tool(
     """Turn a function into a tool, with its name and description."""
 
     def tool(body: Body) -> CommandTool:
+        name, description = cast("Any", body).__name__, body.__doc__ or ""
         return CommandTool(
-            name=cast("Any", body).__name__,
-            description=body.__doc__ or "",
-            command=command,
-            takes=takes,
-            hint=hint,
-            change=change,
-            body=body,
+            name=name, description=description, command=command, takes=takes, hint=hint, change=change, body=body
         )
 
     return tool
-
-
-def plain_tool(
-    words: str,
-    takes: Mapping[str, Argument],
-    description: str,
-    *,
-    hint: ToolAnnotations,
-    name: str = "",
-    change: Change | None = None,
-) -> CommandTool:
-    """Return the tool of a command with fixed words, such as `plan --compare`."""
-    command, *fixed = words.split()
-    return CommandTool(
-        name=name or command,
-        description=description,
-        command=command,
-        takes=takes,
-        hint=hint,
-        change=change,
-        body=lambda call: call.answer(*fixed),
-    )
 
 
 @cache

@@ -9,7 +9,7 @@ from planning.cost.provisioning import ProvisioningModel
 from planning.data.checkpoints import CHECKPOINTS
 from planning.machine.hardware import ACCELERATORS
 from planning.solve.candidates import deployable_accelerators
-from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool, plain_tool
+from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, READS, Answer
 from scripts.agent.untrusted import untrusted
 
@@ -39,9 +39,10 @@ _SETTINGS: Final = Argument(
 _LOAD: Final = "Client load, e.g. in=4000,out=500,users=32."
 _PRICE: Final = Argument("Maximum price, in USD per hour.")
 
-plan: Final = plain_tool(
-    "plan",
-    {
+plan: Final = CommandTool(
+    name="plan",
+    command="plan",
+    takes={
         "stack": STACK,
         "model": Argument("Hugging Face id.", Model),
         "accelerator": _ACCELERATOR,
@@ -49,25 +50,28 @@ plan: Final = plain_tool(
         "workload": Argument(_LOAD),
         "explain": Argument(),
     },
-    "Check whether a deployment fits, its start-up time, speed and cost, and its problems. Pass a stack, or a model and an accelerator "
-    "with any `settings`; a stack uses only its file. Nothing is deployed, and Google is not called.",
+    description=(
+        "Check whether a deployment fits, its start-up time, speed and cost, and its problems. Pass a stack, or a model and an accelerator "
+        "with any `settings`; a stack uses only its file. Nothing is deployed, and Google is not called."
+    ),
     hint=READS,
 )
-compare_machines: Final = plain_tool(
-    "plan --compare",
-    {
+compare_machines: Final = CommandTool(
+    name="compare_machines",
+    command="plan --compare",
+    takes={
         "model": Argument("Hugging Face id.", Model, required=True),
         "settings": _SETTINGS,
         "workload": Argument(_LOAD),
         "max_usd_per_hour": _PRICE,
     },
-    "Plan one model on every accelerator, with fit, speed and price. To find the cheapest for a workload, use solve.",
-    name="compare_machines",
+    description="Plan one model on every accelerator, with fit, speed and price. To find the cheapest for a workload, use solve.",
     hint=READS,
 )
-solve: Final = plain_tool(
-    "plan --solve",
-    {
+solve: Final = CommandTool(
+    name="solve",
+    command="plan --solve",
+    takes={
         "model": Argument("Hugging Face id, or a family such as 12B.", required=True),
         "workload": Argument(_LOAD, required=True),
         "accelerator": _ACCELERATOR,
@@ -76,40 +80,46 @@ solve: Final = plain_tool(
         "max_tpot_s": Argument("Maximum time between two tokens, in seconds."),
         "hours_per_day": Argument("Compare the cost of a day with this many hours of traffic."),
     },
-    "Search all models, machines and settings for the cheapest deployment that serves a workload within time and price limits.",
-    name="solve",
+    description="Search all models, machines and settings for the cheapest deployment that serves a workload within time and price limits.",
     hint=READS,
 )
-doctor: Final = plain_tool(
-    "doctor",
-    {"stack": STACK, "project": Argument()},
-    "Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line states the fix.",
+doctor: Final = CommandTool(
+    name="doctor",
+    command="doctor",
+    takes={"stack": STACK, "project": Argument()},
+    description="Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line states the fix.",
     hint=ASKS,
 )
-capacity: Final = plain_tool(
-    "capacity",
-    {
+capacity: Final = CommandTool(
+    name="capacity",
+    command="capacity",
+    takes={
         "stack": STACK,
         "accelerators": Argument("Accelerators to compare.", Annotated[list[Deployable], Field(max_length=40)]),
         "provisioning": Argument("Provisioning model of TPU slices. Default: the stack's.", ProvisioningModel),
         "project": Argument(),
     },
-    "Compare zones and regions: hardware, offers, quota and this project's requests. Pass a stack or accelerators. "
-    "Default: all accelerators of this project. No capacity is requested.",
+    description=(
+        "Compare zones and regions: hardware, offers, quota and this project's requests. Pass a stack or accelerators. "
+        "Default: all accelerators of this project. No capacity is requested."
+    ),
     hint=ASKS,
 )
-prices: Final = plain_tool(
-    "plan prices --dry-run",
-    {},
-    "Compare the planner's prices with Google's current price catalog. Writes nothing.",
+prices: Final = CommandTool(
     name="prices",
+    command="plan prices --dry-run",
+    takes={},
+    description="Compare the planner's prices with Google's current price catalog. Writes nothing.",
     hint=ASKS,
 )
-alerts: Final = plain_tool(
-    "alerts",
-    {"stack": STACK_OF_CALL, "closed": Argument()},
-    "Show which alerts of a stack fire, since when, and the first command for each. "
-    "`verdict` is fires, silent or unknown; unknown means that something cannot be read or that nothing watches.",
+alerts: Final = CommandTool(
+    name="alerts",
+    command="alerts",
+    takes={"stack": STACK_OF_CALL, "closed": Argument()},
+    description=(
+        "Show which alerts of a stack fire, since when, and the first command for each. "
+        "`verdict` is fires, silent or unknown; unknown means that something cannot be read or that nothing watches."
+    ),
     hint=ASKS,
 )
 

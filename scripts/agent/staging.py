@@ -56,8 +56,7 @@ async def stage_weights(call: CommandCall) -> Answer:
         return _answer_of_copy(await call.answer("--no-bind"))
     if await asyncio.to_thread(_has_bucket, stack):
         return _answer_of_copy(await call.answer("--no-create", "--no-bind"))
-    async with agent.place:
-        return await asyncio.to_thread(_creation, agent, stack)
+    return await asyncio.to_thread(_creation, agent, stack)
 
 
 def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:

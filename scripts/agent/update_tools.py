@@ -141,14 +141,13 @@ async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: boo
     """Return the engine's preview in JSON. Raises ScriptError with the engine's error message."""
     stack = frozen.stack
     argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    async with agent.place:
-        result = await run_program(
-            [*argv, *(["--refresh"] if refresh else [])],
-            secrets=agent.secrets,
-            folder=frozen.folder,
-            grace_s=_PREVIEW_GRACE_S,
-            limit_s=PREVIEW_LIMIT_S,
-        )
+    result = await run_program(
+        [*argv, *(["--refresh"] if refresh else [])],
+        secrets=agent.secrets,
+        folder=frozen.folder,
+        grace_s=_PREVIEW_GRACE_S,
+        limit_s=PREVIEW_LIMIT_S,
+    )
     document = json_object(result.printed)
     if document and result.exit_code == ExitCode.DONE:
         return document
