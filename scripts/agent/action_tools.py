@@ -75,7 +75,7 @@ async def benchmark(call: CommandCall) -> Answer:
 async def wait(call: CommandCall) -> CallToolResult:
     """Wait for work that continues after its call and return its answer, or its state if it takes longer.
 
-    Waiting has no effect on the work, and neither does a cancelled wait. Call it as often as you like.
+    Waiting has no effect on the work. Call it as often as you like.
     """
     answer = await call.agent.runs.wait(call.context, call.given["run"], call.given["seconds"])
     return CallToolResult.model_validate(answer)
@@ -83,8 +83,8 @@ async def wait(call: CommandCall) -> CallToolResult:
 
 @command_tool("", {"run": _HANDLE}, hint=STOPS)
 async def cancel(call: CommandCall) -> CallToolResult:
-    """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress, writes its state and releases its lock.
+    """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress.
 
-    Ask the user first, because the resources created so far remain and cost money.
+    Ask the user first: the resources created so far remain and cost money.
     """
     return CallToolResult.model_validate(await call.agent.runs.cancel(call.given["run"]))

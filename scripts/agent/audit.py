@@ -14,7 +14,7 @@ from typing import Final, Literal
 from contracts.errors import ScriptError
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _LONG_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
 """Limit for all arguments of one line."""
@@ -36,16 +36,13 @@ class AuditEntry:
     plan_id: str | None = None
     usd_per_hour: float | None = None
     """Price of what the call started, in USD per hour."""
-    client: str = ""
-    """The client's name for itself, unverified."""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
-    elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """The file, readable only by its owner. It must not be a link, because a link could redirect the record."""
+    """The file, readable only by its owner, and no link, which could redirect the record."""
 
     path: Path
 

@@ -75,7 +75,7 @@ class CodeShelf:
 
 
 def show_codes(stack: str, shelf: CodeShelf) -> None:
-    """Create codes and print them on the terminal itself, which no program captures. Raises CommandRefusedError without one."""
+    """Create codes and print them on the terminal itself. Raises CommandRefusedError without one."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:

@@ -154,7 +154,7 @@ def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401
 
 
 def require_word(value: str, what: str) -> str:
-    """Return a value for a command line. Raises CommandRefusedError if it could be read as an option, or is unprintable or too long."""
+    """Return a value for a command line. Raises CommandRefusedError if it could be an option, or is too long."""
     if len(value) > _MOST_CHARACTERS:
         raise CommandRefusedError(f"{what} has {len(value)} characters; the limit is {_MOST_CHARACTERS}.")
     if value.startswith("-") or not value.isprintable() or not value.strip():

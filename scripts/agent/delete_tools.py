@@ -66,7 +66,7 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
     ) -> Answer:
         """Delete a stack and all resources with its labels. The user is prompted for its name and a code each time.
 
-        The code is shown only on the user's own terminal. The bucket with the weights is kept unless `keep_bucket` is false.
+        The bucket with the weights is kept unless `keep_bucket` is false.
         """
         with sentences(agent):
             agent.require("teardown")

@@ -10,9 +10,7 @@ from scripts.agent.context import CHANGES, Answer, PlanId, ShownPlan
 from scripts.agent.permissions import Change
 from scripts.agent.read_tools import STACK_OF_CALL
 
-_PLAN_ID: Final = Own(
-    "Omit it for a dry run, whose answer shows the steps and a plan_id. Pass that plan_id to run them.", PlanId
-)
+_PLAN_ID: Final = Own("Omit it for a dry run, whose answer has a plan_id. Pass that one to run it.", PlanId)
 
 
 @command_tool(
@@ -28,16 +26,16 @@ _PLAN_ID: Final = Own(
 async def rollout(call: CommandCall) -> Answer:
     """Check a service's new revision and move all traffic to it, or back to another revision.
 
-    First call it without plan_id and show the user the change and the cost, then call it again with the plan_id of that answer.
+    Call it without plan_id, show the user the change and the cost, then call it with that plan_id.
     """
     return await _gated(call, "rollout")
 
 
 @command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
 async def restart(call: CommandCall) -> Answer:
-    """Restart the server on a TPU machine without changing its settings, for example if it hangs. Requests fail until it is ready again.
+    """Restart the server on a TPU machine that hangs. Requests fail until it is ready again.
 
-    First call it without plan_id and show the user the effect, then call it again with the plan_id of that answer.
+    Call it without plan_id, show the user the effect, then call it with that plan_id.
     """
     return await _gated(call, "restart")
 
@@ -46,7 +44,7 @@ async def restart(call: CommandCall) -> Answer:
 async def recover(call: CommandCall) -> Answer:
     """Find what an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
 
-    First call it without plan_id and show the user what it found. An imported TPU or service counts against the spending limit.
+    Call it without plan_id, and show the user what it found.
     """
     return await _gated(call, "recover")
 

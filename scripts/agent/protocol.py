@@ -19,16 +19,15 @@ _SHOULD: Final = re.compile(r"^\w+ should\b")
 
 def project_version() -> str:
     """Return the version of this project."""
-    return tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "version"
-    ]
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]["version"]
 
 
 class AgentServer(MCPServer[Any]):
     """The server. It rejects an invalid argument with a sentence that states the allowed values."""
 
     async def list_tools(self) -> list[Tool]:
-        """Return the tools with short schemas. docs/agent-responses.md has the fields of the answers."""
+        """Return the tools with short schemas."""
         return [_listed(tool) for tool in await super().list_tools()]
 
     async def call_tool(
@@ -36,21 +35,15 @@ class AgentServer(MCPServer[Any]):
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. Raises ToolError with a plain sentence."""
         schemas = {tool.name: as_mapping(tool.input_schema.get("properties")) for tool in await super().list_tools()}
-        if name not in schemas:
-            raise ToolError(
-                f"This server has no tool {name[:_VALUE_CHARACTERS]!r}. Tools: {', '.join(schemas)}. "
-                "Other tools were not allowed by the user who started the server."
-            )
-        if unknown := [key for key in arguments if key not in schemas[name]]:
-            takes = f"Use one of {', '.join(schemas[name])}" if schemas[name] else "It takes none"
-            raise ToolError(f"{name} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}. {takes}.")
+        known = schemas.get(name, arguments)
+        if unknown := [key for key in arguments if key not in known]:
+            takes = ", ".join(known) or "none"
+            raise ToolError(f"{name} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}. It takes {takes}.")
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             return await super().call_tool(name, given, context)
-        except UnexpectedToolError as error:
-            raise UnexpectedToolError(
-                f"{name} failed because of a bug in this server. Its standard error has the traceback; report it."
-            ) from error.__cause__
+        except UnexpectedToolError:
+            raise  # a bug: the SDK logs it and hides its text
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ValidationError):

@@ -37,10 +37,10 @@ Handler = Callable[[], Awaitable[dict[str, Any]]]
 
 _NEXT: Final[Mapping[WorkOutcome, str]] = {
     "running": "It continues regardless of waiting. Call wait with run {run}; cancel stops it.",
-    "ending": "It is stopping, as after Ctrl-C: the engine finishes the operations in progress. Call wait with run {run}.",
+    "ending": "It is stopping, as after Ctrl-C. Call wait with run {run}.",
     "done": "Call wait with run {run} for its answer.",
     "failed": "Call wait with run {run} for its answer.",
-    "cancelled": "It was stopped as Ctrl-C does. Check status for its results; {tool} can be called again.",
+    "cancelled": "It was stopped as Ctrl-C does. Check status for its results.",
 }
 
 
@@ -133,7 +133,7 @@ class AgentRun:
             "says_for_s": round(now_s - self.says_s, 1) if self.says else 0.0,
             "since": self.began,
             "elapsed_s": round(now_s - self.began_s, 1),
-            "next": _NEXT[self.outcome].format(run=self.id, tool=self.tool),
+            "next": _NEXT[self.outcome].format(run=self.id),
         }
 
     def answer(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class Runs:
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call, and return its answer, or a handle if it takes longer: `leave` then gets the reason."""
+        """Do the work of a call, and return its answer, or a handle: `leave` then gets the reason."""
         group.start_soon(run.work, handler)
         try:
             await run.working.wait()

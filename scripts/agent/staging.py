@@ -43,9 +43,9 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     change="stage",
 )
 async def stage_weights(call: CommandCall) -> Answer:
-    """Copy the stack's weights to a new folder of its bucket. Files that a running server reads are not changed or deleted.
+    """Copy the stack's weights to a new folder of its bucket.
 
-    If the bucket does not exist, the first call returns a plan that creates it. A second call with that plan_id creates the bucket and copies.
+    Without a bucket, the first call returns a plan, and a second call with its plan_id creates the bucket and copies.
     No settings file is written: show the user `setting`, the lines to add before preview and up serve these weights.
     """
     agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
@@ -68,8 +68,8 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
     if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. "
-            "The user can allow a bucket folder with --stage-from gs://BUCKET/FOLDER; no argument changes that."
+            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}, or the hub. "
+            "Only the user can allow another, with --stage-from gs://BUCKET/FOLDER."
         )
 
 
@@ -90,7 +90,7 @@ def _creation(agent: AgentContext, stack: str) -> Answer:
         "staged": False,
         "plan_id": plan_id,
         "creates": [f"{step.name} ({step.type})" for step in steps],
-        "next": "The bucket does not exist. Show the user what will be created, then call stage_weights again with this plan_id.",
+        "next": "Show the user what will be created, then call stage_weights again with this plan_id.",
     }
 
 

@@ -85,10 +85,9 @@ async def preview(call: CommandCall) -> Answer:
     change="up",
 )
 async def up(call: CommandCall) -> Answer:
-    """Deploy exactly a plan of `preview`, once. It is refused if anything else would change, or if the stack has no maxUsd and maxAge.
+    """Deploy exactly a plan of `preview`, once. It is refused if anything else would change.
 
-    This can take hours. The answer then has `running: true`, the work continues, and wait returns the result. Only cancel stops it, as
-    Ctrl-C does; the next preview and up continue from there.
+    This can take hours: the answer then has `running: true`, and wait returns the result.
     """
     agent, plan_id = call.agent, call.given["plan_id"]
     plan = agent.find_plan(plan_id, "up")

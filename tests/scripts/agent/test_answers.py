@@ -326,7 +326,7 @@ def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
                     text, refused = text_of(result), bool(result.is_error)
                     if refused and tool.name not in OF_WORK:
                         wrong.append(f"{said} is refused: {text[:300]}")
-                    if "bug in this server" in text or "Traceback" in text or "pydantic" in text:
+                    if "Error executing tool" in text or "Traceback" in text or "pydantic" in text:
                         wrong.append(f"{said}: {text[:300]}")
                     if arguments.get("full") is not True and len(text) > MOST_CHARACTERS:
                         wrong.append(f"{said}: {len(text)} characters")
@@ -398,8 +398,8 @@ def test_full_returns_more(whole):
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("plan", {"stak": "x"}, "plan has no argument 'stak'. Use one of stack, model"),
-        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. Use one of stack."),
+        ("plan", {"stak": "x"}, "plan has no argument 'stak'. It takes stack, model"),
+        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. It takes stack."),
         ("benchmark", {"stack": STACK}, "benchmark requires name"),
         ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
         (
@@ -416,7 +416,7 @@ def test_full_returns_more(whole):
         ),
         ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
-        ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'. Tools: plan,"),
+        ("destroy_vllm", {"confirm": True}, "Unknown tool: destroy_vllm"),
         ("plan", {"stack": [STACK]}, "it must be a valid string"),
     ],
 )
@@ -453,7 +453,7 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
 
     found = anyio.run(ask)
     assert found.is_error
-    assert "bug in this server" in text_of(found)
+    assert text_of(found) == "Error executing tool endpoint"
     assert CANARY not in text_of(found)
 
 
