@@ -1,6 +1,7 @@
-"""Tools that send load, and those that wait for the work of a call, or stop it."""
+"""Tools that send load or compare its results, and those that wait for the work of a call, or stop it."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Final
 
 from mcp.types import CallToolResult, ToolAnnotations
@@ -20,6 +21,7 @@ _HANDLE: Final = Own(
     Annotated[str, Field(pattern=r"^run-[0-9a-f]{1,16}$")],
     required=True,
 )
+_NAMED: Final = Own("Name of the results: letters, digits and -.", str, required=True)
 _Tokens = Annotated[int, Field(ge=1, le=262_144)]
 """The longest context of a checkpoint. A prompt is built in memory before it is sent."""
 
@@ -37,7 +39,7 @@ smoke: Final = CommandTool(
     "bench",
     {
         "stack": STACK_OF_CALL,
-        "name": Own("Name of the results: letters, digits and -.", str, required=True),
+        "name": _NAMED,
         "concurrency": Argument(
             "Requests in flight, one point each.",
             Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=12)],
@@ -52,13 +54,33 @@ smoke: Final = CommandTool(
 async def benchmark(call: CommandCall) -> Answer:
     """Measure a deployed server under load. The results get a name. Default: the quick sweep of 8 points."""
     name = call.given["name"]
-    if not _NAME.fullmatch(name):
-        raise CommandRefusedError(f"{name[:60]!r} is not a valid results name. Use letters, digits and -.")
-    folder = runner.project_folder() / ".work" / "agent" / name
+    folder = _folder(name)
     if folder.exists():
         raise CommandRefusedError(f"Results named {name} already exist. Choose another name.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     return await call.answer("--out", str(folder))
+
+
+@command_tool("bench", {"before": _NAMED, "after": _NAMED}, hint=ASKS)
+async def compare_benchmarks(call: CommandCall) -> Answer:
+    """Compare two benchmarks by name, point by point."""
+    folders = [_folder(call.given[name]) for name in ("before", "after")]
+    for folder in folders:
+        if not folder.is_dir():
+            existing = ", ".join(sorted(path.name for path in results().glob("*"))) or "none"
+            raise CommandRefusedError(f"Results {folder.name} not found. Existing results: {existing}.")
+    return await call.answer("compare", *map(str, folders))
+
+
+def results() -> Path:
+    """Return the folder of the project for benchmarks."""
+    return runner.project_folder() / ".work" / "agent"
+
+
+def _folder(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise CommandRefusedError(f"{name[:60]!r} is not a valid results name. Use letters, digits and -.")
+    return results() / name
 
 
 @command_tool(

@@ -14,7 +14,7 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError
 from scripts.agent.context import AgentContext, Answer, sentences
 from scripts.agent.permissions import Change
-from scripts.agent.presenting import FULL, WITH_FULL
+from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
@@ -40,6 +40,10 @@ class Argument:
 
 Own: Final = partial(Argument, is_passed=False)
 _FULL: Final = Own("Return everything.", bool, default=False)
+_LIMIT: Final = Own(
+    "Number of rows, best first; of places, for each accelerator. Default: 5.",
+    Annotated[int, Field(ge=1, le=MOST_ROWS)],
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,8 @@ class CommandTool:
         own = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
         full = {FULL: _FULL} if self.name in WITH_FULL else {}
-        for name, argument in {**self.takes, **full}.items():
+        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
+        for name, argument in {**self.takes, **full, **limit}.items():
             field = options_of(self.command.split()[0])[argument.option or name] if argument.is_passed else None
             default = inspect.Parameter.empty if argument.required else argument.default
             if default is None and field is not None and field.kind is bool:

@@ -7,7 +7,9 @@ from typing import Any, Final, cast
 from contracts.fields import as_mapping, as_sequence
 
 FULL: Final = "full"
-MOST_ROWS: Final = 5
+LIMIT: Final = "limit"
+DEFAULT_LIMIT: Final = 5
+MOST_ROWS: Final = 100
 MOST_CHARACTERS: Final = 10_000
 """Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
 _MORE: Final = "This was cut; full: true returns more."
@@ -37,8 +39,10 @@ _COSTS: Final = frozenset(
 )
 """Keys of a plan's cost that only the whole answer has."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
-"""Tools whose rows are sorted, best first, and cut."""
-WITH_FULL: Final = frozenset({*_ROWS, "plan", "doctor", "status", "smoke", "ask", "logs", "preview"})
+"""Tools whose rows are sorted, best first, and that take `limit`."""
+WITH_FULL: Final = frozenset(
+    {*_ROWS, "plan", "doctor", "status", "smoke", "ask", "compare_benchmarks", "list_weights", "logs", "preview"}
+)
 """Tools that take `full`; the answers of the others are always short."""
 
 
@@ -48,13 +52,13 @@ def presented(tool: str, arguments: Document, result: Document) -> dict[str, Any
         return dict(result)
     answer = as_mapping(result["structuredContent"])
     if arguments.get(FULL) is not True:
-        page = _page(tool, answer)
+        page = _page(tool, arguments, answer)
         is_cut = page.get("document") != answer.get("document") or len(compact(page)) > MOST_CHARACTERS
         answer = fitted({**page, "more": _MORE} if is_cut and tool in WITH_FULL else page)
     return {**result, "content": [{"type": "text", "text": compact(answer)}], "structuredContent": answer}
 
 
-def _page(tool: str, answer: Document) -> Document:
+def _page(tool: str, arguments: Document, answer: Document) -> Document:
     """Return an answer with the first rows of its document, without progress that repeats the document."""
     document = as_mapping(answer.get("document"))
     if not document:
@@ -66,7 +70,7 @@ def _page(tool: str, answer: Document) -> Document:
     if tool in _ROWS:
         key, *keys = _ROWS[tool].split()
         rows = [as_mapping(row) for row in as_sequence(document.get(key))]
-        shown = _first(tool, rows) if tool in LIMITED else rows
+        shown = _first(tool, arguments, rows) if tool in LIMITED else rows
         counted = {f"{key}_in_all": len(rows)} if len(shown) < len(rows) else {}
         page["document"] = {**document, key: [_only(row, [one.split(".") for one in keys]) for row in shown], **counted}
     if answer.get("ok") is not False:
@@ -74,13 +78,15 @@ def _page(tool: str, answer: Document) -> Document:
     return page
 
 
-def _first(tool: str, rows: Sequence[Document]) -> Sequence[Document]:
+def _first(tool: str, arguments: Document, rows: Sequence[Document]) -> Sequence[Document]:
     """Return the best rows; of places, the best ones of each accelerator."""
+    given = arguments.get(LIMIT)
+    most = given if isinstance(given, int) else DEFAULT_LIMIT
     if tool == "capacity":
         kinds = dict.fromkeys(row.get("accelerator") for row in rows)
-        most = max(1, 2 * MOST_ROWS // max(1, len(kinds)))
+        most = most if given else max(1, 2 * DEFAULT_LIMIT // max(1, len(kinds)))
         return [row for kind in kinds for row in [one for one in rows if one.get("accelerator") == kind][:most]]
-    return sorted(rows, key=lambda row: row.get("enough") is False)[:MOST_ROWS]  # stable: by price within each
+    return sorted(rows, key=lambda row: row.get("enough") is False)[:most]  # stable: by price within each
 
 
 def _only(value: object, paths: Sequence[Sequence[str]]) -> object:

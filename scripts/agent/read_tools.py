@@ -1,17 +1,22 @@
 """Read-only tools: plans, machines, status, logs."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import Field, JsonValue
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
 from planning.cost.provisioning import ProvisioningModel
 from planning.data.checkpoints import CHECKPOINTS
 from planning.machine.hardware import ACCELERATORS
+from planning.rules.findings import RULES
 from planning.solve.candidates import deployable_accelerators
 from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, READS, Answer
 from scripts.agent.untrusted import untrusted
+from scripts.cli.settings import stack_settings
 
 _names = list[JsonValue]
 Stack = Annotated[
@@ -158,11 +163,49 @@ async def logs(call: CommandCall) -> Answer:
     return log_answer(await call.answer())
 
 
+@command_tool("", {"identifier": Own("Finding id from plan or preview, e.g. FIT01.", str, required=True)}, hint=READS)
+async def explain_finding(call: CommandCall) -> Answer:
+    """Explain a planner finding: its meaning, its reason, and whether it can be accepted."""
+    identifier = call.given["identifier"]
+    rule = RULES.get(identifier)
+    if rule is None:
+        raise CommandRefusedError(f"{identifier[:40]!r} is not a finding id. Use one of {', '.join(RULES)}.")
+    return {
+        "id": rule.id,
+        "what": rule.what,
+        "why": " ".join((rule.check.__doc__ or "").split()),
+        "severities": list(rule.severities),
+        "can_be_accepted": rule.is_acceptable,
+        "source": rule.source,
+    }
+
+
+@command_tool(
+    "",
+    {
+        "stack": STACK_OF_TOOL,
+        "text": Own("The text to search.", Annotated[str, Field(max_length=200_000)], required=True),
+    },
+    hint=READS,
+)
+async def recognise_failure(call: CommandCall) -> Answer:
+    """Search text that you have, such as an error of `up`, for a known cause of a failure."""
+    return await asyncio.to_thread(recognised, call.given["stack"], call.agent.mask(call.given["text"]))
+
+
+def recognised(stack: str, text: str) -> Answer:
+    """Return the cause shown in a text. Raises CommandRefusedError if the stack has no settings."""
+    from scripts.logs.face import known_cause, log_of_settings  # noqa: PLC0415 - loads Pulumi's SDK
+
+    settings = stack_settings(stack)
+    found = known_cause(log_of_settings(stack, settings), text.splitlines())
+    cause = {"line": found.line, "fix": found.hint, "finding": found.finding} if found else {}
+    return _cause_answer(stack, settings.target, (), cause)
+
+
 def log_answer(answer: Answer) -> Answer:
     """Return the document of `scripts.logs` with its lines marked as untrusted, and its own message."""
     document = as_mapping(answer["document"])
-    cause = as_mapping(document.get("cause"))
-    source = f"log of stack {document.get('stack')}"
     lines = [
         " ".join(str(as_mapping(line).get(key)) for key in ("time", "source", "text"))
         for line in as_sequence(document.get("lines"))
@@ -170,11 +213,18 @@ def log_answer(answer: Answer) -> Answer:
     return {
         "ok": answer["ok"],
         "exit_code": answer["exit_code"],
-        "stack": document.get("stack"),
-        "target": document.get("target"),
+        **_cause_answer(document.get("stack"), document.get("target"), lines, as_mapping(document.get("cause"))),
+        "said": answer["said"],
+    }
+
+
+def _cause_answer(stack: object, target: object, lines: Sequence[str], cause: Mapping[str, object]) -> Answer:
+    source = f"log of stack {stack}"
+    return {
+        "stack": stack,
+        "target": target,
         "lines": untrusted(source, "\n".join(lines)),
         "shows": untrusted(source, str(cause["line"])) if cause else None,
         "fix": cause.get("fix"),
         "finding": cause.get("finding") or None,
-        "said": answer["said"],
     }

@@ -18,21 +18,13 @@ from scripts.agent.audit import AuditFile
 from scripts.agent.command_tools import CommandTool
 from scripts.agent.context import ASKS, AgentContext
 from scripts.agent.delete_tools import TOOL, add_teardown
+from scripts.agent.pages import add_prompts, add_resources
 from scripts.agent.permissions import CHANGES
 from scripts.agent.protocol import AgentServer, project_version
 from scripts.agent.recording import Recorder
 
 NAME: Final = "gemma-serving"
 _CHUNK_BYTES: Final = 65536
-PAGES: Final = {
-    "runbook": "docs/recovery.md",
-    "tasks": "docs/tasks.md",
-    "status": "docs/status.md",
-    "settings": "docs/reference/settings.md",
-    "agent": "docs/agent.md",
-    "skill": "scripts/agent/SKILL.md",
-}
-"""Resources: pages for a model to read before it acts."""
 _MODULES: Final = (read_tools, server_tools, update_tools, gated, action_tools, staging)
 TOOLS: Final = tuple(tool for module in _MODULES for tool in vars(module).values() if isinstance(tool, CommandTool))
 
@@ -56,15 +48,9 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
             (replace(tool, hint=ASKS) if only_looks else tool).add(server, agent)
     if "teardown" in agent.allowed and (tools is None or TOOL in tools):
         add_teardown(server, agent)
-    for name, file in PAGES.items():
-        _add_page(server, name, file)
+    add_resources(server)
+    add_prompts(server)
     return server
-
-
-def _add_page(server: MCPServer[Any], name: str, file: str) -> None:
-    @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=file)
-    def page() -> str:
-        return (runner.project_folder() / file).read_text(encoding="utf-8")
 
 
 def _instructions(agent: AgentContext) -> str:

@@ -11,26 +11,31 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
-from scripts.agent import server_tools, staging
+from planning.rules.findings import RULES
+from scripts.agent import action_tools, server_tools, staging
 from scripts.agent.context import ShownPlan, answer_of
 from scripts.agent.permissions import CHANGES
 from scripts.agent.presenting import MOST_CHARACTERS, WITH_FULL, compact, fitted, presented
 from scripts.agent.programs import ProgramResult
 from scripts.agent.protocol import project_version
 from scripts.agent.server import build
+from scripts.agent.untrusted import untrusted
 from scripts.cli import command as cli
 from tests.scripts.agent.conftest import CANARY, STACK, call, typing
 
 MODEL = "google/gemma-4-12B-it"
 LOADS = "in=700,out=300,users=4"
-MOST_LISTED = 19_500
+MOST_LISTED = 21_700
 """Of all tools together, as a client gets them."""
 NEEDED = {
     "plan": {"stack": STACK},
     "compare_machines": {"model": MODEL},
     "solve": {"model": "12B", "workload": LOADS},
+    "explain_finding": {"identifier": "FIT01"},
+    "recognise_failure": {"text": "Memory limit of 16384 MiB exceeded with 16900 MiB used. Consider"},
     "ask": {"prompt": "hello"},
     "benchmark": {"name": "fresh"},
+    "compare_benchmarks": {"before": "one", "after": "two"},
 }
 """What a call needs beside the stack."""
 SAMPLES = {
@@ -39,13 +44,17 @@ SAMPLES = {
     "workload": LOADS,
     "settings": ["maxModelLen=8192"],
     "accelerator": "v6e-4",
+    "identifier": "CST02",
     "plan_id": "plan-0123456789abcdef",
     "run": "up-0123",
     "seconds": 1,
+    "text": "x" * 200_000,
     "prompt": "x" * 100_000,
     "since": "1d",
     "project": "a-project",
     "name": "fresh",
+    "before": "one",
+    "after": "two",
     "revision": "main",
     "source": "gs://a-bucket/folder",
     "to": "gemma-l4-qat-00002-abc",
@@ -240,6 +249,12 @@ async def opened(_stack):
     yield Model(), Model()
 
 
+def weights(stack):
+    files = "\n".join(f"{n} model-{n:05}-of-02000.safetensors" for n in range(2000))
+    listed = {"bucket": "b", "prefix": stack, "complete": True, "count": 2000, "gib": 1.0}
+    return {**listed, "files": untrusted("bucket b", files)}
+
+
 @pytest.fixture
 def whole(bench_of, audit, commands, codes, monkeypatch):
     """A server with every tool, and long answers of whatever asks Google or a server."""
@@ -250,7 +265,12 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
     monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
     monkeypatch.setattr(server_tools, "_client", opened)
+    monkeypatch.setattr(server_tools, "_weights", weights)
+    folder = audit.path.parent
+    monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
+    for name in ("one", "two"):
+        (folder / name).mkdir()
     agent = bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]])
     creation = ShownPlan(plan_id=SAMPLES["plan_id"], tool="stage_weights", stack=STACK, words=(STACK,))
     agent.shown[creation.plan_id] = creation
@@ -365,29 +385,39 @@ def test_the_list_of_tools_is_short_and_describes_every_parameter(whole):
     assert MODEL in named["compare_machines"]["model"]["enum"]
 
 
-def test_full_returns_more(whole):
+def test_every_finding_is_explained_within_the_limit(whole):
+    async def explain():
+        async with connected(whole) as client:
+            return [await client.call_tool("explain_finding", {"identifier": name}) for name in RULES]
+
+    assert [found for found in anyio.run(explain) if found.is_error or len(text_of(found)) > MOST_CHARACTERS] == []
+
+
+def test_full_and_limit_return_more(whole):
     async def ask():
         async with connected(whole) as client:
             return [
                 (await client.call_tool(tool, arguments)).structured_content
                 for tool, arguments in (
                     ("compare_machines", {"model": MODEL}),
+                    ("compare_machines", {"model": MODEL, "limit": 7}),
                     ("compare_machines", {"model": MODEL, "full": True}),
                     ("capacity", {}),
+                    ("capacity", {"accelerators": ["L4"], "limit": 2}),
                     ("logs", {"stack": STACK}),
                     ("logs", {"stack": STACK, "full": True}),
                 )
             ]
 
-    five, full, places, cut, whole_log = anyio.run(ask)
-    assert len(five["document"]["rows"]) == 5
-    assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 5
+    five, seven, full, places, two, cut, whole_log = anyio.run(ask)
+    assert [len(one["document"]["rows"]) for one in (five, seven)] == [5, 7]
+    assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 7
     assert five["document"]["rows"][0]["enough"]
     assert "full: true" in five["more"]
     assert "more" not in full
-    assert [place["location"] for place in places["document"]["locations"] if place["accelerator"] == "L4"] == [
-        "us-0-a",
-    ]
+    for answer, names in ((places, ["us-0-a"]), (two, ["us-0-a", "us-1-a"])):
+        rows = answer["document"]["locations"]
+        assert [place["location"] for place in rows if place["accelerator"] == "L4"] == names
     assert cut["lines"]["cut"]
     assert "lines.text" in cut["left_out"]
     assert len(whole_log["lines"]["text"]) > len(cut["lines"]["text"])
@@ -400,7 +430,7 @@ def test_full_returns_more(whole):
     [
         ("plan", {"stak": "x"}, "plan has no argument 'stak'. It takes stack, model"),
         ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. It takes stack."),
-        ("benchmark", {"stack": STACK}, "benchmark requires name"),
+        ("explain_finding", {}, "explain_finding requires identifier"),
         ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
         (
             "benchmark",
@@ -409,6 +439,11 @@ def test_full_returns_more(whole):
         ),
         ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be less than or equal to 262144"),
         ("ask", {"stack": STACK, "prompt": ""}, "prompt of ask is ''"),
+        (
+            "solve",
+            {"model": "12B", "workload": LOADS, "limit": 0},
+            "limit of solve is 0; it must be greater than or equal to 1",
+        ),
         (
             "solve",
             {"model": "12B", "workload": LOADS, "full": "maybe"},

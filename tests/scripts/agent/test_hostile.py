@@ -48,7 +48,7 @@ QUOTED = 'pass"word\\of\nthe person'
 def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project(
     subtests, bench_of, audit, commands, monkeypatch
 ):
-    tools = ("status", "preview", "endpoint", "recover", "metrics")
+    tools = ("status", "preview", "endpoint", "list_weights", "recover", "metrics")
     stacks = ("--yes", "../x", "a/b", "organization/other/prod", "a\0b", "a\n", "", ".", "\u202ea", "a b")
     server = build(bench_of(), audit)
     for tool, stack in product(tools, stacks):
@@ -58,6 +58,7 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
             for module, name in (
                 (update_tools, "freeze"),
                 (server_tools, "stack_outputs"),
+                (server_tools, "stack_settings"),
             ):
                 monkeypatch.setattr(module, name, touched.append)
             found = anyio.run(call, server, tool, {"stack": stack})
@@ -275,7 +276,7 @@ def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(
     server = build(bench_of(), audit)
     for tool, arguments in (
         ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
-        ("status", {"stack": "first " + "x" * 250_000}),
+        ("recognise_failure", {"stack": "nosuch", "text": "first " + "x" * 250_000}),
         ("status", {"stack": "nosuch", "more": {"deep": ["y" * 600]}}),
         ("status", {"stack": "nosuch", "many": ["z"] * 5000}),
     ):
@@ -284,7 +285,7 @@ def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(
     assert "Ann" not in text
     assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
     assert found[1]["arguments"] == {}
-    assert found[2]["arguments"]["begins"].startswith('{"stack": "first x')
+    assert found[2]["arguments"]["begins"].startswith('{"stack": "nosuch", "text": "first x')
     assert found[2]["arguments"]["characters"] > 250_006
     assert found[4]["arguments"]["more"] == {"deep": ["y" * 600]}
     assert found[6]["arguments"]["characters"] > 5000
@@ -341,9 +342,13 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         for tool, arguments in (
             ("status", {"stack": STACK, "more": {QUOTED: [QUOTED]}}),
             ("status", {"stack": QUOTED}),
+            ("explain_finding", {"identifier": CANARY}),
             ("logs", {"stack": STACK, "lines": CANARY}),
             (CANARY, {}),
-            ("ask", {"stack": CANARY, "prompt": CANARY}),
+            (
+                "recognise_failure",
+                {"stack": STACK, "text": f"Memory limit of 1 MiB exceeded with 2 MiB used. {CANARY}"},
+            ),
         )
     ]
     texts = [json.loads(result.model_dump_json()) for result in found]
@@ -353,22 +358,26 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
         assert secret not in str(lines(audit))
 
 
-def test_no_secret_is_in_a_resource_or_its_error(bench_of, audit, monkeypatch, tmp_path):
+def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, monkeypatch, tmp_path):
     (tmp_path / "Pulumi.yaml").write_text("")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
+    report = tmp_path / ".work" / "agent" / "one" / "report.md"
+    report.parent.mkdir(parents=True)
+    report.write_text(f"# Report {CANARY}\n")
     monkeypatch.chdir(tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:
-            text = await client.read_resource("gemma://pages/tasks")
+            prompt = await client.get_prompt("deploy", {"stack": CANARY})
+            text = await client.read_resource("gemma://reports/one")
             with pytest.raises(MCPError) as refused:
-                await client.read_resource(f"gemma://pages/{CANARY}")
-            return text.contents[0].text, f"{refused.value} {refused.value.error}"
+                await client.read_resource(f"gemma://reports/{CANARY}")
+            return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
 
-    text, error = anyio.run(read)
-    assert CANARY not in f"{text}{error}"
-    assert text.startswith("# Tasks [masked]")
+    prompt, text, error = anyio.run(read)
+    assert CANARY not in f"{prompt}{text}{error}"
+    assert "Report '[masked]' not found. Existing reports: one." in error
+    assert text.startswith("# Report [masked]")
+    assert "never an instruction" in text
 
 
 def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(monkeypatch):

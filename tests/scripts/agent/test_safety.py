@@ -42,14 +42,16 @@ READING = {
         "plan",
         "compare_machines",
         "solve",
+        "explain_finding",
         "doctor",
         "capacity",
         "prices",
         "status",
         "alerts",
         "logs",
+        "recognise_failure",
     ),
-    *("endpoint", "metrics", "ask", "preview", "recover"),
+    *("endpoint", "metrics", "ask", "list_weights", "preview", "compare_benchmarks", "recover"),
     *("wait", "cancel"),
 }
 
@@ -419,8 +421,12 @@ def test_no_argument_is_read_as_an_option(bench_of, audit, commands, tool, key, 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "A", ""])
 def test_results_lie_in_their_folder_only(bench_of, audit, commands, name):
-    found = anyio.run(call, build(bench_of("bench"), audit), "benchmark", {"stack": STACK, "name": name})
-    assert "is not a valid results name" in found.content[0].text
+    server = build(bench_of("bench"), audit)
+    for tool, given in (
+        ("benchmark", {"stack": STACK, "name": name}),
+        ("compare_benchmarks", {"before": name, "after": name}),
+    ):
+        assert "is not a valid results name" in anyio.run(call, server, tool, given).content[0].text
     assert commands.run == []
 
 
