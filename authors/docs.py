@@ -186,17 +186,6 @@ def _solve_day(model: str, *, hours: int) -> str:
     return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
 
 
-def _agent() -> Mapping[str, str]:
-    from scripts.agent.answer_fields import answers_table
-    from scripts.agent.permissions import permissions_table, toolsets_table
-
-    return {
-        "agent-answers": answers_table(),
-        "agent-permissions": permissions_table(),
-        "agent-toolsets": toolsets_table(),
-    }
-
-
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
     **{f"components/gcp/{module}.py": partial(_gcp_resources, module) for module in GCP_MODULES},
@@ -221,7 +210,6 @@ TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (
     _contracts,
     _provider,
     _planning,
-    _agent,
     _options,
     _ledger,
 )

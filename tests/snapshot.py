@@ -14,7 +14,6 @@ from typing import Final
 
 from authors.contract_tables import tables
 from authors.docs import PAGES, all_commands
-from scripts.agent.answer_fields import answers_table
 from scripts.gemma.__main__ import overview
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -41,7 +40,6 @@ def files() -> Iterator[tuple[str, str]]:
     yield "rules.md", PAGES["docs/reference/rules.md"]()
     for name, table in tables().items():
         yield f"contracts/{name}.md", table
-    yield "agent-tools.md", answers_table()
     yield "refusals.txt", "".join(_run("-m", "scripts.gemma", *words) for words in REFUSED)
     for folder, keys in sorted(json_keys().items()):
         yield f"json-keys/{folder}.txt", "\n".join(sorted(keys)) + "\n"

@@ -74,8 +74,8 @@ def _code(options: CodeOptions) -> ExitCode:
 
 
 def _agent(options: AgentOptions) -> ExitCode:
-    permissions = parse_permissions(options.allow)
-    tools = parse_toolsets(options.toolsets, permissions)
+    allowed = parse_permissions(options.allow)
+    tools = parse_toolsets(options.toolsets, allowed)
     _require_packages()
     from engine import runner
     from engine.backend import absolute_backend
@@ -90,14 +90,14 @@ def _agent(options: AgentOptions) -> ExitCode:
 
     path = runner.project_folder() / options.audit
     agent = AgentContext(
-        permissions=permissions,
+        allowed=allowed,
         spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour),
         runs=Runs(within_s=options.answer_within),
         stage_from=parse_sources(options.stage_from),
         secrets=tuple(environment_secrets()),
     )
     server = build(agent, AuditFile(path=path), tools)
-    rights = f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "read-only"
+    rights = f"may {', '.join(sorted(allowed))}" if allowed else "read-only"
     say("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
     remove_left_folders()
     with absolute_backend():  # `up` runs in a copy of the project

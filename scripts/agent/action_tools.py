@@ -1,33 +1,35 @@
-"""Tools that send load or write results, and that read earlier results."""
+"""Tools that send load or compare its results, and those that wait for the work of a call, or stop it."""
 
 import re
 from pathlib import Path
 from typing import Annotated, Final
 
+from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool, plain_tool
-from scripts.agent.context import ASKS, CHANGES, CommandAnswer
+from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
+from scripts.agent.context import ASKS, CHANGES, Answer
+from scripts.agent.permissions import LONGEST_WAIT_S
 from scripts.agent.read_tools import STACK_OF_CALL
 
-RESULTS: Final = Path(".work") / "agent"
-"""Folder of the project for benchmarks."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-
+STOPS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+_HANDLE: Final = Own(
+    "The `run` of an answer with `running: true`. status lists them.",
+    Annotated[str, Field(pattern=r"^run-[0-9a-f]{1,16}$")],
+    required=True,
+)
+_NAMED: Final = Own("Name of the results: letters, digits and -.", str, required=True)
 _Tokens = Annotated[int, Field(ge=1, le=262_144)]
 """The longest context of a checkpoint. A prompt is built in memory before it is sent."""
 
-ResultName = Annotated[
-    str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
-]
-
-
-smoke: Final = plain_tool(
-    "smoke",
-    {"stack": STACK_OF_CALL},
-    "Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests.",
+smoke: Final = CommandTool(
+    name="smoke",
+    command="smoke",
+    takes={"stack": STACK_OF_CALL},
+    description="Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests.",
     hint=CHANGES,
     change="smoke",
 )
@@ -37,7 +39,7 @@ smoke: Final = plain_tool(
     "bench",
     {
         "stack": STACK_OF_CALL,
-        "name": Own(kind=ResultName, required=True),
+        "name": _NAMED,
         "concurrency": Argument(
             "Requests in flight, one point each.",
             Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=12)],
@@ -49,38 +51,62 @@ smoke: Final = plain_tool(
     hint=CHANGES,
     change="bench",
 )
-async def benchmark(call: CommandCall) -> CommandAnswer:
+async def benchmark(call: CommandCall) -> Answer:
     """Measure a deployed server under load. The results get a name. Default: the quick sweep of 8 points."""
-    return await call.answer("--out", str(_new_results(call.given["name"])))
+    name = call.given["name"]
+    folder = _folder(name)
+    if folder.exists():
+        raise CommandRefusedError(f"Results named {name} already exist. Choose another name.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return await call.answer("--out", str(folder))
 
 
-@command_tool(
-    "bench",
-    {name: Own(kind=ResultName, required=True) for name in ("before", "after")},
-    hint=ASKS,
-)
-async def compare_benchmarks(call: CommandCall) -> CommandAnswer:
+@command_tool("bench", {"before": _NAMED, "after": _NAMED}, hint=ASKS)
+async def compare_benchmarks(call: CommandCall) -> Answer:
     """Compare two benchmarks by name, point by point."""
-    return await call.answer("compare", *(str(_kept_results(call.given[name])) for name in ("before", "after")))
+    folders = [_folder(call.given[name]) for name in ("before", "after")]
+    for folder in folders:
+        if not folder.is_dir():
+            existing = ", ".join(sorted(path.name for path in results().glob("*"))) or "none"
+            raise CommandRefusedError(f"Results {folder.name} not found. Existing results: {existing}.")
+    return await call.answer("compare", *map(str, folders))
+
+
+def results() -> Path:
+    """Return the folder of the project for benchmarks."""
+    return runner.project_folder() / ".work" / "agent"
 
 
 def _folder(name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise CommandRefusedError(f"{name[:60]!r} is not a valid results name. Use letters, digits and -.")
-    return runner.project_folder() / RESULTS / name
+    return results() / name
 
 
-def _new_results(name: str) -> Path:
-    folder = _folder(name)
-    if folder.exists():
-        raise CommandRefusedError(f"Results named {name} already exist. Choose another name.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return folder
+@command_tool(
+    "",
+    {
+        "run": _HANDLE,
+        "seconds": Own(
+            "Maximum wait in seconds. Default: less than most clients allow.",
+            Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)],
+        ),
+    },
+    hint=ASKS,
+)
+async def wait(call: CommandCall) -> CallToolResult:
+    """Wait for work that continues after its call and return its answer, or its state if it takes longer.
+
+    Waiting has no effect on the work. Call it as often as you like.
+    """
+    answer = await call.agent.runs.wait(call.context, call.given["run"], call.given["seconds"])
+    return CallToolResult.model_validate(answer)
 
 
-def _kept_results(name: str) -> Path:
-    folder = _folder(name)
-    if not folder.is_dir():
-        found = sorted(path.name for path in folder.parent.glob("*")) if folder.parent.is_dir() else []
-        raise CommandRefusedError(f"Results {name} not found. Existing results: {', '.join(found) or 'none'}.")
-    return folder
+@command_tool("", {"run": _HANDLE}, hint=STOPS)
+async def cancel(call: CommandCall) -> CallToolResult:
+    """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress.
+
+    Ask the user first: the resources created so far remain and cost money.
+    """
+    return CallToolResult.model_validate(await call.agent.runs.cancel(call.given["run"]))

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from contracts.errors import ScriptError
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _LONG_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
 """Limit for all arguments of one line."""
@@ -36,16 +36,13 @@ class AuditEntry:
     plan_id: str | None = None
     usd_per_hour: float | None = None
     """Price of what the call started, in USD per hour."""
-    client: str = ""
-    """The client's name for itself, unverified."""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
-    elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """The file, readable only by its owner. It must not be a link, because a link could redirect the record."""
+    """The file, readable only by its owner, and no link, which could redirect the record."""
 
     path: Path
 
@@ -71,13 +68,9 @@ class AuditFile:
 
 def recorded(arguments: Mapping[str, object]) -> Mapping[str, object]:
     """Return arguments in audit form: user text as length and hash, and long values cut."""
-    kept = {key: _digest(value) if key in _PRIVATE else _short(value) for key, value in arguments.items()}
-    return kept if len(_text(kept)) <= _MOST_CHARACTERS else {"all": _digest(arguments)}
-
-
-def _short(value: object) -> object:
-    text = _text(value)
-    return value if len(text) <= _LONG_CHARACTERS else {"begins": text[:_LONG_CHARACTERS], **_digest(value)}
+    kept = {key: _digest(value) if key in _PRIVATE else value for key, value in arguments.items()}
+    text = _text(kept)
+    return kept if len(text) <= _MOST_CHARACTERS else {"begins": text[:_LONG_CHARACTERS], **_digest(arguments)}
 
 
 def _digest(value: object) -> dict[str, object]:

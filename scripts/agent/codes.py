@@ -9,11 +9,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TextIO, cast
+from typing import Final, cast
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
@@ -76,20 +75,7 @@ class CodeShelf:
 
 
 def show_codes(stack: str, shelf: CodeShelf) -> None:
-    """Create codes and print them on the terminal. Raises CommandRefusedError without one."""
-    with _terminal() as terminal:
-        codes = shelf.new(stack)
-        terminal.write(
-            f"Codes for a deletion of stack {stack} by an assistant.\n"
-            f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
-            f"  {codes.keeps_bucket}  deletes the stack and keeps its bucket\n"
-            f"  {codes.deletes_bucket}  deletes the stack and its bucket with the weights\n"
-        )
-
-
-@contextmanager
-def _terminal() -> Generator[TextIO]:
-    """Open the terminal itself: text there is in no output that a program captures."""
+    """Create codes and print them on the terminal itself. Raises CommandRefusedError without one."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:
@@ -97,7 +83,13 @@ def _terminal() -> Generator[TextIO]:
             "Codes are shown only on a terminal, and this process has none. Run the command in your own terminal."
         ) from None
     with terminal:
-        yield terminal
+        codes = shelf.new(stack)
+        terminal.write(
+            f"Codes for a deletion of stack {stack} by an assistant.\n"
+            f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
+            f"  {codes.keeps_bucket}  deletes the stack and keeps its bucket\n"
+            f"  {codes.deletes_bucket}  deletes the stack and its bucket with the weights\n"
+        )
 
 
 def _code() -> str:

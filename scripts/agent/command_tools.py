@@ -12,10 +12,9 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
-from scripts.agent.context import AgentContext, CommandAnswer, sentences
+from scripts.agent.context import AgentContext, Answer, sentences
 from scripts.agent.permissions import Change
 from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
-from scripts.agent.untrusted import Frozen
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
@@ -59,28 +58,27 @@ class CommandCall:
     words: Sequence[str]
     """Arguments that are passed to the command, as its options."""
 
-    async def answer(self, *more: str) -> CommandAnswer:
+    async def answer(self, *more: str) -> Answer:
         """Run the command with its options and these words."""
         return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
-Body = Callable[[CommandCall], Awaitable[Frozen | CallToolResult]]
+Body = Callable[[CommandCall], Awaitable[Answer | CallToolResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTool:
-    """A tool."""
+    """A tool. Without a body, it runs its command with the options."""
 
     name: str
     description: str
     command: str
+    """Command with fixed words, such as `plan --compare`; empty without one."""
     takes: Mapping[str, Argument]
     hint: ToolAnnotations
-    change: Change | None
+    change: Change | None = None
     """Required permission."""
-    body: Body
-    answers: Any
-    """Type of its answer."""
+    body: Body | None = None
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
         """Register the tool."""
@@ -89,11 +87,11 @@ class CommandTool:
             with sentences(agent):
                 if self.change is not None:
                     agent.require(self.change)
+                command, *fixed = self.command.split() or [""]
                 passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
-                words = option_words(self.command, passed) if passed else ()
-                return await self.body(
-                    CommandCall(agent=agent, context=context, command=self.command, given=given, words=words)
-                )
+                words = option_words(command, passed) if passed else ()
+                call = CommandCall(agent=agent, context=context, command=command, given=given, words=words)
+                return await (self.body(call) if self.body else call.answer(*fixed))
 
         cast("Any", run).__signature__ = self._signature()
         server.tool(name=self.name, description=self.description, annotations=self.hint)(run)
@@ -101,59 +99,30 @@ class CommandTool:
     def _signature(self) -> inspect.Signature:
         own = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", own, annotation=Context[Any, Any])]
-        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
         full = {FULL: _FULL} if self.name in WITH_FULL else {}
+        limit = {LIMIT: _LIMIT} if self.name in LIMITED else {}
         for name, argument in {**self.takes, **full, **limit}.items():
-            field = options_of(self.command)[argument.option or name] if argument.is_passed else None
+            field = options_of(self.command.split()[0])[argument.option or name] if argument.is_passed else None
             default = inspect.Parameter.empty if argument.required else argument.default
             if default is None and field is not None and field.kind is bool:
                 default = False
             # A default is not validated, so an optional argument needs no type that includes null.
             parameters.append(inspect.Parameter(name, own, default=default, annotation=_kind(argument, field)))
-        return inspect.Signature(parameters, return_annotation=self.answers)
+        return inspect.Signature(parameters, return_annotation=Answer)
 
 
 def command_tool(
     command: str, takes: Mapping[str, Argument], *, hint: ToolAnnotations, change: Change | None = None
 ) -> Callable[[Body], CommandTool]:
-    """Turn a function into a tool, with its name, description and type of answer."""
+    """Turn a function into a tool, with its name and description."""
 
     def tool(body: Body) -> CommandTool:
+        name, description = cast("Any", body).__name__, body.__doc__ or ""
         return CommandTool(
-            name=cast("Any", body).__name__,
-            description=body.__doc__ or "",
-            command=command,
-            takes=takes,
-            hint=hint,
-            change=change,
-            body=body,
-            answers=inspect.get_annotations(body, eval_str=True)["return"],
+            name=name, description=description, command=command, takes=takes, hint=hint, change=change, body=body
         )
 
     return tool
-
-
-def plain_tool(
-    words: str,
-    takes: Mapping[str, Argument],
-    description: str,
-    *,
-    hint: ToolAnnotations,
-    name: str = "",
-    change: Change | None = None,
-) -> CommandTool:
-    """Return the tool of a command with fixed words, such as `plan --compare`."""
-    command, *fixed = words.split()
-    return CommandTool(
-        name=name or command,
-        description=description,
-        command=command,
-        takes=takes,
-        hint=hint,
-        change=change,
-        body=lambda call: call.answer(*fixed),
-        answers=CommandAnswer,
-    )
 
 
 @cache
@@ -190,7 +159,7 @@ def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401
 
 
 def require_word(value: str, what: str) -> str:
-    """Return a value for a command line. Raises CommandRefusedError if it could be read as an option, or is unprintable or too long."""
+    """Return a value for a command line. Raises CommandRefusedError if it could be an option, or is too long."""
     if len(value) > _MOST_CHARACTERS:
         raise CommandRefusedError(f"{what} has {len(value)} characters; the limit is {_MOST_CHARACTERS}.")
     if value.startswith("-") or not value.isprintable() or not value.strip():

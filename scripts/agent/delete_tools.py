@@ -22,7 +22,7 @@ from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.command_tools import option_words
-from scripts.agent.context import AgentContext, CommandAnswer, sentences
+from scripts.agent.context import AgentContext, Answer, sentences
 from scripts.agent.read_tools import Stack
 
 TOOL: Final = "teardown"
@@ -63,10 +63,10 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
         stack: Stack,
         keep_bucket: Annotated[bool, Field(description="Keep the bucket with the weights.")] = True,
         typed: Annotated[ElicitationResult[TypedName], Resolve(prompt_user)],
-    ) -> CommandAnswer:
+    ) -> Answer:
         """Delete a stack and all resources with its labels. The user is prompted for its name and a code each time.
 
-        The code is shown only on the user's own terminal. The bucket with the weights is kept unless `keep_bucket` is false.
+        The bucket with the weights is kept unless `keep_bucket` is false.
         """
         with sentences(agent):
             agent.require("teardown")

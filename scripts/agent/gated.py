@@ -3,26 +3,14 @@
 import asyncio
 from typing import Final
 
-from pydantic import Field
-
 from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
 from scripts.agent.command_tools import Argument, CommandCall, Own, command_tool
-from scripts.agent.context import CHANGES, CommandAnswer, PlanId, ShownPlan
+from scripts.agent.context import CHANGES, Answer, PlanId, ShownPlan
 from scripts.agent.permissions import Change
 from scripts.agent.read_tools import STACK_OF_CALL
 
-_PLAN_ID: Final = Own(
-    "Omit it for a dry run, whose answer shows the steps and a plan_id. Pass that plan_id to run them.", PlanId
-)
-
-
-class GatedAnswer(CommandAnswer):
-    """Result of a dry run with the plan_id that runs it, or the result of the run."""
-
-    plan_id: str = Field(description="Pass this with the same arguments to run the plan.")
-    changed: bool = Field(description="True if the plan was run. If false, nothing was changed: show it to the user.")
-    usd_per_hour: float | None = Field(description="Maximum price of the stack during the run, in USD per hour.")
-    budget: str = Field(description="Amounts that count against the spending limit.")
+_PLAN_ID: Final = Own("Omit it for a dry run, whose answer has a plan_id. Pass that one to run it.", PlanId)
 
 
 @command_tool(
@@ -35,33 +23,33 @@ class GatedAnswer(CommandAnswer):
     hint=CHANGES,
     change="rollout",
 )
-async def rollout(call: CommandCall) -> GatedAnswer:
+async def rollout(call: CommandCall) -> Answer:
     """Check a service's new revision and move all traffic to it, or back to another revision.
 
-    First call it without plan_id and show the user the change and the cost, then call it again with the plan_id of that answer.
+    Call it without plan_id, show the user the change and the cost, then call it with that plan_id.
     """
     return await _gated(call, "rollout")
 
 
 @command_tool("restart", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES, change="restart")
-async def restart(call: CommandCall) -> GatedAnswer:
-    """Restart the server on a TPU machine without changing its settings, for example if it hangs. Requests fail until it is ready again.
+async def restart(call: CommandCall) -> Answer:
+    """Restart the server on a TPU machine that hangs. Requests fail until it is ready again.
 
-    First call it without plan_id and show the user the effect, then call it again with the plan_id of that answer.
+    Call it without plan_id, show the user the effect, then call it with that plan_id.
     """
     return await _gated(call, "restart")
 
 
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
-async def recover(call: CommandCall) -> GatedAnswer:
+async def recover(call: CommandCall) -> Answer:
     """Find what an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
 
-    First call it without plan_id and show the user what it found. An imported TPU or service counts against the spending limit.
+    Call it without plan_id, and show the user what it found.
     """
     return await _gated(call, "recover")
 
 
-async def _gated(call: CommandCall, command: Change) -> GatedAnswer:
+async def _gated(call: CommandCall, command: Change) -> Answer:
     """Show a dry run, or run the plan that one showed. The command refuses it if a new dry run differs."""
     agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
@@ -80,11 +68,11 @@ async def _gated(call: CommandCall, command: Change) -> GatedAnswer:
         return _answer(answer, plan, budget=agent.spending.sentence(), changed=True)
 
 
-def _plan(call: CommandCall, command: Change, found: CommandAnswer) -> ShownPlan:
+def _plan(call: CommandCall, command: Change, found: Answer) -> ShownPlan:
     """Return the plan of a dry run. Raises CommandRefusedError without one, or without the price of a rollout."""
-    stack, document = call.given["stack"], found.document or {}
-    if not found.ok or not document.get("plan"):
-        raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found.said.text}")
+    stack, document = call.given["stack"], as_mapping(found["document"])
+    if not found["ok"] or not document.get("plan"):
+        raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found['said']['text']}")
     rate = document.get("usd_per_hour")
     if command == "rollout" and rate is None:
         raise CommandRefusedError(
@@ -92,11 +80,14 @@ def _plan(call: CommandCall, command: Change, found: CommandAnswer) -> ShownPlan
             f"The user can run `gemma {command} {stack}`."
         )
     return ShownPlan(
-        plan_id=str(document["plan"]), tool=command, stack=stack, words=tuple(call.words), usd_per_hour=rate
+        plan_id=str(document["plan"]),
+        tool=command,
+        stack=stack,
+        words=tuple(call.words),
+        usd_per_hour=rate if isinstance(rate, int | float) else None,
     )
 
 
-def _answer(found: CommandAnswer, plan: ShownPlan, *, budget: str, changed: bool) -> GatedAnswer:
-    return GatedAnswer(
-        **dict(found), plan_id=plan.plan_id, changed=changed, usd_per_hour=plan.usd_per_hour, budget=budget
-    )
+def _answer(found: Answer, plan: ShownPlan, *, budget: str, changed: bool) -> Answer:
+    gate = {"plan_id": plan.plan_id, "changed": changed, "usd_per_hour": plan.usd_per_hour, "budget": budget}
+    return {**found, **gate}

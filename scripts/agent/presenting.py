@@ -13,8 +13,6 @@ MOST_ROWS: Final = 100
 MOST_CHARACTERS: Final = 10_000
 """Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
 _MORE: Final = "This was cut; full: true returns more."
-_SAID_CHARACTERS: Final = 2_000
-"""Limit for the progress of a failed command that has a document."""
 _LONGEST: Final = 8192
 """Characters of the first cut of a text; a hundredth of it is the number of entries."""
 _MOST_KEYS: Final = 40
@@ -75,10 +73,8 @@ def _page(tool: str, arguments: Document, answer: Document) -> Document:
         shown = _first(tool, arguments, rows) if tool in LIMITED else rows
         counted = {f"{key}_in_all": len(rows)} if len(shown) < len(rows) else {}
         page["document"] = {**document, key: [_only(row, [one.split(".") for one in keys]) for row in shown], **counted}
-    said = as_mapping(page.pop("said", None))
-    if answer.get("ok") is False and said:
-        text = str(said.get("text") or "")
-        page["said"] = {**said, "text": text[-_SAID_CHARACTERS:], "cut": len(text) > _SAID_CHARACTERS}
+    if answer.get("ok") is not False:
+        page.pop("said", None)
     return page
 
 

@@ -92,7 +92,7 @@ async def run_program(
 ) -> ProgramResult:
     """Run a command to its end in a folder. Default: the project's. `watch` is called repeatedly while it runs.
 
-    A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s` seconds, in the same way.
+    A cancelled call sends SIGINT and waits `grace_s` seconds. Raises ScriptError after `limit_s`.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"

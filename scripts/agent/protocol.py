@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +19,15 @@ _SHOULD: Final = re.compile(r"^\w+ should\b")
 
 def project_version() -> str:
     """Return the version of this project."""
-    return tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "version"
-    ]
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]["version"]
 
 
 class AgentServer(MCPServer[Any]):
     """The server. It rejects an invalid argument with a sentence that states the allowed values."""
 
     async def list_tools(self) -> list[Tool]:
-        """Return the tools with short schemas. docs/agent-responses.md has the fields of the answers."""
+        """Return the tools with short schemas."""
         return [_listed(tool) for tool in await super().list_tools()]
 
     async def call_tool(
@@ -37,30 +35,24 @@ class AgentServer(MCPServer[Any]):
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. Raises ToolError with a plain sentence."""
         schemas = {tool.name: as_mapping(tool.input_schema.get("properties")) for tool in await super().list_tools()}
-        if name not in schemas:
-            raise ToolError(
-                f"This server has no tool {name[:_VALUE_CHARACTERS]!r}. Tools: {', '.join(schemas)}. "
-                "Other tools were not allowed by the user who started the server."
-            )
-        if unknown := [key for key in arguments if key not in schemas[name]]:
-            takes = f"Use one of {', '.join(schemas[name])}" if schemas[name] else "It takes none"
-            raise ToolError(f"{name} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}. {takes}.")
+        known = schemas.get(name, arguments)
+        if unknown := [key for key in arguments if key not in known]:
+            takes = ", ".join(known) or "none"
+            raise ToolError(f"{name} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}. It takes {takes}.")
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             return await super().call_tool(name, given, context)
-        except UnexpectedToolError as error:
-            raise UnexpectedToolError(
-                f"{name} failed because of a bug in this server. Its standard error has the traceback; report it."
-            ) from error.__cause__
+        except UnexpectedToolError:
+            raise  # a bug: the SDK logs it and hides its text
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ValidationError):
-                raise ToolError(_errors(name, schemas[name], cause)) from None
+                raise ToolError(_sentence(name, cause)) from None
             raise ToolError(str(cause or error)) from cause
 
 
 def _listed(tool: Tool) -> Tool:
-    """Return a tool with a title and a short argument schema, without an answer schema."""
+    """Return a tool with a short argument schema, without an answer schema."""
     properties = {name: as_mapping(about) for name, about in as_mapping(tool.input_schema.get("properties")).items()}
     short = {
         name: {key: value for key, value in about.items() if key != "title" and (key, value) != ("default", None)}
@@ -69,7 +61,6 @@ def _listed(tool: Tool) -> Tool:
     schema = {key: value for key, value in tool.input_schema.items() if key != "title"}
     return tool.model_copy(
         update={
-            "title": tool.title or tool.name.replace("_", " ").capitalize(),
             "description": " ".join((tool.description or "").split()),
             "input_schema": {**schema, "properties": short, "additionalProperties": False},
             "output_schema": None,
@@ -77,17 +68,11 @@ def _listed(tool: Tool) -> Tool:
     )
 
 
-def _errors(tool: str, properties: Mapping[str, object], error: ValidationError) -> str:
-    """Return a sentence for each invalid argument: its value, the allowed values, and its meaning."""
-    found: dict[str, str] = {}
-    for problem in error.errors(include_url=False):
-        name, *inner = (str(part) for part in problem["loc"]) if problem["loc"] else ("arguments",)
-        about = str(as_mapping(properties.get(name)).get("description") or "")
-        if problem["type"] == "missing":
-            words = f"{tool} requires {name}"
-        else:
-            place, value = "".join(f"[{part}]" for part in inner if part.isdigit()), repr(problem["input"])
-            shown = value if len(value) <= _VALUE_CHARACTERS else f"{value[:_VALUE_CHARACTERS]}…"
-            words = f"{name}{place} of {tool} is {shown}; it {_SHOULD.sub('must', problem['msg'])}"
-        found.setdefault(name, f"{words}. {about}".strip())
-    return " ".join(found.values())
+def _sentence(tool: str, error: ValidationError) -> str:
+    """Return a sentence about the first invalid argument: its value, and the allowed values."""
+    problem = error.errors(include_url=False)[0]
+    place, value = ".".join(str(part) for part in problem["loc"]), repr(problem["input"])
+    if problem["type"] == "missing":
+        return f"{tool} requires {place}."
+    shown = value if len(value) <= _VALUE_CHARACTERS else f"{value[:_VALUE_CHARACTERS]}…"
+    return f"{place} of {tool} is {shown}; it {_SHOULD.sub('must', problem['msg'])}."

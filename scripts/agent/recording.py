@@ -1,6 +1,5 @@
 """Middleware for every call: audit entries, the list of visible tools, and secret masking."""
 
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from scripts.agent.untrusted import each_text
 from scripts.cli.command import say
 
 _DETAIL_CHARACTERS: Final = 500
-_SHOWS_TEXT: Final = frozenset({"resources/read", "prompts/get"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class Recorder:
         """Handle one message."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
-        if ctx.method in _SHOWS_TEXT:
+        if ctx.method in {"resources/read", "prompts/get"}:
             return self._masked(_plain(await self._next(ctx, call_next)))
         result = await call_next(ctx)
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):
@@ -47,10 +45,9 @@ class Recorder:
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        begun_s, params = time.monotonic(), as_mapping(ctx.params)
+        params = as_mapping(ctx.params)
         given = as_mapping(params.get("arguments"))
         call, tool, arguments = uuid.uuid4().hex[:12], str(params.get("name") or ""), self._masked(given)
-        client = ctx.session.client_params.client_info if ctx.session.client_params else None
 
         def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}
@@ -63,8 +60,6 @@ class Recorder:
                 detail=self.agent.mask(detail)[:_DETAIL_CHARACTERS],
                 plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
                 usd_per_hour=rate if isinstance(rate, int | float) else None,
-                client=self.agent.mask(f"{client.name} {client.version}"[:80]) if client else "",
-                elapsed_s=round(time.monotonic() - begun_s, 3),
             )
 
         try:

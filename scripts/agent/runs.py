@@ -15,13 +15,12 @@ from typing import Any, Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 from mcp.server.mcpserver import Context
-from mcp.types import CallToolResult, TextContent
-from pydantic import Field
+from mcp.types import CallToolResult
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from scripts.agent.permissions import ANSWER_WITHIN_S
-from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
+from scripts.agent.untrusted import untrusted
 from scripts.cli.command import say
 
 CAN_BE_LEFT: Final = frozenset(
@@ -36,28 +35,12 @@ Handler = Callable[[], Awaitable[dict[str, Any]]]
 """Does the work of a call and returns its result in wire format."""
 
 
-class RunAnswer(Frozen):
-    """State of work that can be detached."""
-
-    run: str = Field(description="Handle for wait and cancel.")
-    tool: str = Field(description="Tool that started it.")
-    stack: str | None = Field(description="Its stack.")
-    running: bool = Field(description="True until it has finished. Then call wait with `run`.")
-    outcome: WorkOutcome = Field(description="Its state; `ending` after cancel, until the engine has stopped.")
-    step: str | None = Field(description="Step of the plan that the engine works on.")
-    says: UntrustedText | None = Field(description="Newest line of its progress, such as what it waits for.")
-    says_for_s: float = Field(description="Seconds since that line.")
-    since: str = Field(description="Start time, RFC 3339.")
-    elapsed_s: float = Field(description="Seconds since the start, or its total duration.")
-    next: str = Field(description="What to do next.")
-
-
 _NEXT: Final[Mapping[WorkOutcome, str]] = {
     "running": "It continues regardless of waiting. Call wait with run {run}; cancel stops it.",
-    "ending": "It is stopping, as after Ctrl-C: the engine finishes the operations in progress. Call wait with run {run}.",
+    "ending": "It is stopping, as after Ctrl-C. Call wait with run {run}.",
     "done": "Call wait with run {run} for its answer.",
     "failed": "Call wait with run {run} for its answer.",
-    "cancelled": "It was stopped as Ctrl-C does. Check status for its results; {tool} can be called again.",
+    "cancelled": "It was stopped as Ctrl-C does. Check status for its results.",
 }
 
 
@@ -136,22 +119,22 @@ class AgentRun:
         """Name for use in a sentence, such as `up of stack x`."""
         return f"{self.tool} of stack {self.stack}" if self.stack else self.tool
 
-    def shown(self) -> RunAnswer:
+    def shown(self) -> dict[str, object]:
         """Return its state."""
         now_s = self.clock() if self.ended_s is None else self.ended_s
-        return RunAnswer(
-            run=self.id,
-            tool=self.tool,
-            stack=self.stack,
-            running=not self.ended.is_set(),
-            outcome=self.outcome,
-            step=self.step,
-            says=untrusted(self.tool, self.says) if self.says else None,
-            says_for_s=round(now_s - self.says_s, 1) if self.says else 0.0,
-            since=self.began,
-            elapsed_s=round(now_s - self.began_s, 1),
-            next=_NEXT[self.outcome].format(run=self.id, tool=self.tool),
-        )
+        return {
+            "run": self.id,
+            "tool": self.tool,
+            "stack": self.stack,
+            "running": not self.ended.is_set(),
+            "outcome": self.outcome,
+            "step": self.step,
+            "says": untrusted(self.tool, self.says) if self.says else None,
+            "says_for_s": round(now_s - self.says_s, 1) if self.says else 0.0,
+            "since": self.began,
+            "elapsed_s": round(now_s - self.began_s, 1),
+            "next": _NEXT[self.outcome].format(run=self.id),
+        }
 
     def answer(self) -> dict[str, Any]:
         """Return its tool's answer, or its state if it has none. Raises the error with which it failed."""
@@ -161,8 +144,7 @@ class AgentRun:
         if self.result is not None:
             return self.result
         shown = self.shown()
-        text = TextContent(type="text", text=shown.model_dump_json())
-        result = CallToolResult(content=[text], structured_content=shown.model_dump(mode="json"))
+        result = CallToolResult(content=[], structured_content=shown)  # the text is written when it is presented
         return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -211,7 +193,7 @@ class Runs:
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call, and return its answer, or a handle if it takes longer: `leave` then gets the reason."""
+        """Do the work of a call, and return its answer, or a handle: `leave` then gets the reason."""
         group.start_soon(run.work, handler)
         try:
             await run.working.wait()
@@ -262,7 +244,7 @@ class Runs:
             mine.stack, mine.changes_stack = stack, True
             mine.working.set()
 
-    def shown(self, stack: str | None = None) -> list[RunAnswer]:
+    def shown(self, stack: str | None = None) -> list[dict[str, object]]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""
         known = (run for run in self._runs.values() if stack in {None, run.stack} and run.working.is_set())
         return [run.shown() for run in known if not run.read]

@@ -1,4 +1,4 @@
-"""Spending limit per hour, from the states of all stacks in the backend, regardless of who deployed them."""
+"""Spending limit per hour, from the states of all stacks in the backend."""
 
 import json
 from collections.abc import Callable, Generator, Mapping
@@ -88,7 +88,7 @@ def deployed_now() -> Mapping[str, float]:
 
 
 def usd_per_hour_of(state: StackState) -> float | None:
-    """Return the maximum price of a stack per hour; None without a TPU or service. Raises CommandRefusedError if it is unknown."""
+    """Return the maximum price of a stack per hour, None without a server. Raises CommandRefusedError if unknown."""
     if state.status == "missing":
         return None
     if state.status != "read":

@@ -5,15 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from pydantic import Field
-
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine.private_folders import private_folder
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
-from scripts.agent.context import CHANGES, AgentContext, CommandAnswer, PlanId, ShownPlan
+from scripts.agent.context import CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from scripts.agent.read_tools import STACK_OF_CALL
-from scripts.agent.untrusted import Frozen
 from scripts.cli.frozen import freeze
 from scripts.cli.settings import stack_settings
 from scripts.stage_model.face import creation_steps, has_bucket
@@ -22,19 +19,6 @@ _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!
 _REFERENCE: Final = "refs/"
 """Prefix of special hub references, such as refs/pr/1, which anyone can propose."""
 _TOOL: Final = "stage_weights"
-
-
-class StagingAnswer(Frozen):
-    """The staged weights, or the plan of the resources to create first."""
-
-    staged: bool = Field(description="True if the weights are in the bucket.")
-    plan_id: str | None = Field(description="Plan that creates the bucket; call again with it. Absent once staged.")
-    creates: list[str] = Field(description="Resources that the plan creates. It changes and deletes nothing.")
-    setting: str | None = Field(
-        description="Lines for the user to add to the stack's file, so that up serves these weights."
-    )
-    next: str = Field(description="What to do next.")
-    command: CommandAnswer | None = Field(description="Result of scripts.stage_model.")
 
 
 def parse_sources(given: Sequence[str]) -> frozenset[str]:
@@ -58,10 +42,10 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     hint=CHANGES,
     change="stage",
 )
-async def stage_weights(call: CommandCall) -> StagingAnswer:
-    """Copy the stack's weights to a new folder of its bucket. Files that a running server reads are not changed or deleted.
+async def stage_weights(call: CommandCall) -> Answer:
+    """Copy the stack's weights to a new folder of its bucket.
 
-    If the bucket does not exist, the first call returns a plan that creates it. A second call with that plan_id creates the bucket and copies.
+    Without a bucket, the first call returns a plan, and a second call with its plan_id creates the bucket and copies.
     No settings file is written: show the user `setting`, the lines to add before preview and up serve these weights.
     """
     agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
@@ -72,8 +56,7 @@ async def stage_weights(call: CommandCall) -> StagingAnswer:
         return _answer_of_copy(await call.answer("--no-bind"))
     if await asyncio.to_thread(_has_bucket, stack):
         return _answer_of_copy(await call.answer("--no-create", "--no-bind"))
-    async with agent.place:
-        return await asyncio.to_thread(_creation, agent, stack)
+    return await asyncio.to_thread(_creation, agent, stack)
 
 
 def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:
@@ -85,8 +68,8 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
     if source is not None and source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. "
-            "The user can allow a bucket folder with --stage-from gs://BUCKET/FOLDER; no argument changes that."
+            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}, or the hub. "
+            "Only the user can allow another, with --stage-from gs://BUCKET/FOLDER."
         )
 
 
@@ -96,31 +79,32 @@ def _has_bucket(stack: str) -> bool:
     return settings.weights != "bucket" or settings.bucket.existing is not None or has_bucket(stack)
 
 
-def _creation(agent: AgentContext, stack: str) -> StagingAnswer:
+def _creation(agent: AgentContext, stack: str) -> Answer:
     """Preview the creation of the bucket, which the command compares with its own preview."""
     with private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         steps = creation_steps(frozen)
     plan_id = frozen.plan_id(steps)
     agent.shown[plan_id] = ShownPlan(plan_id=plan_id, tool=_TOOL, stack=stack, words=(stack,))
-    return StagingAnswer(
-        staged=False,
-        plan_id=plan_id,
-        creates=[f"{step.name} ({step.type})" for step in steps],
-        setting=None,
-        next="The bucket does not exist. Show the user what will be created, then call stage_weights again with this plan_id.",
-        command=None,
-    )
+    return {
+        "staged": False,
+        "plan_id": plan_id,
+        "creates": [f"{step.name} ({step.type})" for step in steps],
+        "next": "Show the user what will be created, then call stage_weights again with this plan_id.",
+    }
 
 
-def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
-    written = as_mapping((command.document or {}).get("setting"))
+def _answer_of_copy(command: Answer) -> Answer:
+    written = as_mapping(as_mapping(command["document"]).get("setting"))
     lines = [
         f"gemma-serving:{key}: {value}" if value is not None else f"without gemma-serving:{key}"
         for key, value in written.items()
     ]
     done = "The user adds the lines of `setting` to the stack's file. Then run preview and up."
-    following = done if command.ok else "Read the reason in command.said."
-    return StagingAnswer(
-        staged=command.ok, plan_id=None, creates=[], setting="\n".join(lines) or None, next=following, command=command
-    )
+    following = done if command["ok"] else "Read the reason in command.said."
+    return {
+        "staged": command["ok"],
+        "setting": "\n".join(lines) or None,
+        "next": following,
+        "command": command,
+    }

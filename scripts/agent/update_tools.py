@@ -6,26 +6,24 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field
-
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import json_object
 from contracts.masking import masked
 from engine import runner
-from engine.changes import ResourceChange, changes_of
+from engine.changes import changes_of
 from engine.events import EventLog
 from engine.locks import StackLock, is_lock_error, locked, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, PlannedStep, steps_of
 from scripts.agent.command_tools import CommandCall, Own, command_tool
-from scripts.agent.context import ASKS, CHANGES, AgentContext, PlanId, ShownPlan
+from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
-from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
-from scripts.cli.frozen import FrozenProject, freeze
+from scripts.agent.untrusted import untrusted
+from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
 from stacks.settings import Settings
 
@@ -38,42 +36,6 @@ _PREVIEW_GRACE_S: Final = 30.0
 """Grace period after SIGINT. A preview has no state to write."""
 
 
-class PreviewAnswer(Frozen):
-    """Planned steps of `up`, identified by `plan_id`."""
-
-    plan_id: str = Field(description="Pass this to up.")
-    stack: str = Field(description="Name of the stack.")
-    headline: str = Field(description="Effect of the changes on running resources, in one sentence.")
-    changes: list[ResourceChange] = Field(description="Each changed resource, with the differences.")
-    unchanged: int = Field(description="Number of unchanged resources.")
-    is_disruptive: bool = Field(description="True if the TPU capacity or the service is replaced or deleted.")
-    usd_per_hour_now: float | None = Field(
-        description="Maximum price of the deployed stack, in USD per hour; null if it is not deployed."
-    )
-    usd_per_hour: float = Field(
-        description="Maximum price of the stack after the change, in USD per hour, with all its instances."
-    )
-    said: UntrustedText = Field(description="Messages of the program and the engine, such as findings.")
-    allowed: bool = Field(description="True if this server may run it with up.")
-    budget: str = Field(default="", description="Amounts that count against the spending limit, or why up will refuse.")
-
-
-class UpAnswer(Frozen):
-    """Result of an update."""
-
-    ok: bool = Field(description="True if it was deployed.")
-    stack: str = Field(description="Name of the stack.")
-    plan_id: str = Field(description="The plan that ran.")
-    reason: UntrustedText | None = Field(description="Why it failed.")
-    said: UntrustedText = Field(description="Last lines of the engine.")
-    next: str = Field(description="What to do next.")
-    usd_per_hour: float = Field(description="Maximum price of the stack, in USD per hour.")
-    budget: str = Field(default="", description="Amounts that count against the spending limit.")
-    settings_lines: list[str] = Field(
-        default_factory=list[str], description="The engine's additions to the stack's settings file, for the user."
-    )
-
-
 @command_tool(
     "",
     {
@@ -82,7 +44,7 @@ class UpAnswer(Frozen):
     },
     hint=ASKS,
 )
-async def preview(call: CommandCall) -> PreviewAnswer:
+async def preview(call: CommandCall) -> Answer:
     """Preview the changes of `up`, identified by a plan_id. Nothing is changed.
 
     up refuses it once the program, the settings, the packages or the steps differ.
@@ -91,7 +53,7 @@ async def preview(call: CommandCall) -> PreviewAnswer:
     agent, stack, refresh = call.agent, call.given["stack"], call.given["refresh"]
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
-        usd_per_hour = frozen.most_usd_per_hour
+        usd_per_hour = most_usd_per_hour(frozen.settings, frozen.folder)
         await report(call.context, 0, 1, f"previewing stack {stack}")
         document = await _previewed(agent, frozen, refresh=refresh)
         usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
@@ -100,19 +62,20 @@ async def preview(call: CommandCall) -> PreviewAnswer:
         plan_id=plan_id, tool="up", stack=stack, usd_per_hour=usd_per_hour, refresh=refresh
     )
     changes, unchanged, warnings = changes_of(document, agent.secrets)
-    return PreviewAnswer(
-        plan_id=plan_id,
-        stack=stack,
-        headline=headline(stack, changes),
-        changes=sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in CAPACITY_TYPES)),
-        unchanged=unchanged,
-        is_disruptive=any(change.is_disruptive for change in changes),
-        usd_per_hour_now=usd_per_hour_now,
-        usd_per_hour=round(usd_per_hour, 4),
-        said=untrusted("the program and the engine", agent.mask("\n".join(warnings))),
-        allowed=agent.permissions.allows("up"),
-        budget=await _budget(agent, frozen, usd_per_hour) if agent.permissions.allows("up") else "",
-    )
+    in_order = sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in CAPACITY_TYPES))
+    return {
+        "plan_id": plan_id,
+        "stack": stack,
+        "headline": headline(stack, changes),
+        "changes": [change.model_dump(mode="json") for change in in_order],
+        "unchanged": unchanged,
+        "is_disruptive": any(change.is_disruptive for change in changes),
+        "usd_per_hour_now": usd_per_hour_now,
+        "usd_per_hour": round(usd_per_hour, 4),
+        "said": untrusted("the program and the engine", agent.mask("\n".join(warnings))),
+        "allowed": "up" in agent.allowed,
+        "budget": await _budget(agent, frozen, usd_per_hour) if "up" in agent.allowed else "",
+    }
 
 
 @command_tool(
@@ -121,11 +84,10 @@ async def preview(call: CommandCall) -> PreviewAnswer:
     hint=CHANGES,
     change="up",
 )
-async def up(call: CommandCall) -> UpAnswer:
-    """Deploy exactly a plan of `preview`, once. It is refused if anything else would change, or if the stack has no maxUsd and maxAge.
+async def up(call: CommandCall) -> Answer:
+    """Deploy exactly a plan of `preview`, once. It is refused if anything else would change.
 
-    This can take hours. The answer then has `running: true`, the work continues, and wait returns the result. Only cancel stops it, as
-    Ctrl-C does; the next preview and up continue from there.
+    This can take hours: the answer then has `running: true`, and wait returns the result.
     """
     agent, plan_id = call.agent, call.given["plan_id"]
     plan = agent.find_plan(plan_id, "up")
@@ -178,14 +140,13 @@ async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: boo
     """Return the engine's preview in JSON. Raises ScriptError with the engine's error message."""
     stack = frozen.stack
     argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    async with agent.place:
-        result = await run_program(
-            [*argv, *(["--refresh"] if refresh else [])],
-            secrets=agent.secrets,
-            folder=frozen.folder,
-            grace_s=_PREVIEW_GRACE_S,
-            limit_s=PREVIEW_LIMIT_S,
-        )
+    result = await run_program(
+        [*argv, *(["--refresh"] if refresh else [])],
+        secrets=agent.secrets,
+        folder=frozen.folder,
+        grace_s=_PREVIEW_GRACE_S,
+        limit_s=PREVIEW_LIMIT_S,
+    )
     document = json_object(result.printed)
     if document and result.exit_code == ExitCode.DONE:
         return document
@@ -219,26 +180,28 @@ async def _run_engine(
     return result
 
 
-def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, settings_lines: Sequence[str]) -> UpAnswer:
+def _answer(agent: AgentContext, plan: ShownPlan, result: ProgramResult, settings_lines: Sequence[str]) -> Answer:
     """Return the result of the engine. Raises CommandRefusedError if another run holds the stack's lock."""
     stack, text = plan.stack, "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
     if not ok and is_lock_error(text):
         raise _locked(stack, stack_locks(stack))
-    return UpAnswer(
-        ok=ok,
-        stack=stack,
-        plan_id=plan.plan_id,
-        reason=None if ok else untrusted("the engine", runner.first_error(text, result.exit_code)),
-        said=untrusted("the engine", "\n".join(result.out.splitlines()[-_LAST_LINES:])),
-        next=f"Check it with smoke or status of stack {stack}."
+    then = (
+        f"Check it with smoke or status of stack {stack}."
         if ok
-        else f"Read the reason, pass it to recognise_failure, check the logs of stack {stack}, then preview again."
-        f"{runner.recover_hint(stack, text)}",
-        usd_per_hour=round(plan.usd_per_hour or 0.0, 4),
-        budget=agent.spending.sentence(),
-        settings_lines=list(settings_lines),
+        else f"Read the reason, check the logs of stack {stack}, then preview again.{runner.recover_hint(stack, text)}"
     )
+    return {
+        "ok": ok,
+        "stack": stack,
+        "plan_id": plan.plan_id,
+        "reason": None if ok else untrusted("the engine", runner.first_error(text, result.exit_code)),
+        "said": untrusted("the engine", "\n".join(result.out.splitlines()[-_LAST_LINES:])),
+        "next": then,
+        "usd_per_hour": round(plan.usd_per_hour or 0.0, 4),
+        "budget": agent.spending.sentence(),
+        "settings_lines": list(settings_lines),
+    }
 
 
 def _locked(stack: str, locks: Sequence[StackLock]) -> CommandRefusedError:

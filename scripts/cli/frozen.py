@@ -1,7 +1,6 @@
 """Private copy of everything that determines a deployment. The engine previews and runs in the copy, so no later edit reaches a run."""
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from engine.backend import absolute_backend
 from engine.private_folders import private_folder, remove_left_folders
 from engine.steps import PlannedStep
 from planning import plan as planned
+from scripts.cli.looked import look_id
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -30,7 +30,6 @@ PROGRAM: Final = (
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file next to a config.json holds weights. The copy links to it, and its size and time replace the content in the hash."""
-_PACKAGES: Final = ".venv/lib/python*/site-packages/*.dist-info"
 _OUTSIDE: Final = re.compile(r"^/|(^|/)\.\.(/|$)")
 _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
 """Keys that the engine adds to a stack's settings file when it first encrypts for the stack."""
@@ -46,15 +45,9 @@ class FrozenProject:
     digest: str
     """Hash of the copied content, and the names and versions of the installed packages, which are not copied."""
 
-    @property
-    def most_usd_per_hour(self) -> float:
-        """Maximum cost of the stack in USD per hour, with all its instances. Raises PlanningError."""
-        return most_usd_per_hour(self.settings, self.folder)
-
     def plan_id(self, steps: Sequence[PlannedStep]) -> str:
         """Return the id of exactly these steps of this copy. Without the same copy, project and steps, the id is another."""
-        content = [self.stack, self.settings.project, self.digest, [step.digest for step in steps]]
-        return f"plan-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
+        return look_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
         """Add the engine's new lines of the copy's settings file, such as the salt of the secrets, to the project's file.
@@ -95,7 +88,7 @@ def freeze(stack: str, into: Path) -> FrozenProject:
             )
     for path in _files(root, [*PROGRAM, *(named for _, named in _named(settings))]):
         _copy(root, path, into)
-    packages = sorted(path.name for path in root.glob(_PACKAGES))
+    packages = sorted(path.name for path in root.glob(".venv/lib/python*/site-packages/*.dist-info"))
     digest = " ".join([_hash(into, _files(into, ["."])), *packages])
     if (root / ".venv").exists():
         (into / ".venv").symlink_to((root / ".venv").resolve())
@@ -114,23 +107,23 @@ def frozen_here(stack: str) -> Generator[FrozenProject]:
 
 def _named(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the key and path of each file or folder that the settings reference. Refreshed prices are read without a key."""
-    paths = {
-        "image.buildContext": settings.image.build_context,
-        "modelConfig": settings.architecture_file,
-        "draftConfig": settings.drafter_file,
-        "prices": settings.prices,
-    }
-    yield from ((key, value) for key, value in paths.items() if value)
     yield "prices", REFRESHED
+    for key, path in (
+        ("image.buildContext", settings.image.build_context),
+        ("modelConfig", settings.architecture_file),
+        ("draftConfig", settings.drafter_file),
+        ("prices", settings.prices),
+    ):
+        if path:
+            yield key, path
 
 
-def _files(root: Path, names: Sequence[str]) -> Iterator[Path]:
+def _files(root: Path, names: Iterable[str]) -> Iterator[Path]:
     """Yield these files and the files below these folders, as far as they exist."""
     for place in (root / name for name in names):
-        if place.is_file():
-            yield place
-        found = (path for path in place.rglob("*") if path.is_file())
-        yield from (path for path in found if not _SKIPPED & set(path.relative_to(place).parts))
+        for path in [place, *place.rglob("*")]:
+            if path.is_file() and not _SKIPPED & set(path.relative_to(place).parts):
+                yield path
 
 
 def _copy(root: Path, source: Path, into: Path) -> None:
@@ -145,11 +138,9 @@ def _copy(root: Path, source: Path, into: Path) -> None:
 
 def _hash(root: Path, paths: Iterable[Path]) -> str:
     """Return a hash of the names and contents of files. Of a large file, its size and time count."""
-    lines = sorted(f"{path.relative_to(root)}\0{_content(path)}" for path in paths)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _content(path: Path) -> str:
-    found = path.stat()
-    is_large = found.st_size > _LARGE_BYTES
-    return f"{found.st_size} {found.st_mtime_ns}" if is_large else hashlib.sha256(path.read_bytes()).hexdigest()
+    found = hashlib.sha256()
+    for path in sorted(set(paths)):
+        about = path.stat()
+        found.update(f"{path.relative_to(root)}\0{about.st_size}\0".encode())
+        found.update(str(about.st_mtime_ns).encode() if about.st_size > _LARGE_BYTES else path.read_bytes())
+    return found.hexdigest()

@@ -1,19 +1,15 @@
-"""Ids of dry runs, so that the user can approve one: with `--plan ID`, the command refuses if its steps have changed."""
+"""Ids of what a dry run shows, so that the user can approve it: the command refuses another."""
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Final
 
 from contracts.errors import CommandRefusedError
 
-_DIGITS: Final = 16
 
-
-def look_id(shown: Mapping[str, object]) -> str:
-    """Return the id of a dry run's output."""
+def look_id(shown: object) -> str:
+    """Return the id of what a dry run shows."""
     text = json.dumps(shown, sort_keys=True, default=str)
-    return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
+    return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def require_looked(given: str | None, now: str, *, command: str) -> None:

@@ -37,7 +37,6 @@ def frozen(stack, into):
         stack=stack,
         folder=into,
         settings=SimpleNamespace(max_usd=50, max_age_s=86_400),
-        most_usd_per_hour=2.0,
         plan_id=lambda steps: f"plan-{hashlib.sha256(str([stack, steps]).encode()).hexdigest()[:16]}",
         bring_back_engine_lines=lambda _root: [],
     )
@@ -83,6 +82,7 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch):
     monkeypatch.setattr(update_tools, "freeze", frozen)
+    monkeypatch.setattr(update_tools, "most_usd_per_hour", lambda _settings, _folder: 2.0)
     monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
     monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
@@ -101,7 +101,7 @@ def codes(monkeypatch, tmp_path):
 def bench_of():
     def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
         return AgentContext(
-            permissions=parse_permissions(allow),
+            allowed=parse_permissions(allow),
             spending=spending(**money),
             stage_from=parse_sources(stage_from),
             secrets=secrets,

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import anyio
 import pytest
 from mcp.client.client import Client
-from mcp.server.mcpserver import MCPServer
 
 from planning.rules.findings import RULES
 from scripts.agent import action_tools, server_tools, staging
@@ -26,7 +25,7 @@ from tests.scripts.agent.conftest import CANARY, STACK, call, typing
 
 MODEL = "google/gemma-4-12B-it"
 LOADS = "in=700,out=300,users=4"
-MOST_LISTED = 23_500
+MOST_LISTED = 21_700
 """Of all tools together, as a client gets them."""
 NEEDED = {
     "plan": {"stack": STACK},
@@ -252,9 +251,8 @@ async def opened(_stack):
 
 def weights(stack):
     files = "\n".join(f"{n} model-{n:05}-of-02000.safetensors" for n in range(2000))
-    return server_tools.WeightsAnswer(
-        bucket="b", prefix=stack, complete=True, files=untrusted("bucket b", files), count=2000, gib=1.0
-    )
+    listed = {"bucket": "b", "prefix": stack, "complete": True, "count": 2000, "gib": 1.0}
+    return {**listed, "files": untrusted("bucket b", files)}
 
 
 @pytest.fixture
@@ -348,7 +346,7 @@ def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
                     text, refused = text_of(result), bool(result.is_error)
                     if refused and tool.name not in OF_WORK:
                         wrong.append(f"{said} is refused: {text[:300]}")
-                    if "bug in this server" in text or "Traceback" in text or "pydantic" in text:
+                    if "Error executing tool" in text or "Traceback" in text or "pydantic" in text:
                         wrong.append(f"{said}: {text[:300]}")
                     if arguments.get("full") is not True and len(text) > MOST_CHARACTERS:
                         wrong.append(f"{said}: {len(text)} characters")
@@ -373,7 +371,6 @@ def test_the_list_of_tools_is_short_and_describes_every_parameter(whole):
     assert len(text) <= MOST_LISTED
     wrong = []
     for tool in found.tools:
-        assert tool.title, tool.name
         assert tool.input_schema["additionalProperties"] is False, tool.name
         for name, schema in tool.input_schema["properties"].items():
             if not schema.get("description"):
@@ -405,22 +402,22 @@ def test_full_and_limit_return_more(whole):
                     ("compare_machines", {"model": MODEL}),
                     ("compare_machines", {"model": MODEL, "limit": 7}),
                     ("compare_machines", {"model": MODEL, "full": True}),
+                    ("capacity", {}),
                     ("capacity", {"accelerators": ["L4"], "limit": 2}),
                     ("logs", {"stack": STACK}),
                     ("logs", {"stack": STACK, "full": True}),
                 )
             ]
 
-    five, seven, full, places, cut, whole_log = anyio.run(ask)
+    five, seven, full, places, two, cut, whole_log = anyio.run(ask)
     assert [len(one["document"]["rows"]) for one in (five, seven)] == [5, 7]
     assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 7
     assert five["document"]["rows"][0]["enough"]
     assert "full: true" in five["more"]
     assert "more" not in full
-    assert [place["location"] for place in places["document"]["locations"] if place["accelerator"] == "L4"] == [
-        "us-0-a",
-        "us-1-a",
-    ]
+    for answer, names in ((places, ["us-0-a"]), (two, ["us-0-a", "us-1-a"])):
+        rows = answer["document"]["locations"]
+        assert [place["location"] for place in rows if place["accelerator"] == "L4"] == names
     assert cut["lines"]["cut"]
     assert "lines.text" in cut["left_out"]
     assert len(whole_log["lines"]["text"]) > len(cut["lines"]["text"])
@@ -431,14 +428,14 @@ def test_full_and_limit_return_more(whole):
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("plan", {"stak": "x"}, "plan has no argument 'stak'. Use one of stack, model"),
-        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. Use one of stack."),
+        ("plan", {"stak": "x"}, "plan has no argument 'stak'. It takes stack, model"),
+        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. It takes stack."),
         ("explain_finding", {}, "explain_finding requires identifier"),
         ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
         (
             "benchmark",
             {"stack": STACK, "name": "x", "concurrency": [1, 0]},
-            "concurrency[1] of benchmark is 0; it must be greater than or equal to 1",
+            "concurrency.1 of benchmark is 0; it must be greater than or equal to 1",
         ),
         ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be less than or equal to 262144"),
         ("ask", {"stack": STACK, "prompt": ""}, "prompt of ask is ''"),
@@ -454,7 +451,7 @@ def test_full_and_limit_return_more(whole):
         ),
         ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
-        ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'. Tools: plan,"),
+        ("destroy_vllm", {"confirm": True}, "Unknown tool: destroy_vllm"),
         ("plan", {"stack": [STACK]}, "it must be a valid string"),
     ],
 )
@@ -491,7 +488,7 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
 
     found = anyio.run(ask)
     assert found.is_error
-    assert "bug in this server" in text_of(found)
+    assert text_of(found) == "Error executing tool endpoint"
     assert CANARY not in text_of(found)
 
 
@@ -510,10 +507,10 @@ def test_the_server_says_its_version_and_which_tools_can_cost_money(whole):
 
 def test_a_failed_command_keeps_its_last_words_beside_its_document():
     failed = ProgramResult(exit_code=1, printed='{"clean": false}', said=("x" * 5000, "teardown: the reason"))
-    answer = answer_of("teardown", failed).model_dump(mode="json")
+    answer = answer_of("teardown", failed)
     shown = presented("teardown", {}, {"content": [], "structuredContent": answer})["structuredContent"]
     assert shown["said"]["text"].endswith("the reason")
-    assert len(shown["said"]["text"]) < 3000
+    assert len(compact(shown)) <= MOST_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -562,17 +559,3 @@ def test_a_preview_has_the_headline_both_prices_and_each_value(bench_of, audit, 
     assert change["changes"] == [
         {"path": "template.maxInstanceRequestConcurrency", "before": "16", "after": "12", "replaces": False}
     ]
-
-
-def undescribed(schema, path=""):
-    """Yield the fields of a schema that nothing describes."""
-    for name, field in schema.get("properties", {}).items():
-        if "description" not in field and "const" not in field:
-            yield f"{path}.{name}"
-    for name, kind in schema.get("$defs", {}).items():
-        yield from undescribed(kind, f"{path}.{name}")
-
-
-def test_every_field_of_every_answer_is_described(whole):
-    found = anyio.run(lambda: MCPServer.list_tools(whole))
-    assert [name for tool in found for name in undescribed(tool.output_schema or {}, tool.name)] == []

@@ -192,7 +192,7 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
     refused = with_limit(run)
     assert refused.is_error
-    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0].run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0]['run']}" in refused.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
@@ -285,10 +285,10 @@ def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(
     assert "Ann" not in text
     assert found[0]["arguments"] == {"stack": "--yes", "prompt": {"characters": 16, "sha256": "3762ce98a31e7d1a"}}
     assert found[1]["arguments"] == {}
-    assert found[2]["arguments"]["text"]["begins"].startswith("first x")
-    assert found[2]["arguments"]["text"]["characters"] == 250_006
-    assert found[4]["arguments"]["more"]["characters"] > 600
-    assert found[6]["arguments"]["many"]["characters"] > 5000
+    assert found[2]["arguments"]["begins"].startswith('{"stack": "nosuch", "text": "first x')
+    assert found[2]["arguments"]["characters"] > 250_006
+    assert found[4]["arguments"]["more"] == {"deep": ["y" * 600]}
+    assert found[6]["arguments"]["characters"] > 5000
     assert max(len(line) for line in text.splitlines()) < 5000
 
 
@@ -405,7 +405,7 @@ def test_every_secret_of_the_environment_is_known_by_the_name_of_its_variable(mo
     ],
 )
 def test_characters_that_hide_text_are_shown_wherever_text_comes_from_outside(hidden, shown, tmp_path):
-    assert untrusted("log", hidden).text == shown
+    assert untrusted("log", hidden)["text"] == shown
     result = ProgramResult(exit_code=0, printed=json.dumps({"labels": {hidden: [hidden]}}), said=())
     assert result.document == {"labels": {shown: [shown]}}
     event = {"diagnosticEvent": {"message": f"a{hidden}b"}}

@@ -130,7 +130,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
         await until(lambda: "left" in outcomes(audit, "up"))
         (run,) = agent.runs.shown(STACK)
         async with anyio.create_task_group() as tasks:  # a wait that is given up ends nothing either
-            tasks.start_soon(client.call_tool, "wait", {"run": run.run})
+            tasks.start_soon(client.call_tool, "wait", {"run": run["run"]})
             await until(lambda: "begun" in outcomes(audit, "wait"))
             tasks.cancel_scope.cancel()
         await until(lambda: "cancelled" in outcomes(audit, "wait"))
@@ -138,7 +138,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
         await until(lambda: "done" in outcomes(audit, "up"))  # even if no call waits
         status = (await client.call_tool("status", {"stack": STACK})).structured_content
         other = (await client.call_tool("status", {"stack": "other"})).structured_content
-        return status["runs"], other["runs"], await client.call_tool("wait", {"run": run.run})
+        return status["runs"], other["runs"], await client.call_tool("wait", {"run": run["run"]})
 
     runs, other, found = driven(agent, audit, work)
     assert [(run["tool"], run["outcome"]) for run in runs] == [("up", "done")]
@@ -155,8 +155,8 @@ def test_cancel_stops_the_program_as_ctrl_c_does(bench_of, audit, monkeypatch, t
 
     async def work(client):
         run = (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
-        await until(lambda: any(one.says for one in agent.runs.shown()))
-        says = agent.runs.shown()[0].says.text
+        await until(lambda: any(one["says"] for one in agent.runs.shown()))
+        says = agent.runs.shown()[0]["says"]["text"]
         agent.runs.within_s = 60.0
         return says, await client.call_tool("cancel", {"run": run}), await client.call_tool("wait", {"run": run})
 
@@ -331,7 +331,7 @@ def test_where_it_is_names_the_newest_step_and_what_was_said_since():
             now[0] += 5.0
             run.note(0.0, 2.0, text, step)
             shown = run.shown()
-            seen.append((shown.step, shown.says.text if shown.says else None))
+            seen.append((shown["step"], shown["says"]["text"] if shown["says"] else None))
         now[0] += 60.0
         return run.shown()
 
@@ -343,7 +343,7 @@ def test_where_it_is_names_the_newest_step_and_what_was_said_since():
         ("2 of 2: creating c", None),
         ("2 of 2: creating c", "1 of 2: created b"),
     ]
-    assert (last.says_for_s, last.elapsed_s) == (60.0, 85.0)
+    assert (last["says_for_s"], last["elapsed_s"]) == (60.0, 85.0)
 
 
 def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands, monkeypatch):

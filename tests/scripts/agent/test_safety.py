@@ -16,10 +16,10 @@ from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import runner
-from scripts.agent import action_tools, delete_tools, update_tools
+from scripts.agent import delete_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.codes import FOLDER, CodeShelf
-from scripts.agent.permissions import CHANGES, TOOLSETS, Permissions, parse_permissions, parse_toolsets
+from scripts.agent.permissions import CHANGES, TOOLSETS, parse_permissions, parse_toolsets
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
@@ -99,8 +99,8 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
 def test_an_unknown_permission_is_refused_with_the_list():
     with pytest.raises(CommandRefusedError, match=r"--allow has 'destroy'. Use a list of up, smoke"):
         parse_permissions("up,destroy")
-    assert parse_permissions(" up , bench ,") == Permissions(allowed=frozenset({"up", "bench"}))
-    assert parse_permissions(",".join(CHANGES)).allowed == set(CHANGES)
+    assert parse_permissions(" up , bench ,") == {"up", "bench"}
+    assert parse_permissions(",".join(CHANGES)) == set(CHANGES)
 
 
 def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
@@ -420,9 +420,14 @@ def test_no_argument_is_read_as_an_option(bench_of, audit, commands, tool, key, 
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "A", ""])
-def test_results_lie_in_their_folder_only(name):
-    with pytest.raises(CommandRefusedError):
-        action_tools._folder(name)
+def test_results_lie_in_their_folder_only(bench_of, audit, commands, name):
+    server = build(bench_of("bench"), audit)
+    for tool, given in (
+        ("benchmark", {"stack": STACK, "name": name}),
+        ("compare_benchmarks", {"before": name, "after": name}),
+    ):
+        assert "is not a valid results name" in anyio.run(call, server, tool, given).content[0].text
+    assert commands.run == []
 
 
 @pytest.mark.parametrize(
