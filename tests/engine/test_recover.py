@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 import requests
 
+from cloud.kinds import POLICIES
 from contracts.run_record import RUNS_WORD
 from tests.engine.conftest import LIMIT_S
-from tests.scripts.recover.test_state_edit import REPEATABLE
 
 TPU, RUN = "tpu-v6e1", "l4-qat"
 CANARY = "hf_canaryCanaryCANARY0123456789"
 BUCKET = f"local-project-gemma-{RUN}-models"
 ALICE = "user:alice@example.com"
+REPEATABLE = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity", *POLICIES})
+"""Types that the next `up` creates again without a conflict, and that leave no resource behind."""
 
 pytestmark = pytest.mark.engine
 
