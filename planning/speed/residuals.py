@@ -109,11 +109,6 @@ def decode_band(tok_per_s: float, *, is_tpu: bool, margin: float = LEAST_MARGIN)
     )
 
 
-def kv_band(planned: float) -> Band:
-    """Return planned KV blocks or tokens with their tolerance."""
-    return Band(low=planned * (1 - KV_TOLERANCE), typical=planned, high=planned * (1 + KV_TOLERANCE))
-
-
 def residual(band: Band, measured: float | None) -> Residual:
     """Return the side of its band on which a measured value is."""
     if measured is None:
@@ -129,8 +124,6 @@ def usual_causes(figure: str, found: Residual) -> str:
         return ""
     if found == "not measured":
         return "the check that measures it has no result"
-    if figure.startswith("kv"):
-        return _KV_LOST if found == "below" else _KV_WON
     if figure.endswith("_s") and not figure.endswith("_per_s"):
         return _LATE if found == "above" else _FAST
     return _SLOW if found == "below" else _FAST
@@ -142,5 +135,3 @@ _SLOW: Final = (
 )
 _LATE: Final = "usual causes: other clients' requests are queued first, or the network or the tunnel is slow"
 _FAST: Final = "usual causes: a smaller or more strongly quantized checkpoint than planned, a faster accelerator, or a cache in front"
-_KV_LOST: Final = "usual causes: another process on the device, or a checkpoint of another quantization"
-_KV_WON: Final = "usual causes: a more strongly quantized checkpoint than planned, or a device with more memory"
