@@ -76,13 +76,13 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
     return [FilePart(file=file, start=start, end=min(start + part_bytes, file.size_bytes)) for start in starts]
 
 
-def in_own_folder(plan: CopyPlan, on_bytes: OnBytes) -> CopyPlan:
+def in_own_folder(plan: CopyPlan, stack: str, on_bytes: OnBytes) -> CopyPlan:
     """Return the copy with hashed files, to a folder next to `prefix` that their hash names.
 
     Raises ScriptError as the source does, and CommandRefusedError as `prepared_folder` does.
     """
     files = _hashed(plan, on_bytes)
-    return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files))
+    return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files, stack))
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:

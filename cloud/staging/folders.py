@@ -14,17 +14,18 @@ from cloud.staging.bucket import WeightsBucket, changed, crc32c
 from cloud.staging.sources import SourceFile
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.errors import CommandRefusedError
+from contracts.fields import json_object
 from contracts.parallel import each
 from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, manifest_hash, own_folder, strangers
 
 _WORKERS = 16
 
 
-def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile]) -> str:
+def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile], stack: str) -> str:
     """Return the folder for these files.
 
-    Raises CommandRefusedError if it has anything else: another file, or other bytes with the same stated hash.
-    A copy within Google reads none, so it cannot tell which hash is wrong.
+    Raises CommandRefusedError if it has anything else: another file, the manifest of other weights, or other
+    bytes with the same stated hash. A copy within Google reads none, so it cannot tell which hash is wrong.
     """
     digest = manifest_hash(_manifest("", files))
     folder = own_folder(name, digest)
@@ -36,6 +37,12 @@ def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile
         raise CommandRefusedError(
             f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. "
             f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
+        )
+    manifest = f"{folder}/{MANIFEST}"
+    if manifest in present and manifest_hash(json_object(target.text(manifest) or "")) != digest:
+        raise CommandRefusedError(
+            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model "
+            f"{stack} --remove {folder}`, then run this again."
         )
     for file in files:
         found = present.get(f"{folder}/{file.name}")

@@ -76,7 +76,7 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
 def _has_bucket(stack: str) -> bool:
     """Return whether the command needs no engine run, or refuses the stack anyway."""
     settings = stack_settings(stack)
-    return settings.weights != "bucket" or settings.bucket.existing is not None or has_bucket(stack)
+    return settings.weights != "bucket" or settings.bucket.existing is not None or has_bucket(stack, settings)
 
 
 def _creation(agent: AgentContext, stack: str) -> Answer:

@@ -8,15 +8,17 @@ from functools import partial
 from typing import Final
 
 from contracts.errors import CommandRefusedError
+from contracts.naming import Names
 from engine import runner
 from engine.backend import absolute_backend
-from engine.deployment import read_deployment
+from engine.deployment import ResourceState, read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
 from engine.private_folders import private_folder
 from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint
+from stacks.settings import Settings
 
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
@@ -34,14 +36,16 @@ _CREATED_TYPES: Final = frozenset(
 )
 
 
-def require_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]) -> None:
+def require_bucket(
+    stack: str, settings: Settings, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]
+) -> None:
     """Create the stack's bucket, and nothing else, if the state has none.
 
     Raises:
         CommandRefusedError: if that is not allowed or changes more, or for a lock that may be in use.
         ScriptError: if `pulumi up` fails.
     """
-    if has_bucket(stack):
+    if has_bucket(stack, settings):
         return
     if not may_create:
         raise CommandRefusedError(
@@ -52,7 +56,7 @@ def require_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Ca
         steps = creation_steps(frozen)
         if not steps:
             return
-        if plan_id is not None and (found := frozen.plan_id(steps)) != plan_id:
+        if plan_id is not None and (found := creation_plan_id(frozen, steps)) != plan_id:
             raise CommandRefusedError(
                 f"{plan_id} is stale: the preview of the bucket now has the id {found}. Preview it again and review it."
             )
@@ -65,11 +69,26 @@ def require_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Ca
                 say(sentence)
 
 
-def has_bucket(stack: str) -> bool:
-    """Return whether the state has the stack's own bucket. Raises CommandRefusedError without the stack."""
-    return any(
-        one.type == BUCKET_TYPE and one.name == "models" and not one.delete for one in read_deployment(stack).resources
+def has_bucket(stack: str, settings: Settings) -> bool:
+    """Return whether the state has the stack's own bucket.
+
+    Raises CommandRefusedError without the stack, if its settings move the bucket, or after an interrupted update.
+    """
+    resources = read_deployment(stack).resources
+    found = next(
+        (one for one in resources if one.type == BUCKET_TYPE and one.name == "models" and not one.delete), None
     )
+    if found is not None:
+        _require_unmoved(stack, settings, found)
+        return True
+    waiting = [one.name for one in resources if one.delete]
+    if waiting:
+        raise CommandRefusedError(
+            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, "
+            f"and staging deletes no resources. Run `gemma up {stack}`, "
+            "which deletes them and then stops for the weights. Then stage again."
+        )
+    return False
 
 
 def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
@@ -86,6 +105,11 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
     return steps
 
 
+def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str:
+    """Return the plan id of a creation."""
+    return frozen.plan_id(steps)
+
+
 def _create(frozen: FrozenProject) -> None:
     """Create the previewed resources from the same copy. Raises PulumiFailedError."""
     after_failure = f"The bucket was not created. {doctor_hint(frozen.stack)}"
@@ -95,3 +119,16 @@ def _create(frozen: FrozenProject) -> None:
 def _options(frozen: FrozenProject) -> Sequence[str]:
     """Return the engine options that limit a run to the copy and the bucket."""
     return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
+
+
+def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
+    """Reject a bucket that the next `up` replaces by one without the staged weights."""
+    name, location = Names(project=settings.project, stack=stack).bucket, settings.regions[0].upper()
+    is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
+    if is_now != (name, location):
+        raise CommandRefusedError(
+            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, "
+            f"but the settings have {name} in {location}. Neither staging nor `pulumi up` replaces "
+            f"a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, "
+            "or use another stack there: docs/staging.md, Move a stack to another region."
+        )

@@ -89,11 +89,11 @@ def stage_model(options: StageOptions) -> ExitCode:
     for name, plan in plans.items():
         _announce(name, plan.source.files())
     if settings.bucket.existing is None:
-        require_bucket(stack, may_create=options.create, plan_id=options.plan, say=_say)
+        require_bucket(stack, settings, may_create=options.create, plan_id=options.plan, say=_say)
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
-        staged = [_copied(name, plan, transfer) for name, plan in plans.items()]
+        staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
     # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
     revision = staged[0].revision
     proven = revision if options.origin is None or revision == settings.model_revision else None
@@ -151,8 +151,8 @@ def _announce(name: str, files: Sequence[SourceFile]) -> None:
     _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
 
 
-def _copied(name: str, plan: CopyPlan, transfer: Transfer) -> _Staged:
-    plan = copying.in_own_folder(plan, transfer)
+def _copied(name: str, plan: CopyPlan, stack: str, transfer: Transfer) -> _Staged:
+    plan = copying.in_own_folder(plan, stack, transfer)
     outcome = copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
     is_simulated = any(file.real_bytes for file in plan.files)
     return _Staged(

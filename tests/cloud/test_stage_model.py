@@ -23,7 +23,6 @@ from engine import runner
 from engine.deployment import ResourceState
 from engine.state import StackState
 from scripts.cli.command import run_command
-from scripts.cli.frozen import FrozenProject
 from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import bucket_creation, housekeeping
 from tests.cloud.conftest import PROJECT
@@ -346,10 +345,13 @@ def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
 
 
 @pytest.mark.usefixtures("own")
-def test_another_region_moves_no_bucket(monkeypatch):
+def test_another_region_moves_no_bucket(monkeypatch, capsys):
     """Staging once ran the engine on the bucket whatever it would do: it replaced that of a running service, with the weights in it."""
     ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
-    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, but the settings have {OWN} in US-EAST4." in said
+    assert "`pulumi preview --stack mine`" in said
     assert ran == []
 
 
@@ -404,7 +406,7 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
 @pytest.mark.usefixtures("own")
 def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
-    monkeypatch.setattr(FrozenProject, "plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
+    monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
     assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
     assert "plan-ffffffffffffffff is stale: the preview of the bucket now has the id plan-0123456789abcdef." in (
@@ -423,6 +425,16 @@ def test_nothing_is_made_while_an_api_of_the_stack_is_off(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "gcloud services enable iam.googleapis.com artifactregistry.googleapis.com" in said
     assert "storage.googleapis.com" not in said
+    assert ran == []
+
+
+@pytest.mark.usefixtures("own")
+def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
+    ran = Engine(monkeypatch, in_state(delete=True)).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert "was interrupted before it deleted models, and staging deletes no resources. Run `gemma up mine`" in (
+        capsys.readouterr().err
+    )
     assert ran == []
 
 
@@ -473,8 +485,11 @@ def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
     staging_world.target.delete(stranger)
     assert stage("--from", place) == ExitCode.DONE
     staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
-    assert stage("--from", place) == ExitCode.DONE
-    assert len(json.loads(staging_world.content(f"{folder}/{MANIFEST}"))["files"]) == len(before) - 2
+    assert stage("--from", place) == ExitCode.REFUSED
+    assert (
+        f"has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model mine --remove {folder}`"
+        in (capsys.readouterr().err)
+    )
 
 
 @pytest.mark.usefixtures("file")
