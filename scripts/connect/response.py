@@ -14,6 +14,11 @@ from scripts.connect.snippets import Endpoint
 
 _CONNECT_LIMIT_S: Final = 30.0
 _SILENCE_LIMIT_S: Final = 600.0
+_MEDIA_LIMIT: Final = "may be provided in one prompt"
+"""vLLM's words about more images, sounds or videos than it accepts."""
+_MEDIA_HINT: Final = (
+    "Set the limits of `vllm.multimodal` in the settings file and run `gemma up`, or start again with /new."
+)
 
 
 class ChatError(ScriptError):
@@ -70,7 +75,9 @@ def _payloads(endpoint: Endpoint, body: Mapping[str, object]) -> Iterator[bytes]
             timeout=(_CONNECT_LIMIT_S, _SILENCE_LIMIT_S),
         ) as answer:
             if answer.status_code != HTTPStatus.OK:
-                raise ChatError(f"The server returned {answer.status_code}: {error_message(decoded(answer.content))}")
+                said = error_message(decoded(answer.content))
+                hint = f"{'' if said.endswith('.') else '.'} {_MEDIA_HINT}" if _MEDIA_LIMIT in said else ""
+                raise ChatError(f"The server returned {answer.status_code}: {said}{hint}")
             for data in answer.iter_content(None):
                 for payload in split.feed(data):
                     if payload == DONE:
