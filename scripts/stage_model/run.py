@@ -28,7 +28,7 @@ from scripts.cli.settings import stack_settings
 from scripts.cli.settings_file import SettingsFile
 from scripts.cli.transfer import Transfer, overwrite_line
 from scripts.stage_model import housekeeping
-from scripts.stage_model.bucket_creation import require_bucket
+from scripts.stage_model.bucket_creation import has_bucket, require_bucket
 from scripts.stage_model.options import StageOptions
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of
@@ -83,6 +83,8 @@ def stage_model(options: StageOptions) -> ExitCode:
             f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
+    if settings.bucket.existing is None:
+        has_bucket(stack, settings)  # refuses a stack that does not exist before credentials are needed
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}
     plans |= {part.source: _plan(options, settings, target, part) for part in parts_of(settings)}
