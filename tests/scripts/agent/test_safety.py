@@ -96,6 +96,13 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
         offered("up,bench", "plan,deploy")
 
 
+def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
+    page = (ROOT / "docs" / "agent.md").read_text().split("\n## Grant permissions\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
+    assert {name: tuple(re.findall(r"`(\w+)`", rows.pop(name))) for name in TOOLSETS} == dict(TOOLSETS)
+    assert tuple(rows) == CHANGES
+
+
 def test_an_unknown_permission_is_refused_with_the_list():
     with pytest.raises(CommandRefusedError, match=r"--allow has 'destroy'. Use a list of up, smoke"):
         parse_permissions("up,destroy")
