@@ -90,6 +90,8 @@ class ServingImage:
     ) -> pulumi.Output[str]:
         """Declare one repository and its readers, and return HOST/PROJECT/REPOSITORY."""
         building = args.build_context is not None
+        # A replacement has the same name and the same grants: deleted afterwards, the old ones would refuse it or take it with them.
+        delete_first = pulumi.ResourceOptions(delete_before_replace=True)
         repository = gcp.artifactregistry.Repository(
             f"{name}{suffix}",
             gcp.artifactregistry.RepositoryArgs(
@@ -102,7 +104,7 @@ class ServingImage:
                 description=args.ownership.description,
                 labels={**args.labels, **args.ownership.labels},
             ),
-            opts=self._options,
+            opts=pulumi.ResourceOptions.merge(self._options, delete_first),
         )
         self.grants += [
             gcp.artifactregistry.RepositoryIamMember(
@@ -114,7 +116,7 @@ class ServingImage:
                     role="roles/artifactregistry.reader",
                     member=member,
                 ),
-                opts=opts,
+                opts=pulumi.ResourceOptions.merge(opts, delete_first),
             )
             for reader, member in args.readers.items()
         ]

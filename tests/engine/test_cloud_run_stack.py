@@ -158,6 +158,14 @@ def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, depl
     assert "secretmanager/secretVersion" not in workspace.state(STACK)
 
 
+def test_a_move_to_another_region_that_the_bucket_refuses_can_be_taken_back(workspace, deployed):
+    """The engine replaces the image repository before it meets the bucket. The first one must not stand in the way of the way back."""
+    for region, code in (("europe-west4", 1), ("us-east4", 0)):
+        workspace.pulumi("config", "set", "--path", "gemma-serving:cloudRun.region", region, "--stack", STACK)
+        workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=code)
+    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
+
+
 def test_teardown_leaves_nothing(workspace, deployed):
     assert workspace.script("teardown", "--stack", STACK, "--yes", "--json").json["clean"] is True
     names = [resource["name"] for resource in workspace.admin("resources")["resources"]]
