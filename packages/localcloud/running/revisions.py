@@ -5,7 +5,9 @@ variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU,
 """
 
 import asyncio
+import contextlib
 import json
+import random
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -414,9 +416,12 @@ def _short(name: str) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port below those of outgoing connections (Linux: 32768 and up), which would take it before the server listens."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("None of 100 ports between 20000 and 32000 is free on 127.0.0.1.")
 
 
 def memory_mib(text: str) -> int:
