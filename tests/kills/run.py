@@ -260,9 +260,10 @@ class Runner:
         if self.cycle.recover:
             if self.stack == TPU:
                 self._set(**{"tpu.zones": list(_ZONES)})
-            self._whole("recover", self._words("recover"))
             if self.stack == GPU:
                 self._go_where_the_bucket_is()
+            self._whole("recover", self._words("recover"))
+            if self.stack == GPU:
                 self._whole("stage", self._words("stage"))
             self._whole("up", self._words("up"))
             self._whole("preview", self._words("preview"))
@@ -271,7 +272,7 @@ class Runner:
         self._nothing_left_and_nothing_touched()
 
     def _go_where_the_bucket_is(self) -> None:
-        """Set the region of the bucket: the engine refuses to replace one with weights."""
+        """Set the region of the bucket, as docs/recovery.md says: the engine refuses to replace one with weights."""
         for (kind, name), document in self.world.snapshot().items():
             if kind.endswith("buckets") and name.endswith(f"local-project-gemma-{self.stack}-models"):
                 self._set(**{"cloudRun.region": str(document["location"]).lower()})
