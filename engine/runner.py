@@ -18,7 +18,6 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.settings_files import no_settings_file, stacks_in
 from contracts.spelling import did_you_mean
 from engine.children import started
-from engine.private_folders import held_locks
 
 QUERY_LIMIT_S = 120.0
 """Time limit of a read-only command."""
@@ -184,9 +183,7 @@ def _engine(
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
     """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
-    return started(
-        words, cwd=project_folder(), env={**environment(), **(variables or {})}, pass_fds=held_locks(), **options
-    )
+    return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
 
 def _keep(stream: IO[str], lines: list[str], on_line: Callable[[str], None] | None) -> None:

@@ -1,89 +1,26 @@
-"""Folders of killed processes are removed, and no folder in which an engine still runs. A relative backend is the project's, also in a copy."""
+"""A private folder goes at the end. A relative backend is the project's, also in a copy."""
 
-import fcntl
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+import tempfile
 
 import pytest
 
-from engine import private_folders, runner
+from engine import runner
 from engine.backend import BACKEND_VARIABLE, absolute_backend
-from engine.private_folders import PREFIX, private_folder, remove_left_folders
-
-ROOT = Path(__file__).parents[2]
-KILLED = """
-import os, signal, subprocess, sys
-from engine.private_folders import held_locks, private_folder
-with private_folder() as folder:
-    child = subprocess.Popen(["sleep", "600"], pass_fds=held_locks(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    print(child.pid, folder.parent, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+from engine.private_folders import private_folder
 
 
-@pytest.fixture
-def place(monkeypatch, tmp_path):
-    monkeypatch.setattr(private_folders.tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_a_folder_is_private_and_gone_at_the_end(place):
+def test_a_folder_is_private_and_gone_at_the_end(monkeypatch, tmp_path):
     def interrupted():
         with private_folder() as folder:
             (folder / "secret").touch()
-            assert folder.parent.stat().st_mode & 0o777 == 0o700
-            assert remove_left_folders() == 0  # it is in use
+            assert folder.stat().st_mode & 0o777 == 0o700
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert list(place.iterdir()) == []
-
-
-def test_the_folder_of_a_killed_process_goes_when_what_it_started_has_ended(place):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    child, _, folder = done.stdout.strip().partition(" ")
-    try:
-        assert remove_left_folders() == 0  # the engine still runs in it
-    finally:
-        os.kill(int(child), signal.SIGKILL)
-    while Path(folder).exists():  # the kernel frees the lock when the process is gone
-        remove_left_folders()
-    assert not Path(folder).exists()
-
-
-def test_a_folder_that_is_being_made_is_not_removed(place, monkeypatch):
-    """Another process looks for left folders between any two steps of this one."""
-    seen, flock = [], fcntl.flock
-
-    def look_first(descriptor, how):
-        if how == fcntl.LOCK_EX:
-            seen.append(remove_left_folders())
-        flock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", look_first)
-    with private_folder() as folder:
-        assert (seen, folder.exists()) == ([0], True)
-
-
-def test_what_is_no_folder_of_ours_stays(place):
-    (place / "elsewhere").mkdir()
-    (place / f"{PREFIX}link").symlink_to(place / "elsewhere")
-    (place / f"{PREFIX}without-a-lock").mkdir()
-    (place / f"{PREFIX}file").touch()
-    assert remove_left_folders() == 0
-    assert len(list(place.iterdir())) == 4
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
