@@ -9,7 +9,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from engine.children import ended, last_words
+from engine.children import ended
 
 _ARCHIVE_LIMIT_S: Final = 300.0
 
@@ -26,8 +26,9 @@ def other_checkout(commit: str) -> Generator[Path]:
         words = ["git", "archive", "--format=tar", "--output", str(archive), "--end-of-options", commit]
         done = ended(words, folder=root, limit_s=_ARCHIVE_LIMIT_S)
         if done.returncode != 0:
+            why = done.stderr.strip().rpartition("\n")[2]
             raise CommandRefusedError(
-                f"git cannot read commit {commit}: {last_words(done)}. Fetch it, or pass a commit of this repository."
+                f"git cannot read commit {commit}: {why}. Fetch it, or pass a commit of this repository."
             )
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")

@@ -21,24 +21,12 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)
-class _Child:
-    """A running program."""
-
-    process: "subprocess.Popen[str]"
-    passed: bool = False
-    """True if a signal was forwarded to it."""
-
-    def interrupt(self) -> None:
-        self.passed = True
-        self.process.send_signal(signal.SIGINT)
-
-
 @dataclass(slots=True)
 class _Signals:
     """Received signals and their recipients."""
 
-    children: set[_Child] = field(default_factory=set[_Child])
+    children: dict["subprocess.Popen[str]", bool] = field(default_factory=dict["subprocess.Popen[str]", bool])
+    """Running programs, and whether a signal was forwarded to each."""
     held: bool = False
     """True while the main thread starts a program. A signal then waits until the program is registered."""
     came: bool = False
@@ -78,19 +66,19 @@ def started(
     import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
 
     with _held():
-        child = _Child(subprocess.Popen(arguments, process_group=0, text=True, **options))
-        _SIGNALS.children.add(child)
+        process = subprocess.Popen(arguments, process_group=0, text=True, **options)
+        _SIGNALS.children[process] = False
     try:
-        if _SIGNALS.came and not child.passed:  # received in another thread, before the child was registered
-            child.interrupt()
-        yield child.process
+        if _SIGNALS.came and not _SIGNALS.children[process]:  # received in another thread, before it was registered
+            _forward(process)
+        yield process
     except KeyboardInterrupt:
-        if not child.passed:  # no command is running that could have forwarded it
-            child.interrupt()
-        _await_end(child.process.wait if read_by_caller else child.process.communicate)
+        if not _SIGNALS.children[process]:  # no command is running that could have forwarded it
+            _forward(process)
+        _await_end(process.wait if read_by_caller else process.communicate)
         raise
     finally:
-        _SIGNALS.children.discard(child)
+        del _SIGNALS.children[process]
 
 
 def ended(
@@ -110,11 +98,6 @@ def ended(
     return subprocess.run(
         list(words), cwd=folder, env=env, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
     )
-
-
-def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last line that a program wrote to stderr."""
-    return (answer.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
@@ -147,9 +130,14 @@ def _take(_number: int, _frame: FrameType | None) -> None:
         _interrupt()
 
 
+def _forward(process: "subprocess.Popen[str]") -> None:
+    _SIGNALS.children[process] = True
+    process.send_signal(signal.SIGINT)
+
+
 def _interrupt() -> None:
-    for child in tuple(_SIGNALS.children):
-        child.interrupt()
+    for process in tuple(_SIGNALS.children):
+        _forward(process)
     if _SIGNALS.cancel is None:
         raise KeyboardInterrupt
     _SIGNALS.cancel()
