@@ -1,4 +1,4 @@
-"""Read, back up and write a stack's deployment: its resources and unfinished operations.
+"""Read, change, back up and write a stack's deployment: its resources and unfinished operations.
 
 The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). All other content
 is kept as read. Secrets stay ciphertext, because no command here uses `--show-secrets`.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -29,6 +29,9 @@ _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deploy
 _NEWEST_VERSION: Final = 4
 _CHECKPOINT_VERSION: Final = 3
 """Default version of the deployment in a file of a file backend."""
+_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
+_PROTECTION: Final = "deletionProtection"
+_DELETE_HOOKS: Final = "BeforeDelete"
 
 
 class StateUnreadableError(ScriptError):
@@ -131,11 +134,8 @@ class StackDeployment:
         self, *, resources: Sequence[ResourceState] | None = None, pending: Sequence[PendingOperation] | None = None
     ) -> "StackDeployment":
         """Return the deployment with other resources or pending operations."""
-        return replace(
-            self,
-            resources=self.resources if resources is None else tuple(resources),
-            pending=self.pending if pending is None else tuple(pending),
-        )
+        kept = self if pending is None else replace(self, pending=tuple(pending))
+        return kept if resources is None else replace(kept, resources=tuple(resources))
 
     def text(self) -> str:
         """Return the deployment in the format of `pulumi stack export`."""
@@ -164,40 +164,58 @@ def read_deployment(stack: str) -> StackDeployment:
 
 
 def parse_deployment(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in the text of an export. Raises StateUnreadableError."""
+    """Return the deployment in an export, or in a file backend's file (apitype.VersionedCheckpoint). Raises StateUnreadableError."""
     try:
-        document: object = json.loads(text)
+        document = as_mapping(json.loads(text))
     except ValueError as error:
         raise _unreadable(stack, str(error)) from None
+    if "checkpoint" in document:
+        latest = as_mapping(document["checkpoint"]).get("latest")
+        document = {"version": document.get("version", _CHECKPOINT_VERSION), "deployment": latest}
     return deployment_of(stack, document)
 
 
-def parse_checkpoint(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in a file backend's file (apitype.VersionedCheckpoint). Raises StateUnreadableError."""
-    try:
-        raw = as_mapping(json.loads(text))
-    except ValueError as error:
-        raise _unreadable(stack, str(error)) from None
-    latest = as_mapping(raw.get("checkpoint")).get("latest")
-    return deployment_of(stack, {"version": raw.get("version", _CHECKPOINT_VERSION), "deployment": latest})
-
-
-def deployment_of(stack: str, document: object) -> StackDeployment:
+def deployment_of(stack: str, document: Mapping[str, object]) -> StackDeployment:
     """Return the deployment in the document of an export. Raises StateUnreadableError."""
-    if not isinstance(document, dict) or not isinstance(as_mapping(cast("object", document)).get("version"), int):
+    version = document.get("version")
+    if not isinstance(version, int):
         raise _unreadable(stack, "it has no version")
-    known = cast("Mapping[str, object]", document)
-    version = cast("int", known["version"])
     if version > _NEWEST_VERSION:
         raise StateUnreadableError(
             f"The state of stack {stack} has format version {version}, but this program supports up to version {_NEWEST_VERSION}. "
             "Update this project.",
             cut_off=False,
         )
-    inner = as_mapping(known.get("deployment"))
+    inner = as_mapping(document.get("deployment"))
     resources = tuple(_resource(stack, raw) for raw in as_sequence(inner.get("resources")))
-    pending = tuple(_pending(stack, raw) for raw in as_sequence(inner.get("pending_operations")))
-    return StackDeployment(document=known, resources=resources, pending=pending)
+    pending = tuple(
+        PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
+        for entry in map(as_mapping, as_sequence(inner.get("pending_operations")))
+    )
+    return StackDeployment(document=document, resources=resources, pending=pending)
+
+
+def empty() -> StackDeployment:
+    """Return a deployment without resources."""
+    manifest = {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}
+    return StackDeployment(document={"version": 3, "deployment": {"manifest": manifest}}, resources=(), pending=())
+
+
+def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
+    """Return the deployment without protection and, if requested, with retained buckets."""
+    return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
+
+
+def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState:
+    changes: dict[str, object] = {"protect": None} if "protect" in resource.raw else {}
+    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):  # with one, `destroy` needs the program
+        changes["resourceHooks"] = None
+    for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
+        if properties.get(_PROTECTION) is True:
+            changes[key] = {**properties, _PROTECTION: False}
+    if keep_bucket and resource.type == _BUCKET_TYPE:
+        changes["retainOnDelete"] = True
+    return resource.changed(**changes) if changes else resource
 
 
 def back_up(stack: str, text: str) -> Path:
@@ -258,17 +276,10 @@ def _resource(stack: str, raw: object) -> ResourceState:
     return resource
 
 
-def _pending(stack: str, raw: object) -> PendingOperation:
-    entry = as_mapping(raw)
-    return PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
-
-
 def _unreadable(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
-    if problem.rstrip(".").endswith(
-        "failed to load checkpoint: EOF"
-    ):  # gocloud.dev, blob/fileblob, seen after a SIGKILL
+    if problem.rstrip(".").endswith("failed to load checkpoint: EOF"):  # gocloud.dev, blob/fileblob, after a SIGKILL
         return StateUnreadableError(
             f"The state of stack {stack} is whole, but a side file of the file backend is empty (failed to load checkpoint: EOF). "
             f"Delete stacks/gemma-serving/{stack}.json.attrs in the backend's folder; the engine writes it again.",

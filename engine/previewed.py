@@ -29,7 +29,9 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
 
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
-    return to_create(previewed(stack))
+    steps = steps_in(previewed(stack))
+    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
+    return {state.urn: state for state in states if state.urn}
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
@@ -59,13 +61,6 @@ def preview(stack: str, *options: str) -> Mapping[str, object]:
 def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     """Return the steps of a preview in JSON, as written by the engine."""
     return [as_mapping(step) for step in as_sequence(preview.get("steps"))]
-
-
-def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
-    """Return the new resources of a preview in JSON, by URN."""
-    steps = steps_in(preview)
-    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
-    return {state.urn: state for state in states if state.urn}
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:

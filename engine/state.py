@@ -20,8 +20,8 @@ from engine.deployment import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,
-    parse_checkpoint,
     parse_deployment,
+    read_deployment,
 )
 from engine.locks import stack_locks
 from engine.stack import SERVER_TYPES, STACK_TYPE, not_deployed, outputs_in
@@ -69,7 +69,8 @@ class StackState:
     @property
     def zones(self) -> Sequence[str]:
         """Zones in the state."""
-        named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
+        given = map(_inputs, (*self.resources, *self.pending))
+        named = [zone for inputs in given for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
@@ -95,9 +96,8 @@ class StackState:
     @property
     def printed(self) -> Item:
         """Outputs of the stack as the engine prints them, of any version of the project."""
-        found = map(as_mapping, as_sequence(as_mapping(self.raw.get("deployment")).get("resources")))
-        stack = next((one for one in found if one.get("type") == STACK_TYPE), None)
-        return as_mapping(stack.get("outputs") if stack is not None else None)
+        stack = next((one for one in self._stated() if one.type == STACK_TYPE), None)
+        return stack.outputs if stack is not None else {}
 
     @property
     def is_gateway(self) -> bool:
@@ -107,15 +107,14 @@ class StackState:
     @property
     def outputs(self) -> StackOutputs | None:
         """Outputs of the stack, or None if it is not deployed, or by another version of the project."""
-        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
         try:
-            return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
+            return outputs_in(self.stack, self._stated())
         except CommandRefusedError:
             return None
 
-    def _inputs(self) -> Iterator[Item]:
-        for item in (*self.resources, *self.pending):
-            yield _inputs(item)
+    def _stated(self) -> Sequence[ResourceState]:
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        return [ResourceState(as_mapping(item)) for item in found]
 
 
 def read(stack: str) -> StackState:
@@ -125,14 +124,10 @@ def read(stack: str) -> StackState:
     except CommandRefusedError as error:
         return _from_file(stack, "no engine", str(error))
     try:
-        text = runner.query(["stack", "export", "--stack", stack])
+        return of_deployment(stack, read_deployment(stack))
     except CommandRefusedError as error:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
-        return _from_file(stack, "unreadable", str(error))
-    try:
-        return of_deployment(stack, parse_deployment(stack, text))
-    except StateUnreadableError as error:
         return _from_file(stack, "unreadable", str(error))
 
 
@@ -191,7 +186,7 @@ def _from_file(stack: str, status: Status, detail: str) -> StackState:
     """Return the readable content of a local backend's file; for a broken file, at least the projects."""
     text = file_text(stack)
     try:
-        found = of_deployment(stack, parse_checkpoint(stack, text))
+        found = of_deployment(stack, parse_deployment(stack, text))
     except StateUnreadableError:
         projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
         return StackState(stack=stack, status=status, detail=detail, projects=projects)

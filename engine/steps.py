@@ -15,13 +15,14 @@ from contracts.masking import masked
 from contracts.plain_text import for_model
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.deployment import UNKNOWN, is_secret, type_in
-from engine.previewed import steps_in
+from engine.previewed import diagnostics, steps_in
+from engine.stack import STACK_TYPE
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
 """Types whose replacement interrupts serving."""
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations without changes. A refresh reports its findings as separate steps."""
-_KEEPS: Final = frozenset({"create", "update", "read", *_QUIET})
+_SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
 _SHOWN_CHARACTERS: Final = 80
 _BEFORE_CHARACTERS: Final = 24
 """Characters shown before the first difference of two long values."""
@@ -49,6 +50,26 @@ class ShownChange(BaseModel):
     replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
 
 
+class ResourceChange(BaseModel):
+    """A resource that will change."""
+
+    model_config = ConfigDict(frozen=True)
+    op: str = Field(description="Operation: create, update, replace, delete or read.")
+    type: str = Field(description="Type of the resource.")
+    name: str = Field(description="Name of the resource in the program.")
+    properties: tuple[str, ...] = Field(default=(), description="Top-level properties that differ.")
+    forced_by: tuple[str, ...] = Field(default=(), description="Properties that force a replacement.")
+    changes: tuple[ShownChange, ...] = Field(
+        default=(), description="Differences with the values before and after, without secrets and shortened."
+    )
+    changes_left_out: int = Field(default=0, description="Number of differences not listed in `changes`.")
+
+    @property
+    def is_disruptive(self) -> bool:
+        """True if it replaces or deletes the serving resource."""
+        return self.type in CAPACITY_TYPES and self.op in {"delete", "replace"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
     """A step with a change."""
@@ -69,11 +90,6 @@ class PlannedStep:
         return type_in(self.urn)
 
 
-def takes_server_away(op: str, resource_type: str) -> bool:
-    """Return whether an operation replaces or deletes a serving resource, by the resource's type."""
-    return resource_type in CAPACITY_TYPES and op not in _KEEPS
-
-
 def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
     """Return the steps of an engine preview in JSON with a change, sorted: independent resources come in any order."""
     found = [_step(step) for step in steps_in(preview) if step.get("op") not in _QUIET]
@@ -84,10 +100,37 @@ def _step(step: Mapping[str, object]) -> PlannedStep:
     old, new = (as_mapping(step.get(key)) for key in ("oldState", "newState"))
     op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
     reasons = [sorted(map(str, as_sequence(step.get(key)))) for key in ("diffReasons", "replaceReasons")]
-    return PlannedStep(
+    facts = [op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    return PlannedStep(op=op, urn=urn, digest=digest)
+
+
+def changes_of(
+    preview: Mapping[str, object], secrets: Sequence[str] = ()
+) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
+    """Return a preview's changes without secrets, the number of unchanged resources, and the warnings.
+
+    The preview can be one with `--refresh`.
+    """
+    changes = [_change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN]
+    warnings = tuple(text.removeprefix("warning:").strip() for text in diagnostics(preview, "warning"))
+    unchanged = as_mapping(preview.get("changeSummary")).get("same")
+    shown = tuple(change for change in changes if change.type != STACK_TYPE)
+    return shown, unchanged if isinstance(unchanged, int) else 0, warnings
+
+
+def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChange:
+    op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
+    differs = op != "create" and bool(step.get("newState"))
+    changes, rest = shown_changes(step, secrets) if differs else ((), 0)
+    return ResourceChange(
         op=op,
-        urn=urn,
-        digest=_sha256([op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]),
+        type=type_in(urn),
+        name=urn.rpartition("::")[2],
+        properties=tuple(map(str, as_sequence(step.get("diffReasons")))),
+        forced_by=tuple(map(str, as_sequence(step.get("replaceReasons")))),
+        changes=tuple(changes),
+        changes_left_out=rest,
     )
 
 
@@ -214,7 +257,3 @@ def _cut(text: str, start: int) -> str:
         return text
     shown = text[start : start + _SHOWN_CHARACTERS]
     return f"{'…' if start else ''}{shown}{'…' if start + _SHOWN_CHARACTERS < len(text) else ''}"
-
-
-def _sha256(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

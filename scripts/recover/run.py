@@ -19,13 +19,13 @@ from engine.deployment import (
     StackDeployment,
     StateUnreadableError,
     back_up,
+    empty,
     read_deployment,
     write_deployment,
 )
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from engine.state_edit import empty, without_pending
 from scripts.recover.lookup import KINDS, Found, Search, lookup
 from scripts.recover.state_edit import adopted, candidates, is_complete
 
@@ -119,7 +119,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
             break
         if chosen and not recovery.imported:
             confirm(chosen)
-        after, dropped = without_pending(before)
+        after = before.changed(pending=())
         for each in chosen:
             if each.found is not None:
                 after = adopted(after, each.resource, each.found.id, each.found.outputs, program)
@@ -132,7 +132,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         for each in chosen:
             report(f"imported {each.noun} {each.name}")
         recovery.imported += chosen
-        recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in urns]
+        recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in before.pending if one.resource.urn not in urns]
         _refresh(stack, report)
     if not recovery.backups:  # an earlier recovery may have been interrupted before its refresh
         _refresh(stack, report)
@@ -172,5 +172,5 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> str:
     report(f"the state of stack {stack} is {was}, starting from an empty one")
     if was == "missing":
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
-    past_dead_locks(stack, lambda: write_deployment(stack, empty(stack)), report=report)
+    past_dead_locks(stack, lambda: write_deployment(stack, empty()), report=report)
     return was

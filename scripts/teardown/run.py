@@ -28,12 +28,13 @@ from engine.deployment import (
     StateUnreadableError,
     back_up,
     deployment_of,
+    empty,
     read_deployment,
+    unprotected,
     write_deployment,
 )
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
-from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
@@ -393,7 +394,7 @@ class Teardown:
             self._engine(state.stack, "destroy", "--refresh")
             after = states.read(state.stack)
         if after.status == "read" and after.pending:
-            self._import(state.stack, without_pending(deployment_of(state.stack, after.raw))[0])
+            self._import(state.stack, deployment_of(state.stack, after.raw).changed(pending=()))
             after = states.read(state.stack)
         if after.status == "read" and after.resources:
             self._write_empty(
@@ -428,7 +429,7 @@ class Teardown:
                 f"{not_written(error)} The state of stack {stack} stays, because it could not be copied."
             )
             return
-        if self._import(stack, empty(stack)):
+        if self._import(stack, empty()):
             self.warnings.append(f"{warning}{copied}")
 
 
