@@ -9,10 +9,7 @@ OWNER_ONLY: Final = 0o600
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically and keep its mode. Raises OSError.
-
-    Until it has that mode, only its owner can read it.
-    """
+    """Replace a file atomically and keep its mode, if it exists. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     exists = path.exists()
     try:

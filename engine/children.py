@@ -5,6 +5,7 @@ engine exit without saving its state. So only the command gets the signal, and f
 """
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     import subprocess
@@ -89,10 +92,7 @@ def ended(
     stdin: str = "",
     limit_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program that leaves nothing half done, and return its result and output.
-
-    It stays in the group of the command, so Ctrl-C stops both. Raises OSError and subprocess.TimeoutExpired.
-    """
+    """Run a program in the command's own group, so Ctrl-C stops both. Raises OSError and subprocess.TimeoutExpired."""
     import subprocess  # noqa: PLC0415 - as in `started`
 
     return subprocess.run(
@@ -100,11 +100,53 @@ def ended(
     )
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. An interrupt cancels it at a wait, not inside a step.
+def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command with additional environment variables. Return its exit code: 128 + N after signal N, as in a shell.
 
-    Raises KeyboardInterrupt once the coroutine has finished.
+    It gets the signals, and may continue, like a prompt after Ctrl-C. Raises CommandRefusedError if it cannot be run.
     """
+    import subprocess  # noqa: PLC0415 - as in `started`
+
+    running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not running:
+            early.append(number)
+        elif not (number == signal.SIGINT and _shares_terminal(running[0].pid)):
+            running[0].send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in ENDING}
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})
+        running.append(process)
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
+    except OSError as error:
+        raise CommandRefusedError(f"Cannot run the command {command[0]!r}: {error.strerror}.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _shares_terminal(pid: int) -> bool:
+    """Return whether a terminal itself sends Ctrl-C to the process, as part of its foreground group."""
+    with contextlib.suppress(OSError):
+        group = os.getpgid(pid)
+        return group == os.getpgrp() and any(group == _foreground_group(stream) for stream in range(3))
+    return False
+
+
+def _foreground_group(stream: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(stream)
+    return None
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. An interrupt cancels it at a wait, not inside a step, and is raised once it has finished."""
     import asyncio  # noqa: PLC0415 - most commands do not need it
 
     async def cancellable() -> T:

@@ -6,9 +6,9 @@ is kept as read. Secrets stay ciphertext, because no command here uses `--show-s
 
 import json
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -69,19 +69,9 @@ class ResourceState:
         return _text(self.raw, "id")
 
     @property
-    def custom(self) -> bool:
-        """True if a provider manages it."""
-        return bool(self.raw.get("custom"))
-
-    @property
     def parent(self) -> str:
         """The parent's URN, or an empty string."""
         return _text(self.raw, "parent")
-
-    @property
-    def provider(self) -> str:
-        """The provider's URN and id, joined by `::`. Empty for components and providers."""
-        return _text(self.raw, "provider")
 
     @property
     def inputs(self) -> Mapping[str, object]:
@@ -92,11 +82,6 @@ class ResourceState:
     def outputs(self) -> Mapping[str, object]:
         """The outputs. Secrets are ciphertext."""
         return as_mapping(self.raw.get("outputs"))
-
-    @property
-    def dependencies(self) -> tuple[str, ...]:
-        """URNs of its dependencies."""
-        return tuple(str(urn) for urn in as_sequence(self.raw.get("dependencies")))
 
     @property
     def delete(self) -> bool:
@@ -150,10 +135,7 @@ class StackDeployment:
 
 
 def read_deployment(stack: str) -> StackDeployment:
-    """Return the stack's deployment.
-
-    Raises CommandRefusedError if the stack does not exist, and StateUnreadableError.
-    """
+    """Return the stack's deployment. Raises CommandRefusedError without the stack, and StateUnreadableError."""
     try:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
@@ -222,17 +204,13 @@ def back_up(stack: str, text: str) -> Path:
     """Write an export to a new file that only its owner can read, and return its path."""
     folder = runner.project_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = folder / f"{stack}-{moment}-{time.time_ns() % 10**9}.json"
+    path = folder / f"{stack}-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.json"
     write_private(path, text, new=True)
     return path
 
 
 def write_deployment(stack: str, deployment: StackDeployment) -> None:
-    """Replace the stack's state. The engine checks it first, and writes it completely or not at all.
-
-    `pulumi stack import` drops pending creations on its own. Raises ScriptError if the engine rejects the state.
-    """
+    """Replace the stack's state as a whole. The engine drops pending creations. Raises ScriptError if it rejects the state."""
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
@@ -240,10 +218,7 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine reports that it cannot decrypt.
-
-    It exports a state without either, and decrypts nothing.
-    """
+    """Return whether the engine reports that it cannot decrypt. Exporting a state decrypts nothing."""
     return "passphrase" in text or "get stack secrets manager" in text
 
 

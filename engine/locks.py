@@ -26,9 +26,6 @@ Result = TypeVar("Result")
 _LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
 _LINE: Final = re.compile(r"(\S+): created by ([^@\s]+)@(\S+) \(pid (\d+)\) at (\S+)")
 _FILE: Final = "file://"
-_HOURS_FROM_MIN: Final = 120
-"""Locks are shown in hours from this age on."""
-UNNAMED: Final = "locked by an update that the backend does not name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class StackLock:
             return f"locked by {self.holder}"
         minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
         short = f"{minutes} min" if minutes > 0 else "less than 1 min"
-        return f"locked for {f'{minutes // 60} h' if minutes >= _HOURS_FROM_MIN else short} by {self.holder}"
+        return f"locked for {short if minutes < 2 * 60 else f'{minutes // 60} h'} by {self.holder}"
 
     @property
     def is_dead(self) -> bool:
@@ -68,11 +65,10 @@ def is_lock_error(text: str) -> bool:
 
 def parse_locks(text: str) -> tuple[StackLock, ...]:
     """Return the locks listed in an engine's error. Pulumi Cloud lists none."""
-    found: list[StackLock] = []
-    for match in _LINE.finditer(text):
-        place, user, host, pid, since = match.groups()
-        found.append(StackLock(place=place.partition("?")[0], user=user, host=host, pid=int(pid), since=since))
-    return tuple(found)
+    return tuple(
+        StackLock(place=place.partition("?")[0], user=user, host=host, pid=int(pid), since=since)
+        for place, user, host, pid, since in _LINE.findall(text)
+    )
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
@@ -85,16 +81,14 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
             continue
         if raw:
             user, host, since = (str(raw.get(key) or "") for key in ("username", "hostname", "timestamp"))
-            pid = int(str(raw.get("pid") or 0))
-            found.append(StackLock(place=f"file://{path}", user=user, host=host, pid=pid, since=since))
+            found.append(
+                StackLock(place=f"{_FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
+            )
     return tuple(found)
 
 
 def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
-    """Run `work` of the engine, again after removing and reporting locks whose holders are all gone.
-
-    Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
-    """
+    """Run `work` of the engine, again after removing locks whose holders are all gone. Raises CommandRefusedError for others."""
     return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
@@ -128,24 +122,26 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
     """Return the locks of a stack in a file backend. Other backends list none."""
-    folder = state_folder()
-    return read_locks(_place(folder, stack)) if folder else ()
+    folder = _folder(stack)
+    return read_locks(folder) if folder else ()
 
 
 def remove_lock_files(stack: str) -> None:
     """Remove a stack's lock files from a file backend, like `pulumi cancel` without an engine."""
-    folder = state_folder()
-    for path in _place(folder, stack).glob("*.json") if folder else ():
+    folder = _folder(stack)
+    for path in folder.glob("*.json") if folder else ():
         path.unlink(missing_ok=True)
 
 
-def _place(folder: Path, stack: str) -> Path:
-    return folder / "locks" / "organization" / PRODUCT / stack
+def _folder(stack: str) -> Path | None:
+    backend = state_folder()
+    return backend / "locks" / "organization" / PRODUCT / stack if backend else None
 
 
 def locked(locks: Sequence[StackLock]) -> str:
     """Return how long and by whom a stack is locked, as the end of a sentence."""
-    return " and ".join(lock.held() for lock in locks if lock.pid) or UNNAMED
+    named = " and ".join(lock.held() for lock in locks if lock.pid)
+    return named or "locked by an update that the backend does not name"
 
 
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:

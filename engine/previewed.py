@@ -25,20 +25,14 @@ class PreviewFailedError(ScriptError):
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return the resources that `pulumi up` will create, by URN, parents first.
-
-    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
-    """
+    """Return the resources that `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
     steps = steps_in(previewed(stack))
     states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
     return {state.urn: state for state in states if state.urn}
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON.
-
-    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
-    """
+    """Return an engine preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError with the error."""
     try:
         return preview(stack, *options)
     except PreviewFailedError as failed:
@@ -76,10 +70,7 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
 
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
-    """Select a stack and yield whether the backend has it. With `create`, a temporary one gets an unknown stack.
-
-    Raises PreviewFailedError.
-    """
+    """Select a stack, or with `create` a temporary new one. Yield whether the backend has it. Raises PreviewFailedError."""
     known = runner.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if known.returncode == 0:
         yield True

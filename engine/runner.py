@@ -1,6 +1,5 @@
 """Run the Pulumi CLI: the one linked by `make setup`, otherwise the one on PATH."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,14 +22,10 @@ from engine.children import started
 QUERY_LIMIT_S = 120.0
 """Time limit of a read-only command."""
 
-_MAX_WORDS = 600
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
-_NO_MEMORY: Final = ", for example because the machine ran out of memory"
-_LOST_TRACK = re.compile(
-    r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations|\bError 50\d\b", re.IGNORECASE
-)
+_LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Text that the engine adds to a run's errors (pulumi/pulumi, deployment_executor.go), often before them."""
@@ -81,59 +77,40 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the engine's environment: the user's, without the check for newer versions.
-
-    PYTHONPATH does not contain this checkout, because the program may run in a copy.
-    """
-    given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    """Return the user's environment. PYTHONPATH does not contain this checkout, because the program may run in a copy."""
     checkout = Path(__file__).resolve().parents[1]
-    paths = [
-        path for path in given.pop("PYTHONPATH", "").split(os.pathsep) if path and Path(path).resolve() != checkout
-    ]
-    return given | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
+    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
 
 
 def run(
-    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
+    *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a Pulumi command and wait for it to exit. Signals are forwarded, and the engine saves its state first.
 
-    `capture` keeps its output; otherwise all output goes to stderr. `stdin` is its input, such as a secret that must not be
-    an argument. Raises ScriptError after `limit_s` seconds.
+    `stdin` is its input, such as a secret that must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
-    with _engine(
-        arguments,
-        stdout=subprocess.PIPE if capture else sys.stderr,
-        stderr=subprocess.PIPE if capture else None,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-    ) as process:
+    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with _engine(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             raise ScriptError(f"`pulumi {' '.join(arguments)}` timed out after {limit_s:.0f} s.") from None
-    return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
-    """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
-
-    Raises PulumiFailedError if it fails. `after_failure` explains the consequence.
-    """
+    """Run a Pulumi command that changes a stack, with its progress on stderr. Raises PulumiFailedError, which ends in `after_failure`."""
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
-    code, output = attended(*command, on_line=_to_stderr)
+    code, output = attended(*command, on_line=lambda line: print(line, end="", file=sys.stderr, flush=True))
     if code != 0:
-        raise PulumiFailedError(
-            f"{recover_hint(stack, output)}`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}",
-            output,
-        )
-
-
-def _because(output: str) -> str:
-    """Return the end of a sentence with the engine's reason, if any."""
-    reason = next(iter(reasons(_errors(output))), "")
-    return f": {_shortened(reason).rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
+        reason = next(iter(reasons(_errors(output))), "")
+        why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
+        failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
+        raise PulumiFailedError(f"{recover_hint(stack, output)}{failed} {after_failure}", output)
 
 
 def recover_hint(stack: str, output: str) -> str:
@@ -155,25 +132,25 @@ def attended(
     Raises KeyboardInterrupt after the end if the user interrupted.
     """
     lines: list[str] = []
+
+    def keep(stream: IO[str]) -> None:
+        for line in stream:
+            lines.append(line)
+            if on_line is not None:
+                on_line(line)
+
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
     with _engine(arguments, variables, read_by_caller=True, **pipes) as process:
-        assert process.stdout is not None  # noqa: S101 - requested above
-        reader = threading.Thread(target=_keep, args=(process.stdout, lines, on_line), daemon=True)
+        reader = threading.Thread(target=keep, args=(process.stdout,), daemon=True)
         reader.start()
-        _wait(process, watch)
+        while watch is not None and process.poll() is None:
+            watch()
+            time.sleep(_POLL_S)
+        process.wait()
     reader.join(timeout=_LAST_OUTPUT_S)
     if watch is not None:
         watch()
     return process.returncode, "".join(lines)
-
-
-def _wait(process: "subprocess.Popen[str]", watch: Callable[[], None] | None) -> None:
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=None if watch is None else _POLL_S)
-            return
-        if watch is not None:
-            watch()
 
 
 def _engine(
@@ -186,33 +163,19 @@ def _engine(
     return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
 
-def _keep(stream: IO[str], lines: list[str], on_line: Callable[[str], None] | None) -> None:
-    for line in stream:
-        lines.append(line)
-        if on_line is not None:
-            on_line(line)
-
-
-def _to_stderr(line: str) -> None:
-    print(line, end="", file=sys.stderr, flush=True)
-
-
 def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
-    """Return the stdout of a Pulumi command.
-
-    Raises CommandRefusedError if the stack does not exist, and PulumiFailedError with the engine's first error.
-    """
+    """Return the stdout of a Pulumi command. Raises CommandRefusedError for an unknown stack, and PulumiFailedError."""
     answer = run(*arguments, limit_s=limit_s)
     if answer.returncode == 0:
         return answer.stdout
     error = error_of(answer)
-    if "PULUMI_ACCESS_TOKEN must be set" in error:
-        # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
-        raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
         raise CommandRefusedError(_no_such_stack(missing[1].rpartition("/")[2]))
-    raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
+    # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
+    is_out = "PULUMI_ACCESS_TOKEN must be set" in error
+    text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
+    raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
 def _no_such_stack(stack: str) -> str:
@@ -235,17 +198,7 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 def first_error(text: str, code: int) -> str:
     """Return the engine's first reason as one line, or its exit if it reported none."""
     lines = _lines(text)
-    chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
-    return _shortened(chosen)
-
-
-def _shortened(reason: str) -> str:
-    """Return a long reason up to its last sentence or word that fits, so that no hint ends in its middle."""
-    if len(reason) <= _MAX_WORDS:
-        return reason
-    start = reason[:_MAX_WORDS]
-    sentences, end, _ = start.rpartition(". ")
-    return f"{sentences}." if end else f"{start.rpartition(' ')[0]} ..."
+    return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
@@ -267,5 +220,5 @@ def ending(code: int) -> str:
     """Return how a process exited, by its exit code: -N for the signal N."""
     if code >= 0:
         return f"exited with code {code}"
-    name = signal.Signals(-code).name
-    return f"was killed by {name}{_NO_MEMORY if name == 'SIGKILL' else ''}"
+    why = ", for example because the machine ran out of memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{why}"

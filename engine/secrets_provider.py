@@ -11,9 +11,9 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
 
-SCHEME: Final = "gcpkms://"
+_SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
-KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
+_KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,6 @@ class KmsKey:
     def ring(self) -> str:
         """Name of its key ring."""
         return self.name.partition("/cryptoKeys/")[0]
-
-    @property
-    def url(self) -> str:
-        """The key as a Pulumi secrets provider."""
-        return SCHEME + self.name
 
     @property
     def make_ring(self) -> str:
@@ -50,11 +45,11 @@ class KmsKey:
         return f"gcloud kms keys add-iam-policy-binding {self.name} --member={member} --role={role}"
 
 
-def parse_key(text: str) -> KmsKey:
-    """Return the key with this name. Raises CommandRefusedError."""
-    if _KEY.fullmatch(text) is None:
-        raise CommandRefusedError(f"--secrets-key {text} is not the name of a Cloud KMS key. Expected: {KEY_FORM}.")
-    return KmsKey(text)
+def provider_with(key: str) -> str:
+    """Return a key with this name as a Pulumi secrets provider. Raises CommandRefusedError."""
+    if _KEY.fullmatch(key) is None:
+        raise CommandRefusedError(f"--secrets-key {key} is not the name of a Cloud KMS key. Expected: {_KEY_FORM}.")
+    return _SCHEME + key
 
 
 def provider_of(stack: str) -> str:
@@ -69,7 +64,7 @@ def provider_of(stack: str) -> str:
 
 def key_of(stack: str) -> KmsKey | None:
     """Return the Cloud KMS key in the stack's settings file, or None."""
-    name = provider_of(stack).partition("?")[0].removeprefix(SCHEME)
+    name = provider_of(stack).partition("?")[0].removeprefix(_SCHEME)
     return KmsKey(name) if _KEY.fullmatch(name) else None
 
 

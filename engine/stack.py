@@ -14,18 +14,12 @@ SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 
 
 def stack_outputs(stack: str) -> StackOutputs:
-    """Return the outputs of a deployed stack.
-
-    Raises CommandRefusedError if the stack is not deployed, or by another version of the project.
-    """
+    """Return the outputs of a deployed stack. Raises CommandRefusedError like `outputs_in`."""
     return outputs_in(stack, read_deployment(stack).resources)
 
 
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
-    """Return the outputs in a stack's resources.
-
-    Raises CommandRefusedError if it is not deployed, or was deployed by another version of the project.
-    """
+    """Return the outputs in a stack's resources. Raises CommandRefusedError without any, or with those of another version."""
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:

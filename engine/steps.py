@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
 from contracts.plain_text import for_model
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
@@ -37,23 +37,18 @@ _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
-class ShownChange(BaseModel):
-    """One changed property, for display: its path, and the shortened values without secrets.
+class ShownChange(BaseModel, frozen=True, extra="forbid"):
+    """One changed property, for display, without secrets. Of a text of several lines, the lines that differ."""
 
-    For a text of several lines, the values are the lines that differ.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
     path: str = Field(description="Path of the property.")
     before: str = Field(description="Value in the state; empty if it was not set.")
     after: str = Field(description="Value afterwards; empty if it is removed.")
     replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
 
 
-class ResourceChange(BaseModel):
+class ResourceChange(BaseModel, frozen=True):
     """A resource that will change."""
 
-    model_config = ConfigDict(frozen=True)
     op: str = Field(description="Operation: create, update, replace, delete or read.")
     type: str = Field(description="Type of the resource.")
     name: str = Field(description="Name of the resource in the program.")
@@ -108,10 +103,7 @@ def _step(step: Mapping[str, object]) -> PlannedStep:
 def changes_of(
     preview: Mapping[str, object], secrets: Sequence[str] = ()
 ) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
-    """Return a preview's changes without secrets, the number of unchanged resources, and the warnings.
-
-    The preview can be one with `--refresh`.
-    """
+    """Return a preview's changes without secrets, the number of unchanged resources, and the warnings."""
     changes = [_change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN]
     warnings = tuple(text.removeprefix("warning:").strip() for text in diagnostics(preview, "warning"))
     unchanged = as_mapping(preview.get("changeSummary")).get("same")
@@ -135,10 +127,7 @@ def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChang
 
 
 def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that an engine step changes, and the number of further ones.
-
-    A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
-    """
+    """Return the first properties that a step changes, and the number of further ones. A JSON text is shown by its keys."""
     detailed = as_mapping(step.get("detailedDiff"))
     forced = set(map(str, as_sequence(step.get("replaceReasons"))))
     found: list[ShownChange] = []
@@ -151,10 +140,7 @@ def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[S
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
-    """Return the values of a property before and after: its inputs, or its outputs if the inputs are the same.
-
-    A property that was changed in the cloud has the same inputs. The actual value is in the outputs.
-    """
+    """Return the values of a property before and after. One that was changed in the cloud has the same inputs."""
     states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
     old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
     found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
@@ -176,17 +162,12 @@ def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, objec
         yield (path, _item(gone), _item(come)) if gone or come else (path, old, new)
         return
     one, two = _document(cast("object", old)), _document(new)
-    if one is None or two is None:
-        yield path, old, new
-        return
-    found = False
-    for key in dict.fromkeys((*one, *two)):
+    found: list[tuple[str, object, object]] = []
+    for key in dict.fromkeys((*one, *two)) if one and two else ():
         was, is_now = one.get(key, _NO_VALUE), two.get(key, _NO_VALUE)
         if was != is_now:
-            found = True
-            yield from _differing(f"{path}.{key}", was, is_now)
-    if not found:
-        yield path, old, new
+            found += _differing(f"{path}.{key}", was, is_now)
+    yield from found or [(path, old, new)]
 
 
 def _item(found: Sequence[object]) -> object:
@@ -194,15 +175,10 @@ def _item(found: Sequence[object]) -> object:
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 
-def _document(value: object) -> Mapping[str, object] | None:
-    """Return a JSON object, including one written as text, or None for other values and secrets."""
-    if isinstance(value, str) and value.startswith("{"):
-        try:
-            value = cast("object", json.loads(value))
-        except ValueError:
-            return None
-    found = as_mapping(value)
-    return found if found and not is_secret(value) else None
+def _document(value: object) -> Mapping[str, object]:
+    """Return a JSON object, including one written as text. It is empty for other values and secrets."""
+    text = value if isinstance(value, str) else ""
+    return {} if is_secret(value) else json_object(text) or as_mapping(value)
 
 
 def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:

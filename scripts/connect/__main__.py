@@ -161,7 +161,7 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
     """Run a command with the endpoint and return its exit code."""
-    from engine.handed_over import run_child
+    from engine.children import run_child
 
     variables = {
         "OPENAI_BASE_URL": endpoint.base_url,

@@ -27,7 +27,9 @@ def contains(value: object, *texts: str) -> bool:
 
 def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> list[tuple[ResourceState, bool]]:
     """Return the resources that may exist, and whether their creation was interrupted."""
-    found = {each.urn: each for each in declared if each.custom and not each.type.startswith("pulumi:providers:")}
+    found = {
+        each.urn: each for each in declared if each.raw.get("custom") and not each.type.startswith("pulumi:providers:")
+    }
     interrupted = {one.resource.urn: one.resource for one in deployment.pending if one.kind == "creating"}
     found |= interrupted
     return [(each, urn in interrupted) for urn, each in found.items() if urn not in deployment.urns]
@@ -47,7 +49,8 @@ def adopted(
 ) -> StackDeployment:
     """Return the deployment with a resource, its parents and its provider."""
     deployment = _with_ancestors(deployment, resource.parent, declared)
-    deployment, provider = _with_provider(deployment, resource.provider, declared)
+    reference = str(resource.raw.get("provider") or "")
+    deployment, provider = _with_provider(deployment, reference, declared)
     entry = _bare(_entry(resource, identifier, outputs), deployment.urns).changed(provider=provider or None)
     return deployment.changed(resources=[*deployment.resources, entry])
 
@@ -73,7 +76,7 @@ def _without_defaults(value: object) -> object:
 
 def _bare(resource: ResourceState, known: frozenset[str]) -> ResourceState:
     """Return the resource with the dependencies in the state. The next `up` writes all."""
-    dependencies = [urn for urn in resource.dependencies if urn in known]
+    dependencies = [urn for urn in as_sequence(resource.raw.get("dependencies")) if urn in known]
     return resource.changed(dependencies=dependencies, **dict.fromkeys(_LEFT_OUT))
 
 

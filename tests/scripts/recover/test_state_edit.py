@@ -37,11 +37,11 @@ def assert_whole(deployment):
     for resource in deployment.resources:
         assert resource.urn not in seen
         assert not resource.parent or resource.parent in seen, resource.urn
-        assert set(resource.dependencies) <= seen, resource.urn
+        assert set(resource.raw.get("dependencies") or ()) <= seen, resource.urn
         for urns in resource.raw.get("propertyDependencies", {}).values():
             assert set(urns) <= seen
-        assert not resource.provider or resource.provider in providers, resource.urn
-        assert bool(resource.id) is resource.custom, resource.urn
+        assert resource.raw.get("provider") in {None, "", *providers}, resource.urn
+        assert bool(resource.id) is bool(resource.raw.get("custom")), resource.urn
         seen.add(resource.urn)
         if resource.type.startswith("pulumi:providers:"):
             providers.add(f"{resource.urn}::{resource.id}")
@@ -49,7 +49,9 @@ def assert_whole(deployment):
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_type_that_a_stack_makes_can_be_looked_up(stack):
-    made = {each.type for each in stored(stack).resources if each.custom and not each.type.startswith("pulumi:")}
+    made = {
+        each.type for each in stored(stack).resources if each.raw.get("custom") and not each.type.startswith("pulumi:")
+    }
     # The stored states were written when stacks still declared their APIs.
     assert made - {"gcp:projects/service:Service"} <= {*KINDS, *REPEATABLE}
 
@@ -71,7 +73,7 @@ def test_a_whole_state_can_be_made_again_from_what_the_program_declares(stack):
     program = {each.urn: each.changed(id=None, outputs=None) for each in whole.resources}
     deployment = empty(stack)
     for each in whole.resources:
-        if each.custom and not each.type.startswith("pulumi:"):
+        if each.raw.get("custom") and not each.type.startswith("pulumi:"):
             deployment = adopted(deployment, program[each.urn], each.id, {}, program)
     assert_whole(deployment)
     assert deployment.urns == whole.urns
@@ -80,7 +82,7 @@ def test_a_whole_state_can_be_made_again_from_what_the_program_declares(stack):
 @pytest.mark.parametrize("stack", STACKS)
 def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stack):
     whole = stored(stack)
-    last = next(each for each in reversed(whole.resources) if each.custom)
+    last = next(each for each in reversed(whole.resources) if each.raw.get("custom"))
     begun = PendingOperation(kind="creating", resource=last.changed(id=None, outputs=None))
     before = whole.changed(resources=[each for each in whole.resources if each.urn != last.urn], pending=[begun])
     ((candidate, is_interrupted),) = candidates(before, [])
@@ -89,7 +91,7 @@ def test_an_interrupted_creation_comes_back_with_its_inputs_and_its_secrets(stac
     assert_whole(after)
     assert json.loads(after.text())["deployment"].get("pending_operations") is None
     entry = after.resources[-1]
-    assert (entry.id, entry.provider, entry.inputs) == (last.id, last.provider, last.inputs)
+    assert (entry.id, entry.raw.get("provider"), entry.inputs) == (last.id, last.raw.get("provider"), last.inputs)
     assert entry.outputs["more"] == 1
     assert after.resources[:-1] == before.resources
 
