@@ -178,7 +178,8 @@ def _item(found: Sequence[object]) -> object:
 def _document(value: object) -> Mapping[str, object]:
     """Return a JSON object, including one written as text. It is empty for other values and secrets."""
     text = value if isinstance(value, str) else ""
-    return {} if is_secret(value) else json_object(text) or as_mapping(value)
+    found = json_object(text) or as_mapping(value)
+    return {} if is_secret(found) else found
 
 
 def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:

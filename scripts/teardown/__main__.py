@@ -37,35 +37,27 @@ class TeardownOptions:
 
 def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
-    from scripts.teardown.output import TeardownOutput, text_of
-    from scripts.teardown.run import Teardown, TeardownRequest, known
+    from scripts.teardown.output import progress, text_of
+    from scripts.teardown.run import Teardown, known
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either --stack NAME or --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
-    output = TeardownOutput()
-    request = TeardownRequest(
-        stack=options.stack,
-        yes=options.yes,
-        keep_bucket=options.keep_bucket,
-        include_retained=options.include_retained,
-        dry_run=options.dry_run,
-    )
     if options.over_limit:
         from scripts.teardown.guard import guard
 
-        return guard(request, output, as_json=options.as_json)
-    found = known(request, output.report_progress)
-    teardown = Teardown(request=request, known=found, api=google_api.connect(*found.projects), output=output)
+        return guard(options)
+    found = known(options)
+    teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))
     try:
         teardown.run()
     except BaseException:
         if teardown.searches:
             try:
-                output.report_progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
+                progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
             except ScriptError as error:
-                output.report_progress(str(error))
+                progress(str(error))
         raise
     receipt = teardown.receipt()
     if not options.as_json:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
@@ -38,31 +38,18 @@ from engine.state import StackState
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
-from scripts.teardown.output import TeardownOutput
+from scripts.teardown.output import ask, counted, progress, show
 from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
-from scripts.teardown.would_delete import counted
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
+
+if TYPE_CHECKING:
+    from scripts.teardown.__main__ import TeardownOptions
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 _NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
 """A lock whose holder the backend does not report."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeardownRequest:
-    """Options of one teardown."""
-
-    stack: str | None
-    """None: all stacks of this product in the project."""
-    yes: bool = False
-    keep_bucket: bool = False
-    include_retained: bool = False
-    """Delete a bucket with `bucket.retainOnDestroy` too."""
-    dry_run: bool = False
-    over_limit: bool = False
-    """The stack exceeds its limits, so it is torn down as far as other stacks in its network allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +79,9 @@ class TeardownInputs:
 class Teardown:
     """One teardown. `run` runs all steps; `receipt` returns the results so far at any time."""
 
-    request: TeardownRequest
+    options: "TeardownOptions"
     known: TeardownInputs
     api: GoogleApi
-    output: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
     started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
@@ -114,8 +100,8 @@ class Teardown:
         self.search()
         self._require_known_stack()
         self._require_no_guests()
-        if not self.request.dry_run:
-            self.output.show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
+        if not self.options.dry_run:
+            show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
@@ -127,7 +113,7 @@ class Teardown:
                 self.known.states,
                 clock=self.clock,
                 now=lambda: datetime.now(UTC),
-                report=self.output.report_progress,
+                report=progress,
             )
             self._clear()
             for state in self.known.states:
@@ -145,7 +131,7 @@ class Teardown:
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
-        found = search_cloud(self.api, self._scope(), clock=self.clock, say=self.output.report_progress)
+        found = search_cloud(self.api, self._scope(), clock=self.clock, say=progress)
         unknown = list(found.unknown)
         stated: list[FoundResource] = []
         for state in self.known.states:
@@ -167,18 +153,14 @@ class Teardown:
 
     def _is_proven(self) -> bool:
         """Return whether the last search read every list and found no resource to delete."""
-        match self.remaining():
-            case Absent():
-                return True
-            case Present() | Unknown():
-                return False
+        return isinstance(self.remaining(), Absent)
 
     def receipt(self) -> Receipt:
         """Return the results so far."""
         last = self.searches[-1] if self.searches else None
         elapsed_s = time.monotonic() - self.started_s
         return Receipt(
-            stack=self.request.stack or "",
+            stack=self.options.stack or "",
             projects=self.known.projects,
             destroyed=self.destroyed,
             state=self.state_left,
@@ -191,7 +173,7 @@ class Teardown:
             started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
             elapsed_s=elapsed_s,
             interrupted=not self.done,
-            dry_run=self.request.dry_run,
+            dry_run=self.options.dry_run,
         )
 
     # Search
@@ -205,7 +187,7 @@ class Teardown:
         buckets += [item.bucket for item in settings if item.bucket]
         return Scope(
             projects=self.known.projects,
-            stack=self.request.stack,
+            stack=self.options.stack,
             stacks=[state.stack for state in self.known.states],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
@@ -234,12 +216,12 @@ class Teardown:
                 yield found
 
     def _is_retained(self, item: FoundResource) -> bool:
-        retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.request.include_retained
-        return item.kind == BUCKET and (self.request.keep_bucket or retained)
+        retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.options.include_retained
+        return item.kind == BUCKET and (self.options.keep_bucket or retained)
 
     def _require_known_stack(self) -> None:
         """Reject a name without state, settings and resources, which is most likely a typo. Raises CommandRefusedError."""
-        stack = self.request.stack
+        stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
         searched = self._is_proven() and not self.retained
         if stack is not None and stack not in self.known.settings and nothing and searched:
@@ -255,10 +237,10 @@ class Teardown:
         stacks = sorted({item.owner.stack for item in guests})
         commands = " and ".join(f"`gemma teardown {stack}`" for stack in stacks)
         refusal = (
-            f"The network of stack {self.request.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
+            f"The network of stack {self.options.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
             f"deletes no network in use. Run {commands} first."
         )
-        if self.request.dry_run or self.request.over_limit:
+        if self.options.dry_run or self.options.over_limit:
             self.warnings.append(refusal)
         else:
             raise CommandRefusedError(f"{refusal} Nothing was changed.")
@@ -269,25 +251,25 @@ class Teardown:
         """Prompt once for all known resources. Raises CommandRefusedError unless the answer is yes."""
         count = sum(len(state.resources) for state in self.known.states)
         self.confirmed |= {item.name for item in self.leaked}
-        if self.request.yes or not (count or self.leaked):
+        if self.options.yes or not (count or self.leaked):
             return
-        name = f"stack {self.request.stack}" if self.request.stack else "all stacks"
+        name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
         resources = (
             f"{count} resource{'' if count == 1 else 's'} in the state, and {counted(self.leaked)} found in the cloud"
         )
         refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
-        self.output.confirm(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
+        ask(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 
     def _confirm_more(self) -> None:
         """Prompt for the resources that the first search did not find."""
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
-        if more and not self.request.yes:
-            self.output.show("Found since", more, GOOGLE_CLOCK.now())
+        if more and not self.options.yes:
+            show("Found since", more, GOOGLE_CLOCK.now())
             refusal = (
                 f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             )
-            self.output.confirm(f"Delete {counted(more)} too?", refusal=refusal)
+            ask(f"Delete {counted(more)} too?", refusal=refusal)
 
     # Engine
 
@@ -296,7 +278,7 @@ class Teardown:
         if state.status != "read" or not state.resources:
             return
         deployment = deployment_of(state.stack, state.raw)
-        changed = unprotected(deployment, keep_bucket=self.request.keep_bucket)
+        changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
         self._engine(state.stack, "destroy")
@@ -332,18 +314,14 @@ class Teardown:
         """Remove stale locks. Prompt before removing a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
         for lock in held:
             if lock.is_dead:
-                self.output.report_progress(
-                    f"removing stale lock of stack {stack} ({lock.holder} is no longer running)"
-                )
+                progress(f"removing stale lock of stack {stack} ({lock.holder} is no longer running)")
                 continue
             how = locked([lock])
             refusal = (
                 f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            self.output.confirm(
-                f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal
-            )
+            ask(f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal)
         if held:
             remove_lock_files(stack)
 
@@ -358,7 +336,7 @@ class Teardown:
             self._confirm_more()
             waited = {item.resource.name for item in self.deletions if item.timed_out}
             left = [item for item in self.leaked if item.name not in waited]
-            done = delete_all(self.api, left, report=self.output.report_progress, clock=self.clock)
+            done = delete_all(self.api, left, report=progress, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "already deleted"} for item in done):
                 break
@@ -448,13 +426,13 @@ def _facts(stack: str) -> SettingsFacts:
     )
 
 
-def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownInputs:
+def known(options: "TeardownOptions") -> TeardownInputs:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
     read_errors: list[str] = []
-    found = [states.read(request.stack)] if request.stack else states.all_states()
+    found = [states.read(options.stack)] if options.stack else states.all_states()
     settings: dict[str, SettingsFacts] = {}
     for state in found:
-        if state.status != "read" and (request.stack or state.status != "missing"):
+        if state.status != "read" and (options.stack or state.status != "missing"):
             why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
             read_errors.append(f"{why} Continuing without the state.")
         try:
@@ -468,9 +446,9 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     environment = project_from_environment()
     if environment:
         projects.append(environment)
-    if not (request.dry_run and projects):  # the text of a dry run has them
+    if not (options.dry_run and projects):  # the text of a dry run has them
         for error in read_errors:
-            report(error)
+            progress(error)
     if not projects:
         raise CommandRefusedError(
             "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."
