@@ -38,15 +38,13 @@ class TeardownOptions:
 def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
     from scripts.teardown.output import progress, text_of
-    from scripts.teardown.run import Teardown, known
+    from scripts.teardown.run import Teardown, guard, known
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either --stack NAME or --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
     if options.over_limit:
-        from scripts.teardown.guard import guard
-
         return guard(options)
     found = known(options)
     teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))

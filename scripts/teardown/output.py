@@ -22,7 +22,6 @@ _IN_USE: Final = "already being used by"
 """Words of Compute Engine about a resource in use."""
 _ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
-_NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
 _LEAST: Final = ("age", "USD so far (maximum)", "place")
 """Columns that a narrow terminal loses, the least important first."""
 _MOST_PLACES: Final = 2
@@ -43,7 +42,7 @@ def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
     """Print resources with location, age and cost on stderr."""
     if not found:
         return
-    shown = table(title, _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+    shown = table(title, _HEADINGS, numbers=_HEADINGS[3:], least=_LEAST)
     for item in found:
         age_s = item.age_s(now)
         shown.add_row(

@@ -17,7 +17,7 @@ from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.grants import PolicyHolder, found_grant
-from cloud.kinds import BY_TYPE, Item, bindings_of, by_name, members_of
+from cloud.kinds import BY_TYPE, Item, ResourceKind, bindings_of, by_name, members_of
 from cloud.search import resource_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
@@ -41,7 +41,7 @@ _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 class Expected:
     """A resource whose creation was started."""
 
-    kind: str
+    kind: ResourceKind
     names: Sequence[str]
     """Possible full names. A queued resource can be in any of its zones."""
     project: str = ""
@@ -54,12 +54,9 @@ def expected(state: StackState) -> Sequence[Expected]:
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
-
-    A grant without a name of the stack is identified only by the state. Raises ScriptError.
-    """
+    """Yield the pending creations that exist, which a list may show late, and the grants that only the state identifies. Raises ScriptError."""
     for item in expected(state):
-        kind = by_name(item.kind)
+        kind = item.kind
         for name in item.names:
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
@@ -128,32 +125,27 @@ def wait(
         if not announced:
             names = ", ".join(item.names[0].rpartition("/")[2] for item in coming)
             report(f"waiting for pending operations to finish: {names}")
-            announced = True
+        announced = True
         clock.sleep(_PAUSE_S)
 
 
 def _expected(item: Item) -> Iterator[Expected]:
     inputs = as_mapping(item.get("inputs"))
-    kind, project = str(item.get("type")), str(inputs.get("project") or "")
-    if kind == CAPACITY_TYPE:
-        zones = [*as_sequence(inputs.get("zones")), *([inputs["zone"]] if inputs.get("zone") else [])]
+    type_, project = str(item.get("type")), str(inputs.get("project") or "")
+    if type_ == CAPACITY_TYPE:
+        zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
         if zones and inputs.get("queuedResourceId"):
-            yield Expected(kind=capacity_kind(inputs), names=capacity_names(inputs, zones), project=project)
-    elif kind in BY_TYPE:
+            names = capacity_names(inputs, zones)
+            yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
+    elif type_ in BY_TYPE:
         # Types that are not in the table have no name of their own, or labels that every search finds.
         with suppress(KeyError):
-            yield Expected(kind=BY_TYPE[kind].kind, names=[BY_TYPE[kind].named(inputs)], project=project)
+            yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
 
 def _visible(api: GoogleApi, item: Expected) -> bool:
-    kind = by_name(item.kind)
-    for name in item.names:
-        match lookup(api, kind.api, kind.address(name)):
-            case Present():
-                return True
-            case Absent() | Unknown():
-                continue
-    return False
+    found = (lookup(api, item.kind.api, item.kind.address(name)) for name in item.names)
+    return any(isinstance(answer, Present) for answer in found)
 
 
 def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
@@ -164,17 +156,18 @@ def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) 
     return any(_runs(api, item.kind, name) for name in item.names)
 
 
-def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
+def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
     """Return whether an operation on a resource is running. Artifact Registry and APIs without operations list none."""
-    kind = by_name(kind_name)
     parent = name.rpartition("/")[0].rpartition("/")[0]
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
         for page in api.pages(kind.api, f"{kind.of_api.version}{parent}/operations"):
-            operations = list(map(as_mapping, as_sequence(page.get("items") or page.get("operations"))))
-            if any(_is_running(operation) and _target(operation).endswith(name) for operation in operations):
-                return True
+            for operation in map(as_mapping, as_sequence(page.get("items") or page.get("operations"))):
+                metadata = as_mapping(operation.get("metadata"))
+                target = str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
+                if target.endswith(name) and _is_running(operation):
+                    return True
     except (GoogleListError, ScriptError):
         return False
     return False
@@ -184,19 +177,11 @@ def _is_running(operation: Item) -> bool:
     return operation.get("status") not in {None, "DONE"} or ("status" not in operation and not operation.get("done"))
 
 
-def _target(operation: Item) -> str:
-    metadata = as_mapping(operation.get("metadata"))
-    return str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
-
-
 def remember(state: StackState) -> None:
-    """Store the pending creations of the state until a teardown leaves no resource, because the engine drops them when a state is imported.
-
-    Only the owner can read the file, and secrets in it are ciphertext.
-    """
+    """Store the pending creations for the owner until no resource is left, because the engine drops them at an import."""
     if not state.pending:
         return
-    path = _path(state.stack)
+    path = _path(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
     write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
@@ -205,7 +190,7 @@ def remember(state: StackState) -> None:
 def remembered(state: StackState) -> StackState:
     """Return the state with the pending creations that an interrupted teardown stored."""
     try:
-        noted = as_mapping(json.loads(_path(state.stack).read_text(encoding="utf-8")))
+        noted = as_mapping(json.loads(_path(state).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return state
     earlier = [as_mapping(item) for item in as_sequence(noted.get("pending"))]
@@ -221,8 +206,8 @@ def remembered(state: StackState) -> StackState:
 
 def forget(state: StackState) -> None:
     """Delete the stored pending creations of a stack."""
-    _path(state.stack).unlink(missing_ok=True)
+    _path(state).unlink(missing_ok=True)
 
 
-def _path(stack: str) -> Path:
-    return FOLDER / f"{stack}-begun.json"
+def _path(state: StackState) -> Path:
+    return FOLDER / f"{state.stack}-begun.json"

@@ -48,20 +48,16 @@ class RetainedBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Result of a teardown. `clean`: no resource leaked."""
+    """Result of a teardown of a stack, or of all without a name. The engine destroys, the API deletes the rest."""
 
     stack: str
-    """Name of the stack; empty for all stacks."""
     projects: Sequence[str]
     destroyed: int
-    """Resources that the engine destroyed."""
     state: Sequence[Mapping[str, object]]
     """Resources that remain in a readable state."""
     leaked: Sequence[FoundResource]
     retained: Sequence[RetainedBucket]
-    """Buckets retained because of --keep-bucket or `bucket.retainOnDestroy`."""
     deletions: Sequence[DeletedResource]
-    """Deletions through the API."""
     unknown: Sequence[str]
     """Checks that failed, one sentence each."""
     warnings: Sequence[str]
@@ -129,10 +125,7 @@ class Receipt:
         }
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt, by default to `.work/teardown`, and return its path.
-
-        Raises ScriptError if it cannot be written there. It is then on stdout and, if possible, in a temporary folder.
-        """
+        """Write the receipt and return its path. Raises ScriptError if it is only on stdout and, if possible, in a temporary folder."""
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
         try:

@@ -6,20 +6,25 @@ always run, even if destroy fails.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
-from cloud.google_api import GoogleApi
+from cloud.google_api import GoogleApi, connect
 from cloud.kinds import BUCKET, order_of
 from cloud.search import Scope
 from cloud.search import search as search_cloud
-from contracts.answers import Absent, Answer, Present, Unknown
+from cloud.simulated import is_simulated
+from cloud.spending import StackSpending, spending
+from contracts.answers import Absent, Answer, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.exit_codes import ExitCode
 from contracts.labels import RETAINED, RETAINED_LABEL
 from engine import runner
 from engine import state as states
@@ -38,7 +43,7 @@ from engine.state import StackState
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
-from scripts.teardown.output import ask, counted, progress, show
+from scripts.teardown.output import ask, counted, progress, show, text_of
 from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
@@ -77,7 +82,7 @@ class TeardownInputs:
 
 @dataclass(slots=True, kw_only=True)
 class Teardown:
-    """One teardown. `run` runs all steps; `receipt` returns the results so far at any time."""
+    """One teardown. `run` runs all steps."""
 
     options: "TeardownOptions"
     known: TeardownInputs
@@ -108,13 +113,8 @@ class Teardown:
             for state in self.known.states:
                 self._with_file(pending.remember, state)
                 self._destroy(state)
-            pending.wait(
-                self.api,
-                self.known.states,
-                clock=self.clock,
-                now=lambda: datetime.now(UTC),
-                report=progress,
-            )
+            now = partial(datetime.now, UTC)
+            pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
             self._clear()
             for state in self.known.states:
                 self._update_state(state)
@@ -147,8 +147,6 @@ class Teardown:
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
-        if not self.searches:
-            return Unknown("The search did not run.")
         return self.searches[-1].answer_about(self.leaked)
 
     def _is_proven(self) -> bool:
@@ -156,8 +154,7 @@ class Teardown:
         return isinstance(self.remaining(), Absent)
 
     def receipt(self) -> Receipt:
-        """Return the results so far."""
-        last = self.searches[-1] if self.searches else None
+        """Return the results since the first search."""
         elapsed_s = time.monotonic() - self.started_s
         return Receipt(
             stack=self.options.stack or "",
@@ -167,7 +164,7 @@ class Teardown:
             leaked=self.leaked,
             retained=self.retained,
             deletions=self.deletions,
-            unknown=last.unknown if last else ["The search did not run."],
+            unknown=self.searches[-1].unknown,
             warnings=self.warnings,
             searches=self.searches,
             started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
@@ -191,16 +188,13 @@ class Teardown:
             stacks=[state.stack for state in self.known.states],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
-            kept=[item.name for item in self._kept()],
+            kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
             held=[zone for state in self.known.states for zone in state.held_zones],
         )
 
     def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
-
-        Uses the settings if the state is lost, and the state if the settings are unreadable.
-        """
+        """Return the APIs that the settings and states of the stacks use; None if a stack has neither."""
         found: set[str] = set()
         for state in self.known.states:
             settings = self.known.settings.get(state.stack)
@@ -208,12 +202,6 @@ class Teardown:
                 return None
             found |= {*state.apis, *(settings.apis if settings else ())}
         return frozenset(found) or None
-
-    def _kept(self) -> Iterator[FoundResource]:
-        """Yield the retained buckets, whose grants are searched too."""
-        for found in self.searches[-1].found if self.searches else ():
-            if self._is_retained(found):
-                yield found
 
     def _is_retained(self, item: FoundResource) -> bool:
         retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.options.include_retained
@@ -286,13 +274,11 @@ class Teardown:
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
     def _engine(self, stack: str, *arguments: str) -> None:
-        """Run the engine with its progress on stderr."""
-        after = "Continuing with the search."
-        self._past_locks(stack, lambda: runner.change(stack, *arguments, after_failure=after))
+        change = partial(runner.change, stack, *arguments, after_failure="Continuing with the search.")
+        self._past_locks(stack, change)
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
-        """Replace the state without a change in the cloud. Return whether it succeeded."""
-        return self._past_locks(stack, lambda: write_deployment(stack, deployment))
+        return self._past_locks(stack, partial(write_deployment, stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
         """Run an engine command, once more after removing a lock that blocks it. Return whether it succeeded; a failure becomes a warning."""
@@ -345,17 +331,14 @@ class Teardown:
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
         after = states.read(state.stack)
-        match self.remaining():
-            case Absent():
-                after = self._emptied(state, after)
-            case Present():
-                pass
-            case Unknown():
-                if after.resources:
-                    self.warnings.append(
-                        f"The state of stack {state.stack} was not changed because some lists could not be read. It "
-                        f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
-                    )
+        answer = self.remaining()
+        if isinstance(answer, Absent):
+            after = self._emptied(state, after)
+        elif isinstance(answer, Unknown) and after.resources:
+            self.warnings.append(
+                f"The state of stack {state.stack} was not changed because some lists could not be read. It "
+                f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
+            )
         if after.status == "read":
             self.state_left += tuple(after.resources)
         elif after.status == "unreadable":
@@ -443,9 +426,7 @@ def known(options: "TeardownOptions") -> TeardownInputs:
     found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
-    environment = project_from_environment()
-    if environment:
-        projects.append(environment)
+    projects += filter(None, [project_from_environment()])
     if not (options.dry_run and projects):  # the text of a dry run has them
         for error in read_errors:
             progress(error)
@@ -459,3 +440,84 @@ def known(options: "TeardownOptions") -> TeardownInputs:
         projects=tuple(dict.fromkeys(projects)),
         read_errors=tuple(read_errors),
     )
+
+
+def guard(options: "TeardownOptions") -> ExitCode:
+    """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
+    found = known(options)
+    api = connect(*found.projects)
+    scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
+    scan.search()
+    seen = scan.searches[-1]
+    stacks = spending(api, seen.found, GOOGLE_CLOCK.now())
+    for item in stacks:
+        progress(item.sentence())
+        for line in (*item.read, *(f"unknown: {sentence}" for sentence in item.unknown)):
+            progress(f"  {line}")
+    for sentence in seen.unknown:
+        progress(sentence)
+    over = [item for item in stacks if item.exceeded]
+    receipts = [_torn_down(options, item, api) for item in over if not _works_again(item, seen.found, api)]
+    answer = seen.answer_about(seen.found)
+    if isinstance(answer, Absent):
+        progress("no stack of this product has resources in the project")
+    if isinstance(answer, Unknown):
+        progress("unknown whether a stack of this product has resources in the project, see above")
+    all_read = not seen.unknown and not any(item.unknown for item in stacks)
+    clean = all_read and all(receipt.clean and path for receipt, path in receipts)
+    if options.as_json:
+        document = {
+            "stacks": [_described(item) for item in stacks],
+            "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in receipts],
+            "unknown": list(seen.unknown),
+            "clean": clean,
+            "simulated": is_simulated(),
+        }
+        print(json.dumps(document))
+    else:
+        for receipt, path in receipts:
+            print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
+    return ExitCode.DONE if clean else ExitCode.FAILED
+
+
+def _described(item: StackSpending) -> dict[str, object]:
+    return {
+        "stack": item.owner.stack,
+        "max_age_s": item.limits.max_age_s,
+        "max_usd": item.limits.max_usd,
+        "idle_after_s": item.limits.idle_after_s,
+        "age_s": round(item.age_s),
+        "usd": round(item.usd, 2),
+        "usd_per_hour": round(item.usd_per_hour, 2),
+        "idle": item.idle,
+        "idle_s": None if item.idle_s is None else round(item.idle_s),
+        "exceeded": list(item.exceeded),
+        "unknown": list(item.unknown),
+        "verdict": item.verdict,
+        "since": item.since,
+        "record": item.record,
+        "read": list(item.read),
+    }
+
+
+def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi) -> bool:
+    """Return whether a stack that exceeds only its idle time has had a request since, because earlier teardowns may have taken hours."""
+    if len(item.exceeded) > len(item.exceeded_idle):
+        return False
+    own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
+    if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
+        return False
+    progress(f"stack {item.owner.stack} is not idle anymore and is kept")
+    return True
+
+
+def _torn_down(options: "TeardownOptions", item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
+    chosen = replace(options, stack=item.owner.stack)
+    teardown = Teardown(options=chosen, known=known(chosen), api=api)
+    teardown.run()
+    receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
+    try:
+        return receipt, receipt.write(None)
+    except ScriptError as error:
+        progress(str(error))
+        return receipt, None
