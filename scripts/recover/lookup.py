@@ -1,7 +1,4 @@
-"""Look up every resource type that a stack creates: its Pulumi id and its owner.
-
-Ids are those of the providers: `gcp` 10.2 (its schema, recorded states) and `gcp-tpu`.
-"""
+"""Look up every resource type that a stack creates: its owner, and its id in `gcp` 10.2 (schema, recorded states) or `gcp-tpu`."""
 
 import hashlib
 import json
@@ -74,12 +71,11 @@ class Search:
 
 
 class AdoptableKind(NamedTuple):
-    """A resource type that recover can import. `needs`: the inputs that identify a resource."""
+    """A resource type that recover can import, the inputs that identify a resource, and its lookup by URN and inputs."""
 
     noun: str
     needs: tuple[str, ...]
     lookup: Callable[[Search, str, Json], Found]
-    """Looks up one resource by its URN and inputs. All inputs of `needs` are known."""
 
 
 def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
@@ -94,14 +90,11 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
     """Return the lookup of a resource whose name is its id."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
-        full = kind.named(inputs)
-        name = full
-        own = full
-        if kind.api == "storage":
-            own = str(inputs["name"])
-            name = f"gs://{own}"
+        full, is_bucket = kind.named(inputs), kind.api == "storage"
+        own = str(inputs["name"]) if is_bucket else full
+        name = f"gs://{own}" if is_bucket else full
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
-        if kind.api == "storage" and isinstance(answer, Unknown) and answer.cause == "denied":
+        if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
             return Found(owner="not_owned", name=name)  # names of buckets are unique among all projects
         body = search.known(answer, full)
         if body is None:
@@ -131,9 +124,7 @@ def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    project = inputs["project"]
-    region = inputs["region"]
-    name = inputs["name"]
+    project, region, name = (inputs[key] for key in ("project", "region", "name"))
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")
@@ -148,23 +139,16 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
     body = search.get("secretmanager", f"v1/{secret}")
     page = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body is not None else None
     versions = [as_mapping(item) for item in as_sequence(as_mapping(page).get("versions"))]
-    names = {
-        int(name.rpartition("/")[2]): name
-        for name in (str(version.get("name")) for version in versions if version.get("state") == "ENABLED")
-    }
+    names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
     if body is None or not names:
         return Found(owner="missing", name=f"{secret}/versions")
-    number = max(names)
-    outputs = {"name": names[number], "version": str(number)}
-    return search.whose(body, f"{secret}/versions/{number}", names[number], outputs)
+    newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
+    number = newest.rpartition("/")[2]
+    return search.whose(body, f"{secret}/versions/{number}", newest, {"name": newest, "version": number})
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look up the capacity that our provider created under this id, or the id of a renewal, in every zone.
-
-    It is owned if its labels have the hash of the URN. Of two, the first is recorded.
-    The next `pulumi up` searches for the other.
-    """
+    """Look up the capacity of this id, or of a renewal, in every zone: owned with the hash of the URN. `up` searches for a second."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
@@ -177,13 +161,8 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
     owned = [name for name, body in existing if mark in urn_marks(body)]
     if owned:
-        zone = owned[0].split("/")[3]
-        outputs = {
-            "name": owned[0],
-            "zone": zone,
-            "state": "UNKNOWN",
-            "stateHistory": list[object](),
-        }
+        history = list[object]()
+        outputs = {"name": owned[0], "zone": owned[0].split("/")[3], "state": "UNKNOWN", "stateHistory": history}
         return Found(owner="owned", name=" and ".join(owned), id=stateless, outputs=outputs)
     others = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
     return Found(owner="not_owned" if others else "missing", name=" and ".join(others) or stateless)

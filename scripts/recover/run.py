@@ -5,7 +5,7 @@ Every write replaces the whole state atomically, so the next run continues after
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -71,16 +71,16 @@ class Examined:
         return {"kind": self.noun, "name": self.name, "urn": self.resource.urn, "interrupted": self.interrupted}
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Recovery:
     """Result of a recovery. `cleared`: interrupted operations without a resource to import."""
 
     stack: str
     state_was: str
-    imported: list[Examined]
-    cleared: list[str]
+    imported: list[Examined] = field(default_factory=list[Examined])
+    cleared: list[str] = field(default_factory=list[str])
     not_owned: Sequence[Examined] = ()
-    backups: list[Path]
+    backups: list[Path] = field(default_factory=list[Path])
 
     def to_json(self) -> dict[str, object]:
         """Return the recovery in JSON types."""
@@ -105,8 +105,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
     held = stack_locks(stack)
     if held:
         end_dead_locks(stack, held, report=report)
-    state_was = _readable(stack, report, confirm)
-    recovery = Recovery(stack=stack, state_was=state_was, imported=[], cleared=[], backups=[])
+    recovery = Recovery(stack, _readable(stack, report, confirm))
     for _ in range(_MAX_ROUNDS):
         program = declared(stack)
         before = read_deployment(stack)

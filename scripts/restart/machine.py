@@ -25,12 +25,11 @@ POLL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMachine:
-    """The machine of a stack before its restart."""
+    """The machine of a stack before its restart, and what the restart does."""
 
     stack: str
     machine: TpuMachine
     effect: str
-    """What the restart does, in whole sentences."""
     restarts: str
     pause_s: int
     limit_s: float
@@ -44,10 +43,9 @@ def machine_of(stack: str) -> FoundMachine:
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
     require_server(stack, outputs, what="restart")
-    name = next(
-        (one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete), None
-    )
-    if not isinstance(name, str) or not name:
+    names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
+    name = str(names[0] or "") if names else ""
+    if not name:
         raise CommandRefusedError(
             f"Stack {stack} has no TPU machine. `gemma status {stack}` shows its capacity; "
             "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
