@@ -63,7 +63,7 @@ def state_folder() -> Path | None:
 
 
 def chosen_url(folder: Path) -> str:
-    """Return the backend's URL as the engine chooses it: variable, project file, login. Empty if none is set."""
+    """Return the backend's URL: variable, project file, login. Empty if none is set."""
     if given := os.environ.get(BACKEND_VARIABLE):
         return given
     project = folder / "Pulumi.yaml"

@@ -16,7 +16,7 @@ _ARCHIVE_LIMIT_S: Final = 300.0
 
 @contextlib.contextmanager
 def other_checkout(commit: str) -> Generator[Path]:
-    """Yield a folder with another commit and this checkout's packages. Raises CommandRefusedError if git does not know it."""
+    """Yield a folder with another commit and this checkout's packages. Raises CommandRefusedError."""
     root = runner.project_folder()
     with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
         folder, archive = Path(parent) / "project", Path(parent) / "project.tar"

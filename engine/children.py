@@ -1,7 +1,7 @@
 """Child programs of a command. Each terminating signal reaches each of them exactly once.
 
-A child has its own process group. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
-engine exit without saving its state. So only the command gets the signal, and forwards it as SIGINT.
+A child has its own process group, because a second signal makes the engine exit without saving its state.
+So only the command gets a signal, and forwards it as SIGINT.
 """
 
 import contextlib
@@ -26,15 +26,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Signals:
-    """Received signals and their recipients."""
-
     children: dict["subprocess.Popen[str]", bool] = field(default_factory=dict["subprocess.Popen[str]", bool])
     """Running programs, and whether a signal was forwarded to each."""
     held: bool = False
-    """True while the main thread starts a program. A signal then waits until the program is registered."""
+    """True while a program starts. A signal waits until it is registered."""
     came: bool = False
     cancel: Callable[[], object] | None = None
-    """Cancels the coroutine of the main thread."""
 
 
 _SIGNALS: Final = _Signals()
@@ -42,7 +39,7 @@ _SIGNALS: Final = _Signals()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Forward terminating signals to children, and raise KeyboardInterrupt. Ignored signals stay ignored."""
+    """Forward terminating signals to children, and raise KeyboardInterrupt."""
     _SIGNALS.came = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -62,9 +59,9 @@ def started(
     read_by_caller: bool = False,
     **options: Any,  # noqa: ANN401 - those of Popen
 ) -> Generator["subprocess.Popen[str]"]:
-    """Start a program with text streams. After an interrupt, wait for it to exit, because the engine saves its state first.
+    """Start a program with text streams. After an interrupt, wait for it to save its state and exit.
 
-    `read_by_caller`: another thread reads its pipes completely. Raises OSError if it cannot be started.
+    `read_by_caller`: another thread reads its pipes. Raises OSError if it cannot be started.
     """
     import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
 
@@ -92,7 +89,7 @@ def ended(
     stdin: str = "",
     limit_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program in the command's own group, so Ctrl-C stops both. Raises OSError and subprocess.TimeoutExpired."""
+    """Run a program that Ctrl-C stops too. Raises OSError and subprocess.TimeoutExpired."""
     import subprocess  # noqa: PLC0415 - as in `started`
 
     return subprocess.run(
@@ -101,9 +98,9 @@ def ended(
 
 
 def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command with additional environment variables. Return its exit code: 128 + N after signal N, as in a shell.
+    """Run a command with more environment variables. Return its exit code: 128 + N after signal N.
 
-    It gets the signals, and may continue, like a prompt after Ctrl-C. Raises CommandRefusedError if it cannot be run.
+    It gets the signals, and may continue, like a prompt. Raises CommandRefusedError if it cannot be run.
     """
     import subprocess  # noqa: PLC0415 - as in `started`
 
@@ -132,7 +129,7 @@ def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def _shares_terminal(pid: int) -> bool:
-    """Return whether a terminal itself sends Ctrl-C to the process, as part of its foreground group."""
+    """Return whether a terminal itself sends Ctrl-C to the process."""
     with contextlib.suppress(OSError):
         group = os.getpgid(pid)
         return group == os.getpgrp() and any(group == _foreground_group(stream) for stream in range(3))
@@ -146,7 +143,7 @@ def _foreground_group(stream: int) -> int | None:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine. An interrupt cancels it at a wait, not inside a step, and is raised once it has finished."""
+    """Run a coroutine. An interrupt cancels it at a wait, and is raised once it has finished."""
     import asyncio  # noqa: PLC0415 - most commands do not need it
 
     async def cancellable() -> T:

@@ -1,7 +1,7 @@
 """Read, change, back up and write a stack's deployment: its resources and unfinished operations.
 
-The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). All other content
-is kept as read. Secrets stay ciphertext, because no command here uses `--show-secrets`.
+The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
+Other content is kept as read, and secrets stay ciphertext.
 """
 
 import json
@@ -18,11 +18,10 @@ from engine import runner
 from engine.atomic_file import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
-"""Folder of backups, below the project's folder."""
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""Placeholder in a preview for a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
+"""A value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
-"""The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
+"""Key and value that mark a secret (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
@@ -35,7 +34,7 @@ _DELETE_HOOKS: Final = "BeforeDelete"
 
 
 class StateUnreadableError(ScriptError):
-    """The stack's state exists but is unreadable. `cut_off`: the document is incomplete."""
+    """The state exists but is unreadable. `cut_off`: it is incomplete."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)
@@ -96,7 +95,7 @@ class ResourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOperation:
-    """An unfinished operation of an engine. `kind` is creating, updating, deleting, reading or importing."""
+    """An unfinished operation: creating, updating, deleting, reading or importing."""
 
     kind: str
     resource: ResourceState
@@ -135,7 +134,7 @@ class StackDeployment:
 
 
 def read_deployment(stack: str) -> StackDeployment:
-    """Return the stack's deployment. Raises CommandRefusedError without the stack, and StateUnreadableError."""
+    """Return the stack's deployment. Raises CommandRefusedError and StateUnreadableError."""
     try:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
@@ -146,7 +145,7 @@ def read_deployment(stack: str) -> StackDeployment:
 
 
 def parse_deployment(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in an export, or in a file backend's file (apitype.VersionedCheckpoint). Raises StateUnreadableError."""
+    """Return the deployment in an export or a backend's file. Raises StateUnreadableError."""
     try:
         document = as_mapping(json.loads(text))
     except ValueError as error:
@@ -184,7 +183,7 @@ def empty() -> StackDeployment:
 
 
 def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
-    """Return the deployment without protection and, if requested, with retained buckets."""
+    """Return the deployment without protection, on request with retained buckets."""
     return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
 
 
@@ -201,7 +200,7 @@ def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState
 
 
 def back_up(stack: str, text: str) -> Path:
-    """Write an export to a new file that only its owner can read, and return its path."""
+    """Write an export to a new private file, and return its path."""
     folder = runner.project_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{stack}-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.json"
@@ -210,7 +209,7 @@ def back_up(stack: str, text: str) -> Path:
 
 
 def write_deployment(stack: str, deployment: StackDeployment) -> None:
-    """Replace the stack's state as a whole. The engine drops pending creations. Raises ScriptError if it rejects the state."""
+    """Replace the stack's state, without its pending creations. Raises ScriptError."""
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
@@ -218,12 +217,12 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine reports that it cannot decrypt. Exporting a state decrypts nothing."""
+    """Return whether the engine cannot decrypt. An export decrypts nothing."""
     return "passphrase" in text or "get stack secrets manager" in text
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error with the fix for a wrong passphrase, or a key without access."""
+    """Return the error for a wrong passphrase, or a key without access."""
     return StateUnreadableError(
         f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
         f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "
@@ -239,7 +238,7 @@ def is_secret(value: object) -> bool:
 
 
 def type_in(urn: str) -> str:
-    """Return the type in a resource's URN, without those of its parents, or an empty string for other text."""
+    """Return the type in a URN, without those of its parents. Empty for other text."""
     parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
     return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
 

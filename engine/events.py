@@ -30,7 +30,6 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("importing", "imported"),
     "read": ("reading", "read"),
 }
-"""Operations that are steps of a plan, with their texts at the start and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +37,9 @@ class EngineProgress:
     """One message of the engine."""
 
     done: float
-    """Finished steps. Grows with each message, and stays below the plan's steps until the engine exits."""
+    """Finished steps. Grows with each message, below the plan's steps."""
     text: str
     step: str | None = None
-    """The newest unfinished step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,14 +50,12 @@ class EventLog:
     plain: Callable[[str], str]
     """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
     steps: int = 0
-    """Number of the plan's steps."""
     _at: int = 0
     _begun: int = 0
     _ended: int = 0
     _said: int = 0
     """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """Started steps, with their numbers."""
 
     def fresh(self) -> Iterator[EngineProgress]:
         """Yield the messages since the previous call."""

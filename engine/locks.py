@@ -30,7 +30,7 @@ _FILE: Final = "file://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLock:
-    """One lock. `place` is the lock's file or URL; `since` is the time when it was acquired (RFC 3339)."""
+    """One lock: its file or URL, its holder, and when it was acquired (RFC 3339)."""
 
     place: str
     user: str
@@ -44,7 +44,7 @@ class StackLock:
         return f"{self.user}@{self.host} (process {self.pid})"
 
     def held(self, now: datetime | None = None) -> str:
-        """Return how long the lock is held and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
+        """Return how long and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
         since_s = seconds_of(self.since)
         if math.isinf(since_s):
             return f"locked by {self.holder}"
@@ -72,7 +72,7 @@ def parse_locks(text: str) -> tuple[StackLock, ...]:
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
-    """Return the locks in a lock folder. The writer of an incomplete file is alive, or never got the lock."""
+    """Return the locks in a folder. The writer of an incomplete file never got the lock, or is alive."""
     found: list[StackLock] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -88,12 +88,12 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
 
 
 def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
-    """Run `work` of the engine, again after removing locks whose holders are all gone. Raises CommandRefusedError for others."""
+    """Run `work`, again after removing dead locks. Raises CommandRefusedError for others."""
     return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
 def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], None]) -> Result:
-    """Run `work` of the engine. If a lock blocks it, `end` removes the lock or raises, and `work` runs again."""
+    """Run `work`, again if a lock blocked it and `end` removed the lock."""
     try:
         return work()
     except runner.PulumiFailedError as error:

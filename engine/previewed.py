@@ -17,7 +17,7 @@ NO_STACK: Final = "no stack named"
 
 
 class PreviewFailedError(ScriptError):
-    """A preview failed. `reasons` has at least one error, preferably those with a cause."""
+    """A preview failed, with at least one reason, preferably those with a cause."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("\n".join(reasons))
@@ -25,14 +25,14 @@ class PreviewFailedError(ScriptError):
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return the resources that `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
+    """Return what `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
     steps = steps_in(previewed(stack))
     states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
     return {state.urn: state for state in states if state.urn}
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError with the error."""
+    """Return a preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError."""
     try:
         return preview(stack, *options)
     except PreviewFailedError as failed:
@@ -70,7 +70,7 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
 
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
-    """Select a stack, or with `create` a temporary new one. Yield whether the backend has it. Raises PreviewFailedError."""
+    """Select a stack, or a temporary new one. Yield whether it is known. Raises PreviewFailedError."""
     known = runner.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if known.returncode == 0:
         yield True
@@ -86,7 +86,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend, and restore the settings file, because a new stack writes its salt there."""
+    """Use an empty backend, and restore the settings file, where a stack writes its salt."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):

@@ -20,15 +20,14 @@ from contracts.spelling import did_you_mean
 from engine.children import started
 
 QUERY_LIMIT_S = 120.0
-"""Time limit of a read-only command."""
 
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
-"""Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
+"""Time to read on after the engine's exit. A plugin may keep the pipe open."""
 _LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
-"""Text that the engine adds to a run's errors (pulumi/pulumi, deployment_executor.go), often before them."""
+"""Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
@@ -43,7 +42,7 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: the current one or this checkout. Raises CommandRefusedError."""
+    """Return the folder with Pulumi.yaml: this one or the checkout. Raises CommandRefusedError."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
         if (folder / "Pulumi.yaml").is_file():
             return folder
@@ -57,7 +56,7 @@ def listed_stacks(*options: str) -> frozenset[str]:
 
 
 def require_stacks(names: Sequence[str]) -> Sequence[str]:
-    """Return the stacks with a settings file. Raises CommandRefusedError without any, or if one of `names` has none."""
+    """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
     known = stacks_in(project_folder())
     if not known:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
@@ -77,7 +76,7 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the user's environment. PYTHONPATH does not contain this checkout, because the program may run in a copy."""
+    """Return the user's environment, without this checkout: the program may run in a copy."""
     checkout = Path(__file__).resolve().parents[1]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
@@ -87,9 +86,9 @@ def environment() -> Mapping[str, str]:
 def run(
     *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a Pulumi command and wait for it to exit. Signals are forwarded, and the engine saves its state first.
+    """Run a Pulumi command to its end; the engine saves its state first, also after a signal.
 
-    `stdin` is its input, such as a secret that must not be an argument. Raises ScriptError after `limit_s` seconds.
+    `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
     source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
     with _engine(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
@@ -103,7 +102,7 @@ def run(
 
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
-    """Run a Pulumi command that changes a stack, with its progress on stderr. Raises PulumiFailedError, which ends in `after_failure`."""
+    """Change a stack, with progress on stderr. Raises PulumiFailedError, ending in `after_failure`."""
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
     code, output = attended(*command, on_line=lambda line: print(line, end="", file=sys.stderr, flush=True))
     if code != 0:
@@ -114,7 +113,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
 
 
 def recover_hint(stack: str, output: str) -> str:
-    """Return the first sentence of an error whose output hints at resources missing from the state."""
+    """Return the start of an error if resources may be missing from the state."""
     if _LOST_TRACK.search(output) is None:
         return ""
     return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
@@ -128,7 +127,7 @@ def attended(
 ) -> tuple[int, str]:
     """Run a Pulumi command to its end, also after a signal. Return its exit code and its output.
 
-    `on_line` gets each line as it comes, in a thread of its own; `watch` is called several times a second, and once at the end.
+    `on_line` gets each line, in a thread; `watch` is called several times a second, and at the end.
     Raises KeyboardInterrupt after the end if the user interrupted.
     """
     lines: list[str] = []
@@ -158,13 +157,12 @@ def _engine(
     variables: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401 - those of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
-    """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
     return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
 
 def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
-    """Return the stdout of a Pulumi command. Raises CommandRefusedError for an unknown stack, and PulumiFailedError."""
+    """Return stdout of a Pulumi command. Raises CommandRefusedError without the stack, PulumiFailedError."""
     answer = run(*arguments, limit_s=limit_s)
     if answer.returncode == 0:
         return answer.stdout
@@ -179,7 +177,6 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
 
 
 def _no_such_stack(stack: str) -> str:
-    """Return the error for a stack that the backend does not know."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
@@ -196,7 +193,7 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, or its exit if it reported none."""
+    """Return the engine's first reason as one line, or else its exit."""
     lines = _lines(text)
     return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
 

@@ -28,17 +28,12 @@ class KmsKey:
         return self.name.partition("/cryptoKeys/")[0]
 
     @property
-    def make_ring(self) -> str:
-        """Command that creates the key ring."""
-        _, project, _, location, _, ring = self.ring.split("/")
-        return f"gcloud kms keyrings create {ring} --project={project} --location={location}"
-
-    @property
-    def make(self) -> str:
-        """Command that creates the key."""
+    def creation(self) -> tuple[str, str]:
+        """Commands that create the key ring and the key."""
         _, project, _, location, _, ring, _, key = self.name.split("/")
-        place = f"--project={project} --location={location} --keyring={ring}"
-        return f"gcloud kms keys create {key} {place} --purpose=encryption"
+        place = f"--project={project} --location={location}"
+        make_key = f"gcloud kms keys create {key} {place} --keyring={ring} --purpose=encryption"
+        return f"gcloud kms keyrings create {ring} {place}", make_key
 
     def grant(self, member: str, role: str) -> str:
         """Return the command that grants a member a role on the key."""
@@ -71,8 +66,7 @@ def key_of(stack: str) -> KmsKey | None:
 def provider_options(stack: str) -> Sequence[str]:
     """Return the options of a command that creates a stack.
 
-    The engine does not read the provider of a new stack from its settings file, and prompts for a passphrase instead. With the option it uses the
-    data key in the file, so permission to decrypt is sufficient (Pulumi 3.256).
+    Without one, the engine ignores the provider in the settings file and prompts for a passphrase (Pulumi 3.256).
     """
     provider = provider_of(stack)
     return [f"--secrets-provider={provider}"] if provider else []

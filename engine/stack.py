@@ -14,12 +14,12 @@ SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 
 
 def stack_outputs(stack: str) -> StackOutputs:
-    """Return the outputs of a deployed stack. Raises CommandRefusedError like `outputs_in`."""
+    """Return a deployed stack's outputs. Raises CommandRefusedError."""
     return outputs_in(stack, read_deployment(stack).resources)
 
 
 def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
-    """Return the outputs in a stack's resources. Raises CommandRefusedError without any, or with those of another version."""
+    """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
@@ -39,12 +39,12 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
 
 
 def not_deployed(stack: str) -> CommandRefusedError:
-    """Return the error for a stack that was never deployed, is only staged, or was torn down."""
+    """Return the error for a stack that is not deployed, or only staged."""
     return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
 
 
 def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
-    """Raise CommandRefusedError if a stack is a gateway, to which `what`, a verb phrase, cannot be done."""
+    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
     if outputs.backends is not None:
         instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
         raise CommandRefusedError(
@@ -53,6 +53,5 @@ def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
-    """Return the outputs of the resource of this type, or nothing."""
     nothing: Mapping[str, object] = {}
     return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

@@ -43,7 +43,6 @@ _APIS: Final[Mapping[str, str]] = {
     "gcp:projects/iAMMember:": "cloudresourcemanager",
     "gcp:monitoring/": "monitoring",
 }
-"""API of a resource by the prefix of its type."""
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -54,7 +53,6 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
-    """Reason why it is unreadable, as a sentence."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
@@ -134,7 +132,7 @@ def read(stack: str) -> StackState:
 def require_deployed(state: StackState) -> None:
     """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
 
-    A state that cannot be read is unknown, and a locked stack may be deployed just now: neither is refused.
+    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
     """
     if state.status == "missing":
         raise CommandRefusedError(state.detail)
@@ -183,7 +181,7 @@ def file_text(stack: str) -> str:
 
 
 def _from_file(stack: str, status: Status, detail: str) -> StackState:
-    """Return the readable content of a local backend's file; for a broken file, at least the projects."""
+    """Return what a local backend's file says; of a broken one, at least the projects."""
     text = file_text(stack)
     try:
         found = of_deployment(stack, parse_deployment(stack, text))
@@ -201,7 +199,6 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
 
 
 def _apis(item: Item) -> Iterator[str]:
-    """Yield the API of a resource; nothing for components and other providers."""
     type_ = str(item.get("type"))
     if type_.startswith(_QUEUED):
         yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"

@@ -19,7 +19,6 @@ from engine.previewed import diagnostics, steps_in
 from engine.stack import STACK_TYPE
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
-"""Types whose replacement interrupts serving."""
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations without changes. A refresh reports its findings as separate steps."""
 _SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
@@ -38,7 +37,7 @@ _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
 class ShownChange(BaseModel, frozen=True, extra="forbid"):
-    """One changed property, for display, without secrets. Of a text of several lines, the lines that differ."""
+    """One changed property without secrets; of a long text, the lines that differ."""
 
     path: str = Field(description="Path of the property.")
     before: str = Field(description="Value in the state; empty if it was not set.")
@@ -72,7 +71,7 @@ class PlannedStep:
     op: str
     urn: str
     digest: str
-    """Hash of the step: the operation, the changed properties, the id, and the inputs before and after."""
+    """Hash of operation, changed properties, id, and inputs before and after."""
 
     @property
     def name(self) -> str:
@@ -86,7 +85,7 @@ class PlannedStep:
 
 
 def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
-    """Return the steps of an engine preview in JSON with a change, sorted: independent resources come in any order."""
+    """Return the steps of a preview with a change, sorted: the engine's order varies."""
     found = [_step(step) for step in steps_in(preview) if step.get("op") not in _QUIET]
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
 
@@ -103,7 +102,7 @@ def _step(step: Mapping[str, object]) -> PlannedStep:
 def changes_of(
     preview: Mapping[str, object], secrets: Sequence[str] = ()
 ) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
-    """Return a preview's changes without secrets, the number of unchanged resources, and the warnings."""
+    """Return a preview's changes, the number of unchanged resources, and the warnings."""
     changes = [_change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN]
     warnings = tuple(text.removeprefix("warning:").strip() for text in diagnostics(preview, "warning"))
     unchanged = as_mapping(preview.get("changeSummary")).get("same")
@@ -127,7 +126,7 @@ def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChang
 
 
 def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that a step changes, and the number of further ones. A JSON text is shown by its keys."""
+    """Return the first properties that a step changes, and the number of further ones."""
     detailed = as_mapping(step.get("detailedDiff"))
     forced = set(map(str, as_sequence(step.get("replaceReasons"))))
     found: list[ShownChange] = []
@@ -140,7 +139,7 @@ def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[S
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
-    """Return the values of a property before and after. One that was changed in the cloud has the same inputs."""
+    """Return a property before and after. Changed in the cloud, its inputs are the same."""
     states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
     old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
     found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
@@ -155,7 +154,6 @@ def _in_order(path: str) -> list[tuple[int, str]]:
 
 
 def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
-    """Yield the paths that differ below a path, with both values."""
     if isinstance(old, list) and isinstance(new, list):
         was, are = cast("list[object]", old), cast("list[object]", new)
         gone, come = [item for item in was if item not in are], [item for item in are if item not in was]
@@ -171,12 +169,11 @@ def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, objec
 
 
 def _item(found: Sequence[object]) -> object:
-    """Return the list items that differ; a single one as itself."""
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 
 def _document(value: object) -> Mapping[str, object]:
-    """Return a JSON object, including one written as text. It is empty for other values and secrets."""
+    """Return a JSON object, also one written as text; empty for others and secrets."""
     text = value if isinstance(value, str) else ""
     found = json_object(text) or as_mapping(value)
     return {} if is_secret(found) else found
@@ -202,7 +199,6 @@ def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, repla
 
 
 def _lines(found: Sequence[str], sign: str) -> str:
-    """Return the first lines of a difference with this sign, without the sign."""
     lines = [line[1:].strip() for line in found if line.startswith(sign)]
     rest = len(lines) - _MOST_LINES
     shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]

@@ -19,7 +19,7 @@ from contracts.errors import ScriptError
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
 from engine import events, runner
-from engine.private_folders import private_folder
+from engine.atomic_file import private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0

@@ -11,10 +11,10 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import json_object
 from contracts.masking import masked
 from engine import runner
+from engine.atomic_file import private_folder
 from engine.events import EventLog
 from engine.locks import StackLock, is_lock_error, locked, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
-from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan

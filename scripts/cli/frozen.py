@@ -12,9 +12,8 @@ from typing import Final
 from cloud.price_file import REFRESHED
 from contracts.errors import CommandRefusedError
 from engine import runner
-from engine.atomic_file import replace_file
+from engine.atomic_file import private_folder, replace_file
 from engine.backend import absolute_backend
-from engine.private_folders import private_folder
 from engine.steps import PlannedStep
 from planning import plan as planned
 from scripts.cli.looked import look_id

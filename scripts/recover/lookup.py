@@ -87,7 +87,6 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
 
 
 def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
-    """Return the lookup of a resource whose name is its id."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         full, is_bucket = kind.named(inputs), kind.api == "storage"
@@ -169,7 +168,6 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
-    """Yield the instances of this name with their full names, in all zones."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -178,7 +176,6 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
 
 
 def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
-    """Return the queued resources of this id in all zones."""
     zones = {*wanted}
     for page in search.api.pages("tpu", f"v2alpha1/projects/{inputs['project']}/locations"):
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
@@ -212,4 +209,3 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     },
     CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
-"""Types that recover can import."""

@@ -35,7 +35,6 @@ GROUPS: Final = {
     "missing": "does not exist",
     "pending": "can be checked after the others are imported",
 }
-"""Groups of findings, with their words."""
 _MAX_ROUNDS: Final = 10
 
 Report = Callable[[str], None]

@@ -13,7 +13,6 @@ from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import UNKNOWN, ResourceState, StackDeployment
 
 REDACTED: Final = "[secret]"
-"""Text of a secret in a preview."""
 _LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")
 
 
@@ -77,7 +76,6 @@ def _added(deployment: StackDeployment, resource: ResourceState) -> StackDeploym
 
 
 def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str, ResourceState]) -> StackDeployment:
-    """Return the deployment with a component, which has no id, and its ancestors."""
     if not urn or urn in deployment.urns or urn not in declared:
         return deployment
     component = declared[urn]
@@ -88,7 +86,6 @@ def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str
 def _with_provider(
     deployment: StackDeployment, reference: str, declared: Mapping[str, ResourceState]
 ) -> tuple[StackDeployment, str]:
-    """Return the deployment with the provider, and the reference to it with an id."""
     urn, _, identifier = reference.rpartition("::")
     if not urn:
         return deployment, ""

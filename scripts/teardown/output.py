@@ -19,13 +19,11 @@ from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
 
 _IN_USE: Final = "already being used by"
-"""Words of Compute Engine about a resource in use."""
 _ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _LEAST: Final = ("age", "USD so far (maximum)", "place")
 """Columns that a narrow terminal loses, the least important first."""
 _MOST_PLACES: Final = 2
-"""Places that a line names; more are counted."""
 
 
 def progress(text: str) -> None:
@@ -141,7 +139,6 @@ def _verdict(receipt: Receipt) -> str:
 
 
 def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:
-    """Yield the kinds of each stack, under its name if there are several."""
     stacks = sorted({item.owner.stack for item in found})
     for stack in stacks:
         if len(stacks) > 1:
@@ -150,7 +147,6 @@ def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
-    """Yield one line per kind of resource, in the order of deletion."""
     groups = [(kind, [*items]) for kind, items in groupby(found, key=lambda item: item.kind)]
     nouns = [_number_of(len(items), kind) for kind, items in groups]
     width = max(map(len, nouns))

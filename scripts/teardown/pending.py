@@ -31,7 +31,6 @@ from scripts.teardown.receipt import FOLDER
 APPEAR_S: Final = 120.0
 """Seconds after the last write of the state in which a resource may become visible. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
-"""Maximum wait for a running operation, in seconds."""
 _PAUSE_S: Final = 2.0
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
@@ -45,7 +44,6 @@ class Expected:
     names: Sequence[str]
     """Possible full names. A queued resource can be in any of its zones."""
     project: str = ""
-    """Its project, if the inputs name one."""
 
 
 def expected(state: StackState) -> Sequence[Expected]:

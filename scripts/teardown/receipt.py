@@ -54,12 +54,10 @@ class Receipt:
     projects: Sequence[str]
     destroyed: int
     state: Sequence[Mapping[str, object]]
-    """Resources that remain in a readable state."""
     leaked: Sequence[FoundResource]
     retained: Sequence[RetainedBucket]
     deletions: Sequence[DeletedResource]
     unknown: Sequence[str]
-    """Checks that failed, one sentence each."""
     warnings: Sequence[str]
     searches: Sequence[Inventory]
     started: datetime

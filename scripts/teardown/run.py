@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 _NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
-"""A lock whose holder the backend does not report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,6 @@ class TeardownInputs:
     settings: Mapping[str, SettingsFacts]
     projects: Sequence[str]
     read_errors: Sequence[str]
-    """States and settings that could not be read, one sentence each."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +148,6 @@ class Teardown:
         return self.searches[-1].answer_about(self.leaked)
 
     def _is_proven(self) -> bool:
-        """Return whether the last search read every list and found no resource to delete."""
         return isinstance(self.remaining(), Absent)
 
     def receipt(self) -> Receipt:
@@ -249,7 +246,6 @@ class Teardown:
         ask(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 
     def _confirm_more(self) -> None:
-        """Prompt for the resources that the first search did not find."""
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
@@ -329,7 +325,6 @@ class Teardown:
         self.search()
 
     def _update_state(self, state: StackState) -> None:
-        """Remove deleted resources from the state. Report an unreadable state."""
         after = states.read(state.stack)
         answer = self.remaining()
         if isinstance(answer, Absent):
@@ -382,7 +377,6 @@ class Teardown:
             self.warnings.append(str(error))
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
-        """Replace a state with an empty one and keep a copy."""
         try:
             copied = f" A copy is in {back_up(stack, before)}." if before else ""
         except OSError as error:

@@ -6,8 +6,8 @@ import tempfile
 import pytest
 
 from engine import runner
+from engine.atomic_file import private_folder
 from engine.backend import BACKEND_VARIABLE, absolute_backend
-from engine.private_folders import private_folder
 
 
 def test_a_folder_is_private_and_gone_at_the_end(monkeypatch, tmp_path):
