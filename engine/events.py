@@ -13,13 +13,9 @@ VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """Required for the engine's option --event-log."""
 
 _COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
-_PROVIDERS: Final = "pulumi:providers:"
-"""Types of providers: a preview does not count them as steps."""
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
-_BEGIN: Final = "resourcePreEvent"
-_FAILED: Final = "resOpFailedEvent"
-_KINDS: Final = (_BEGIN, "resOutputsEvent", _FAILED)
+_BEGIN, _DONE, _FAILED = "resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "create": ("creating", "created"),
     "update": ("updating", "updated"),
@@ -81,15 +77,14 @@ class EventLog:
             name = str(said.get("urn") or "").rpartition("::")[2]
             text = " ".join(_COLOR.sub("", str(said.get("message") or "")).split())
             return f"{name}: {text}".removeprefix(": ")
-        for kind in _KINDS:
-            if kind in event:
-                metadata = as_mapping(as_mapping(event[kind]).get("metadata"))
-                return self._of_resource(kind, str(metadata.get("op") or ""), str(metadata.get("urn") or ""))
-        return ""
+        kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")
+        metadata = as_mapping(as_mapping(event.get(kind)).get("metadata"))
+        op, urn = (str(metadata.get(key) or "") for key in ("op", "urn"))
+        return self._of_resource(kind, op, urn) if kind else ""
 
     def _of_resource(self, kind: str, op: str, urn: str) -> str:
         what = f"{_MODULE.sub(':', type_in(urn))} {urn.rpartition('::')[2]}".strip()
-        is_provider = type_in(urn).startswith(_PROVIDERS)
+        is_provider = type_in(urn).startswith("pulumi:providers:")  # a preview does not count them as steps
         if op not in _DOES or is_provider:
             refreshes = kind == _BEGIN and op == "refresh" and not is_provider
             return f"{op} of {what} failed" if kind == _FAILED else f"refreshing {what}" if refreshes else ""

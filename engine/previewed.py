@@ -13,7 +13,6 @@ from engine.deployment import ResourceState, is_passphrase_error, wrong_passphra
 from engine.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0
-NO_STACK: Final = "no stack named"
 
 
 class PreviewFailedError(ScriptError):
@@ -75,7 +74,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
     if known.returncode == 0:
         yield True
         return
-    if not create or NO_STACK not in known.stderr + known.stdout:
+    if not create or "no stack named" not in known.stderr + known.stdout:
         raise PreviewFailedError([runner.error_of(known)])
     with scratch_backend(stack):
         made = runner.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)

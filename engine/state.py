@@ -149,10 +149,9 @@ def all_states() -> Sequence[StackState]:
     except ScriptError:
         backend = state_folder()
         deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
-    absent = {name: StackState(stack=name, status="missing", detail="It is not deployed.") for name in known - deployed}
-    names = sorted(deployed)
-    found = dict(zip(names, each([partial(read, name) for name in names], workers=_READERS), strict=True))
-    return [absent.get(name) or found[name] for name in sorted(known | deployed)]
+    absent = partial(StackState, status="missing", detail="It is not deployed.")
+    names = sorted(known | deployed)
+    return each([partial(read if name in deployed else absent, stack=name) for name in names], workers=_READERS)
 
 
 def of_deployment(stack: str, deployment: StackDeployment) -> StackState:

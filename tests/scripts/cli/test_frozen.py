@@ -138,4 +138,4 @@ def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_t
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "/elsewhere"]))
     assert runner.environment()["PYTHONPATH"] == "/elsewhere"
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "PYTHONPATH" not in runner.environment()
+    assert not runner.environment()["PYTHONPATH"]
