@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
@@ -43,13 +43,11 @@ from engine.state import StackState
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
+from scripts.teardown.options import TeardownOptions
 from scripts.teardown.output import ask, counted, progress, show, text_of
 from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
-
-if TYPE_CHECKING:
-    from scripts.teardown.__main__ import TeardownOptions
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
@@ -82,7 +80,7 @@ class TeardownInputs:
 class Teardown:
     """One teardown. `run` runs all steps."""
 
-    options: "TeardownOptions"
+    options: TeardownOptions
     known: TeardownInputs
     api: GoogleApi
     clock: WaitClock = field(default_factory=WaitClock)
@@ -403,7 +401,7 @@ def _facts(stack: str) -> SettingsFacts:
     )
 
 
-def known(options: "TeardownOptions") -> TeardownInputs:
+def known(options: TeardownOptions) -> TeardownInputs:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
     read_errors: list[str] = []
     found = [states.read(options.stack)] if options.stack else states.all_states()
@@ -436,7 +434,7 @@ def known(options: "TeardownOptions") -> TeardownInputs:
     )
 
 
-def guard(options: "TeardownOptions") -> ExitCode:
+def guard(options: TeardownOptions) -> ExitCode:
     """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
     found = known(options)
     api = connect(*found.projects)
@@ -460,37 +458,37 @@ def guard(options: "TeardownOptions") -> ExitCode:
     all_read = not seen.unknown and not any(item.unknown for item in stacks)
     clean = all_read and all(receipt.clean and path for receipt, path in receipts)
     if options.as_json:
-        document = {
-            "stacks": [_described(item) for item in stacks],
-            "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in receipts],
-            "unknown": list(seen.unknown),
-            "clean": clean,
-            "simulated": is_simulated(),
-        }
-        print(json.dumps(document))
+        print(json.dumps({**_to_json(stacks, receipts), "unknown": list(seen.unknown), "clean": clean}))
     else:
         for receipt, path in receipts:
             print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
     return ExitCode.DONE if clean else ExitCode.FAILED
 
 
-def _described(item: StackSpending) -> dict[str, object]:
+def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, Path | None]]) -> dict[str, object]:
     return {
-        "stack": item.owner.stack,
-        "max_age_s": item.limits.max_age_s,
-        "max_usd": item.limits.max_usd,
-        "idle_after_s": item.limits.idle_after_s,
-        "age_s": round(item.age_s),
-        "usd": round(item.usd, 2),
-        "usd_per_hour": round(item.usd_per_hour, 2),
-        "idle": item.idle,
-        "idle_s": None if item.idle_s is None else round(item.idle_s),
-        "exceeded": list(item.exceeded),
-        "unknown": list(item.unknown),
-        "verdict": item.verdict,
-        "since": item.since,
-        "record": item.record,
-        "read": list(item.read),
+        "stacks": [
+            {
+                "stack": item.owner.stack,
+                "max_age_s": item.limits.max_age_s,
+                "max_usd": item.limits.max_usd,
+                "idle_after_s": item.limits.idle_after_s,
+                "age_s": round(item.age_s),
+                "usd": round(item.usd, 2),
+                "usd_per_hour": round(item.usd_per_hour, 2),
+                "idle": item.idle,
+                "idle_s": None if item.idle_s is None else round(item.idle_s),
+                "exceeded": list(item.exceeded),
+                "unknown": list(item.unknown),
+                "verdict": item.verdict,
+                "since": item.since,
+                "record": item.record,
+                "read": list(item.read),
+            }
+            for item in stacks
+        ],
+        "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in receipts],
+        "simulated": is_simulated(),
     }
 
 
@@ -505,7 +503,7 @@ def _works_again(item: StackSpending, found: Sequence[FoundResource], api: Googl
     return True
 
 
-def _torn_down(options: "TeardownOptions", item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
+def _torn_down(options: TeardownOptions, item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
     chosen = replace(options, stack=item.owner.stack)
     teardown = Teardown(options=chosen, known=known(chosen), api=api)
     teardown.run()

@@ -18,7 +18,8 @@ from contracts.exit_codes import ExitCode
 from engine import runner
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.cli.command import run_command
-from scripts.teardown.__main__ import COMMAND, TeardownOptions
+from scripts.teardown.__main__ import COMMAND
+from scripts.teardown.options import TeardownOptions
 from scripts.teardown.run import Teardown, known
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
