@@ -1,18 +1,22 @@
 """Previews of the engine, in JSON."""
 
 import contextlib
+import tarfile
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence, json_object
 from engine import runner
 from engine.backend import BACKEND_VARIABLE, variable
+from engine.children import ended
 from engine.deployment import ResourceState, is_passphrase_error, wrong_passphrase
 from engine.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0
+_ARCHIVE_LIMIT_S: Final = 300.0
 
 
 class PreviewFailedError(ScriptError):
@@ -93,3 +97,23 @@ def scratch_backend(stack: str) -> Generator[None]:
             yield
         finally:
             path.write_bytes(text)
+
+
+@contextlib.contextmanager
+def other_checkout(commit: str) -> Generator[Path]:
+    """Yield a folder with another commit and this checkout's packages. Raises CommandRefusedError."""
+    root = runner.project_folder()
+    with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
+        folder, archive = Path(parent) / "project", Path(parent) / "project.tar"
+        words = ["git", "archive", "--format=tar", "--output", str(archive), "--end-of-options", commit]
+        done = ended(words, folder=root, limit_s=_ARCHIVE_LIMIT_S)
+        if done.returncode != 0:
+            why = done.stderr.strip().rpartition("\n")[2]
+            raise CommandRefusedError(
+                f"git cannot read commit {commit}: {why}. Fetch it, or pass a commit of this repository."
+            )
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        if not (folder / ".venv").exists():
+            (folder / ".venv").symlink_to((root / ".venv").resolve())
+        yield folder

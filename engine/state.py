@@ -16,13 +16,7 @@ from contracts.outputs import DETAILS_TYPE, StackOutputs
 from contracts.parallel import each
 from engine import runner
 from engine.backend import state_folder
-from engine.deployment import (
-    ResourceState,
-    StackDeployment,
-    StateUnreadableError,
-    parse_deployment,
-    read_deployment,
-)
+from engine.deployment import ResourceState, StackDeployment, StateUnreadableError, parse_deployment, read_deployment
 from engine.locks import stack_locks
 from engine.stack import SERVER_TYPES, STACK_TYPE, not_deployed, outputs_in
 

@@ -46,9 +46,20 @@ class Expected:
     project: str = ""
 
 
-def expected(state: StackState) -> Sequence[Expected]:
-    """Return the pending creations of the state."""
-    return tuple(found for item in state.pending for found in _expected(item))
+def expected(state: StackState) -> Iterator[Expected]:
+    """Yield the pending creations of the state."""
+    for item in state.pending:
+        inputs = as_mapping(item.get("inputs"))
+        type_, project = str(item.get("type")), str(inputs.get("project") or "")
+        if type_ == CAPACITY_TYPE:
+            zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
+            if zones and inputs.get("queuedResourceId"):
+                names = capacity_names(inputs, zones)
+                yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
+        elif type_ in BY_TYPE:
+            # Types that are not in the table have no name of their own, or labels that every search finds.
+            with suppress(KeyError):
+                yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
@@ -125,20 +136,6 @@ def wait(
             report(f"waiting for pending operations to finish: {names}")
         announced = True
         clock.sleep(_PAUSE_S)
-
-
-def _expected(item: Item) -> Iterator[Expected]:
-    inputs = as_mapping(item.get("inputs"))
-    type_, project = str(item.get("type")), str(inputs.get("project") or "")
-    if type_ == CAPACITY_TYPE:
-        zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
-        if zones and inputs.get("queuedResourceId"):
-            names = capacity_names(inputs, zones)
-            yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
-    elif type_ in BY_TYPE:
-        # Types that are not in the table have no name of their own, or labels that every search finds.
-        with suppress(KeyError):
-            yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
 
 def _visible(api: GoogleApi, item: Expected) -> bool:
