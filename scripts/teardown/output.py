@@ -18,8 +18,6 @@ from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
 
-_IN_USE: Final = "already being used by"
-_ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _LEAST: Final = ("age", "USD so far (maximum)", "place")
 """Columns that a narrow terminal loses, the least important first."""
@@ -67,7 +65,7 @@ def text_of(receipt: Receipt) -> str:
     name = receipt.stack or "all stacks"
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
-    done = f"destroyed {_number_of(receipt.destroyed, 'resource')}, deleted {_number_of(by_api, 'leaked resource')}"
+    done = f"destroyed {number_of(receipt.destroyed, 'resource')}, deleted {number_of(by_api, 'leaked resource')}"
     lines = [f"teardown: {name}{simulated}: {done}, {receipt.elapsed_s:.0f} s."]
     if receipt.reasons:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
@@ -77,14 +75,10 @@ def text_of(receipt: Receipt) -> str:
     lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
     lines += [f"Still in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
-    lines += [
-        f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}"
-        for item in receipt.deletions
-        if item.detail
-    ]
-    if any(item.kind == SUBNETWORK for item in receipt.leaked) and any(
-        _IN_USE in item.detail for item in receipt.deletions
-    ):
+    failed = [item for item in receipt.deletions if item.detail]
+    lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]
+    in_use = any("already being used by" in item.detail for item in failed)
+    if in_use and any(item.kind == SUBNETWORK for item in receipt.leaked):
         lines.append(
             "Cloud Run holds a subnetwork for up to two hours after its service is gone. Then run the same command again."
         )
@@ -95,7 +89,7 @@ def text_of(receipt: Receipt) -> str:
 
 def _short(item: FoundResource) -> str:
     """Return the name without its path; of a grant the resource, the role and the account. The receipt has full names."""
-    return " ".join(word.rpartition("/")[2].removesuffix(_ACCOUNT_DOMAIN) for word in item.name.split())
+    return " ".join(word.rpartition("/")[2].removesuffix(".iam.gserviceaccount.com") for word in item.name.split())
 
 
 def _usd(amount: float | None) -> str:
@@ -105,10 +99,11 @@ def _usd(amount: float | None) -> str:
 def counted(found: Sequence[FoundResource]) -> str:
     """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
-    return f"{_number_of(len(found) - grants, 'resource')} and {_number_of(grants, GRANT)}"
+    return f"{number_of(len(found) - grants, 'resource')} and {number_of(grants, GRANT)}"
 
 
-def _number_of(number: int, noun: str) -> str:
+def number_of(number: int, noun: str) -> str:
+    """Return a number with its noun."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
@@ -121,8 +116,7 @@ def _searched(receipt: Receipt) -> str:
 def _would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run: kinds, places and cost. It names no single resource and no command; `--json` lists both."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
-    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked)]
-    lines += [*_costs(receipt.leaked, receipt.started)]
+    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.leaked, receipt.started)]
     lines += [f"Retained: {item.text}" for item in receipt.retained]
     lines += [*receipt.unknown, *receipt.warnings, f"Searched: {_searched(receipt)}."]
     if receipt.leaked:
@@ -148,16 +142,12 @@ def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:
 
 def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
     groups = [(kind, [*items]) for kind, items in groupby(found, key=lambda item: item.kind)]
-    nouns = [_number_of(len(items), kind) for kind, items in groups]
+    nouns = [number_of(len(items), kind) for kind, items in groups]
     width = max(map(len, nouns))
     for noun, (_, items) in zip(nouns, groups, strict=True):
-        facts = [_places(items), *filter(None, [_rate(items)])]
-        yield f"  {noun:<{width}}  {', '.join(facts)}"
-
-
-def _places(items: Sequence[FoundResource]) -> str:
-    places = sorted({item.location for item in items})
-    return ", ".join(places) if len(places) <= _MOST_PLACES else f"{len(places)} locations"
+        places = sorted({item.location for item in items})
+        facts = places if len(places) <= _MOST_PLACES else [f"{len(places)} locations"]
+        yield f"  {noun:<{width}}  {', '.join([*facts, *filter(None, [_rate(items)])])}"
 
 
 def _rate(items: Sequence[FoundResource]) -> str:

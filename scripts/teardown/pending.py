@@ -1,7 +1,6 @@
 """Pending creations of a state: wait until they become visible, and find the grants among them.
 
-After a crash, Google may still be creating a resource that no list shows yet. The wait stops when the resource appears, when its operation has
-finished, or `APPEAR_S` after the state was written.
+After a crash, one may appear late. The wait ends when it appears, its operation has finished, or `APPEAR_S` after the state was written.
 """
 
 import json
@@ -105,13 +104,10 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
 
 def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
     """Return a policy, which is empty if its project does not exist. Raises ScriptError."""
-    match answer_of(holder.api, lambda: holder.read(api)):
-        case Present(value=policy):
-            return policy
-        case Absent():
-            return {}
-        case Unknown(why=why):
-            raise ScriptError(why)
+    answer = answer_of(holder.api, lambda: holder.read(api))
+    if isinstance(answer, Unknown):
+        raise ScriptError(answer.why)
+    return answer.value if isinstance(answer, Present) else {}
 
 
 def wait(

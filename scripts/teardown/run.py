@@ -1,7 +1,6 @@
 """A teardown, from the first search to the receipt.
 
-Destroy runs the Pulumi engine, which needs a stack, a state and no lock. The search and the deletions through the API need none of these. They
-always run, even if destroy fails.
+Destroy needs a stack, a state and no lock. The search and the deletions through the API need none of these, and always run.
 """
 
 import json
@@ -44,14 +43,13 @@ from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
 from scripts.teardown.options import TeardownOptions
-from scripts.teardown.output import ask, counted, progress, show, text_of
+from scripts.teardown.output import ask, counted, number_of, progress, show, text_of
 from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
-_NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,9 +235,7 @@ class Teardown:
         if self.options.yes or not (count or self.leaked):
             return
         name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
-        resources = (
-            f"{count} resource{'' if count == 1 else 's'} in the state, and {counted(self.leaked)} found in the cloud"
-        )
+        resources = f"{number_of(count, 'resource')} in the state, and {counted(self.leaked)} found in the cloud"
         refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
         ask(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 
@@ -278,7 +274,7 @@ class Teardown:
         """Run an engine command, once more after removing a lock that blocks it. Return whether it succeeded; a failure becomes a warning."""
 
         def end(found: Sequence[StackLock]) -> None:
-            self._remove_locks(stack, found or (_NAMELESS,))
+            self._remove_locks(stack, found or [StackLock(place="", user="", host="", pid=0, since="")])
             runner.query(["cancel", "--yes", "--stack", stack])
 
         try:
