@@ -26,8 +26,6 @@ IMPORT_LIMIT_S: Final = 300.0
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
-_CHECKPOINT_VERSION: Final = 3
-"""Default version of the deployment in a file of a file backend."""
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _PROTECTION: Final = "deletionProtection"
 _DELETE_HOOKS: Final = "BeforeDelete"
@@ -152,7 +150,7 @@ def parse_deployment(stack: str, text: str) -> StackDeployment:
         raise _unreadable(stack, str(error)) from None
     if "checkpoint" in document:
         latest = as_mapping(document["checkpoint"]).get("latest")
-        document = {"version": document.get("version", _CHECKPOINT_VERSION), "deployment": latest}
+        document = {"version": document.get("version"), "deployment": latest}
     return deployment_of(stack, document)
 
 

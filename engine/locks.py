@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
@@ -20,8 +20,6 @@ from contracts.labels import PRODUCT
 from contracts.processes import is_alive, seconds_of
 from engine import runner
 from engine.backend import state_folder
-
-Result = TypeVar("Result")
 
 _LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
 _LINE: Final = re.compile(r"(\S+): created by ([^@\s]+)@(\S+) \(pid (\d+)\) at (\S+)")
@@ -87,21 +85,20 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
     return tuple(found)
 
 
-def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
+def past_dead_locks(stack: str, work: Callable[[], object], *, report: Callable[[str], None]) -> None:
     """Run `work`, again after removing dead locks. Raises CommandRefusedError for others."""
-    return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
+    past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
-def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], None]) -> Result:
+def past_locks(work: Callable[[], object], end: Callable[[Sequence[StackLock]], None]) -> None:
     """Run `work`, again if a lock blocked it and `end` removed the lock."""
     try:
-        return work()
+        work()
     except runner.PulumiFailedError as error:
         if not is_lock_error(error.output):
             raise
-        found = parse_locks(error.output)
-    end(found)
-    return work()
+        end(parse_locks(error.output))
+        work()
 
 
 def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[str], None]) -> None:

@@ -30,7 +30,6 @@ class FoundMachine:
     stack: str
     machine: TpuMachine
     effect: str
-    restarts: str
     pause_s: int
     limit_s: float
 
@@ -38,7 +37,7 @@ class FoundMachine:
 def machine_of(stack: str) -> FoundMachine:
     """Return the machine of a stack. Raises CommandRefusedError if it cannot be restarted now."""
     locks = stack_locks(stack)
-    if any(not lock.is_dead for lock in locks):
+    if locks:
         require_dead(stack, locks)
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
@@ -66,7 +65,6 @@ def machine_of(stack: str) -> FoundMachine:
         machine=machine,
         effect=f"{name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
         f"then requests fail for about {duration(pause_s)} (planned).",
-        restarts=published.get(RESTART_KEY, ""),
         pause_s=pause_s,
         limit_s=outputs.smoke.startup_budget_s + drain_s + 2 * 60,
     )
@@ -75,6 +73,7 @@ def machine_of(stack: str) -> FoundMachine:
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
     machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
+    before = machine.published().get(RESTART_KEY, "")
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
     began_s = clock.now_s()
@@ -85,7 +84,7 @@ def restart(found: FoundMachine) -> str:
                 f"Machine {machine.name} is gone, so its server does not restart. Run `gemma status {stack}`."
             )
         # Another restart at the same time stands for this one: the agent follows the last one.
-        is_taken = published.get(RESTART_KEY, "") not in {"", found.restarts}
+        is_taken = published.get(RESTART_KEY, "") not in {"", before}
         phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the machine to read the request"
         serving = f"Document {serving_document(published)[:12] or 'none'} is serving after {duration(elapsed_s)}."
         if phase == READY and serving_document(published):
