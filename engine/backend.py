@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import yaml
 
-from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
 
@@ -51,10 +50,7 @@ def absolute_backend() -> Generator[None]:
 
 def state_folder() -> Path | None:
     """Return the folder `.pulumi` of a file backend, or None for other or unknown backends."""
-    try:
-        folder = runner.project_folder()
-    except CommandRefusedError:
-        folder = Path.cwd()
+    folder = runner.project_folder()
     url = chosen_url(folder)
     if not url.startswith(_FILE):
         return None

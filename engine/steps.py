@@ -16,7 +16,7 @@ from contracts.plain_text import for_model
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.deployment import UNKNOWN, is_secret, type_in
 from engine.previewed import diagnostics, steps_in
-from engine.stack import STACK_TYPE
+from engine.state import STACK_TYPE
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
 _QUIET: Final = frozenset({"same", "refresh"})

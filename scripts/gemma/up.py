@@ -32,7 +32,7 @@ from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.secrets_provider import provider_options
-from engine.stack import SERVER_TYPES, stack_outputs
+from engine.state import SERVER_TYPES, stack_outputs
 from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option

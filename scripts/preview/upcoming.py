@@ -12,7 +12,7 @@ from contracts.server_change import ServerChange, server_change
 from engine import runner
 from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
-from engine.stack import outputs_in
+from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings

@@ -16,7 +16,7 @@ from contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
 from contracts.serving_document import RESTART_METADATA_KEY
 from engine.deployment import read_deployment
 from engine.locks import require_dead, stack_locks
-from engine.stack import outputs_in, require_server
+from engine.state import outputs_in, require_server
 from planning.units import duration
 from scripts.cli.command import say
 
