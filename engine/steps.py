@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Final, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
@@ -37,26 +37,27 @@ _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
 class ShownChange(BaseModel, frozen=True, extra="forbid"):
-    """One changed property without secrets; of a long text, the lines that differ."""
+    """One changed property without secrets; of a long text, the lines that differ. A value that is not set is empty."""
 
-    path: str = Field(description="Path of the property.")
-    before: str = Field(description="Value in the state; empty if it was not set.")
-    after: str = Field(description="Value afterwards; empty if it is removed.")
-    replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
+    path: str
+    before: str
+    after: str
+    replaces: bool = False
+    """Whether it forces a replacement."""
 
 
 class ResourceChange(BaseModel, frozen=True):
-    """A resource that will change."""
+    """A resource that will change. `op` is create, update, replace, delete or read."""
 
-    op: str = Field(description="Operation: create, update, replace, delete or read.")
-    type: str = Field(description="Type of the resource.")
-    name: str = Field(description="Name of the resource in the program.")
-    properties: tuple[str, ...] = Field(default=(), description="Top-level properties that differ.")
-    forced_by: tuple[str, ...] = Field(default=(), description="Properties that force a replacement.")
-    changes: tuple[ShownChange, ...] = Field(
-        default=(), description="Differences with the values before and after, without secrets and shortened."
-    )
-    changes_left_out: int = Field(default=0, description="Number of differences not listed in `changes`.")
+    op: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    """Top-level properties that differ."""
+    forced_by: tuple[str, ...] = ()
+    """Properties that force a replacement."""
+    changes: tuple[ShownChange, ...] = ()
+    changes_left_out: int = 0
 
     @property
     def is_disruptive(self) -> bool:
@@ -69,25 +70,16 @@ class PlannedStep:
     """A step with a change."""
 
     op: str
-    urn: str
+    type: str
+    name: str
     digest: str
     """Hash of operation, changed properties, id, and inputs before and after."""
-
-    @property
-    def name(self) -> str:
-        """The resource's name in the program."""
-        return self.urn.rpartition("::")[2]
-
-    @property
-    def type(self) -> str:
-        """The resource's type, without those of its parents."""
-        return type_in(self.urn)
 
 
 def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
     """Return the steps of a preview with a change, sorted: the engine's order varies."""
     found = [_step(step) for step in steps_in(preview) if step.get("op") not in _QUIET]
-    return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
+    return tuple(sorted(found, key=lambda step: (step.type, step.name, step.op, step.digest)))
 
 
 def _step(step: Mapping[str, object]) -> PlannedStep:
@@ -96,7 +88,7 @@ def _step(step: Mapping[str, object]) -> PlannedStep:
     reasons = [sorted(map(str, as_sequence(step.get(key)))) for key in ("diffReasons", "replaceReasons")]
     facts = [op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    return PlannedStep(op=op, urn=urn, digest=digest)
+    return PlannedStep(op=op, type=type_in(urn), name=urn.rpartition("::")[2], digest=digest)
 
 
 def changes_of(

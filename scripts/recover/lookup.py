@@ -62,8 +62,10 @@ class Search:
                     "then run recover again."
                 )
 
-    def whose(self, body: Json, name: str, resource_id: str, outputs: Json | None = None) -> Found:
-        """Return the result for the labels or description in this document."""
+    def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> Found:
+        """Return the result for the labels or description in this document, if there is one."""
+        if body is None:
+            return Found(owner="missing", name=name)
         is_owned = self.owner.owns(
             labels=as_mapping(body.get("labels")), description=str(body.get("description") or "")
         )
@@ -96,10 +98,8 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
         if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
             return Found(owner="not_owned", name=name)  # names of buckets are unique among all projects
         body = search.known(answer, full)
-        if body is None:
-            return Found(owner="missing", name=name)
         # Without these, a refresh treats the provider's attribution label as foreign.
-        labels = as_mapping(body.get("labels"))
+        labels = as_mapping(as_mapping(body).get("labels"))
         outputs = {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
         return search.whose(body, name, own, outputs)
 
@@ -127,9 +127,8 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")
-    if body is None or all(as_mapping(nat).get("name") != name for nat in as_sequence(body.get("nats"))):
-        return Found(owner="missing", name=f"{path}/nats/{name}")
-    return search.whose(body, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
+    exists = any(as_mapping(nat).get("name") == name for nat in as_sequence(as_mapping(body).get("nats")))
+    return search.whose(body if exists else None, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:

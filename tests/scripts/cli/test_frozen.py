@@ -44,7 +44,7 @@ def test_a_plan_is_valid_for_program_settings_packages_project_and_steps(project
 
     before = plan_id()
     assert plan_id() == before
-    assert plan_id([PlannedStep(op="delete", urn="u", digest="d")]) != before
+    assert plan_id([PlannedStep(op="delete", type="t", name="n", digest="d")]) != before
     for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
         text = (project / file).read_text()
         (project / file).write_text(text + "\n")
