@@ -1,4 +1,4 @@
-"""Look up every resource type that a stack creates: its owner, and its id in `gcp` 10.2 (schema, recorded states) or `gcp-tpu`."""
+"""Look up every type that a stack creates: owner, and id in `gcp` 10.2 (schema, states) or `gcp-tpu`."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ class Search:
 
 
 class AdoptableKind(NamedTuple):
-    """A resource type that recover can import, the inputs that identify a resource, and its lookup by URN and inputs."""
+    """A type that recover can import, the inputs that identify a resource, and its lookup."""
 
     noun: str
     needs: tuple[str, ...]
@@ -107,7 +107,7 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
-    """Return the lookup of a resource that Google names: the stack's own with the same title."""
+    """Return the lookup of a resource that Google names: the stack's own of this title."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         title = inputs.get("displayName") or json.loads(str(inputs["dashboardJson"]))["displayName"]
@@ -146,7 +146,7 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look up the capacity of this id, or of a renewal, in every zone: owned with the hash of the URN. `up` searches for a second."""
+    """Look up the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"

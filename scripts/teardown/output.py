@@ -88,7 +88,7 @@ def text_of(receipt: Receipt) -> str:
 
 
 def _short(item: FoundResource) -> str:
-    """Return the name without its path; of a grant the resource, the role and the account. The receipt has full names."""
+    """Return the name without paths; of a grant the resource, the role and the account."""
     return " ".join(word.rpartition("/")[2].removesuffix(".iam.gserviceaccount.com") for word in item.name.split())
 
 
@@ -114,7 +114,7 @@ def _searched(receipt: Receipt) -> str:
 
 
 def _would_delete(receipt: Receipt) -> str:
-    """Return the result of a dry run: kinds, places and cost. It names no single resource and no command; `--json` lists both."""
+    """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
     lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.leaked, receipt.started)]
     lines += [f"Retained: {item.text}" for item in receipt.retained]
@@ -151,7 +151,7 @@ def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def _rate(items: Sequence[FoundResource]) -> str:
-    """Return the cost of one kind per hour; empty for kinds that have no price per hour."""
+    """Return the cost of one kind per hour; empty for kinds without one."""
     if items[0].kind == SERVICE and all(usd_per_hour(item) is None for item in items):
         return "no cost while idle"
     if items[0].kind not in SERVING:
@@ -163,7 +163,7 @@ def _rate(items: Sequence[FoundResource]) -> str:
 
 
 def _costs(found: Sequence[FoundResource], now: datetime) -> Iterator[str]:
-    """Yield the cost of the VMs and services together: at least, if the price of one is unknown."""
+    """Yield the cost of the VMs and services; "at least" without the price of one."""
     if not any(item.kind in SERVING for item in found):
         return
     least = "at least " if any(map(_is_unpriced, found)) else ""
@@ -173,7 +173,7 @@ def _costs(found: Sequence[FoundResource], now: datetime) -> Iterator[str]:
 
 
 def _is_unpriced(item: FoundResource) -> bool:
-    """Return whether the item is a VM or a request for one whose price is unknown. A request has the price of its VM."""
+    """Return whether a VM has no known price. A request has the price of its VM."""
     if item.kind == NODE and Node(item.document).request:
         return False
     return item.kind in {QUEUED, NODE, INSTANCE} and usd_per_hour(item) is None

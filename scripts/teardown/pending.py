@@ -28,7 +28,7 @@ from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 
 APPEAR_S: Final = 120.0
-"""Seconds after the last write of the state in which a resource may become visible. Assumed; the TPU provider allows 60 s."""
+"""Seconds after the last write in which a resource may appear. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
 _PAUSE_S: Final = 2.0
 _STORED_KEYS: Final = ("type", "urn", "inputs")
@@ -62,7 +62,7 @@ def expected(state: StackState) -> Iterator[Expected]:
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the pending creations that exist, which a list may show late, and the grants that only the state identifies. Raises ScriptError."""
+    """Yield the pending creations and grants of the state that exist. Raises ScriptError."""
     for item in expected(state):
         kind = item.kind
         for name in item.names:
@@ -82,7 +82,7 @@ def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
 
 
 def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the existing grants on a project that the state contains, created or pending. Raises ScriptError."""
+    """Yield the grants on a project that the state has and that exist. Raises ScriptError."""
     policies: dict[str, Item] = {}
     for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
@@ -140,7 +140,7 @@ def _visible(api: GoogleApi, item: Expected) -> bool:
 
 
 def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
-    """Return whether a resource can still appear: `APPEAR_S` has not passed or an operation on it is running."""
+    """Return whether a resource can still appear: before `APPEAR_S`, or while it is created."""
     written = datetime.fromisoformat(state.written).astimezone(UTC) if state.written else None
     if written is not None and (now - written).total_seconds() < APPEAR_S:
         return True
@@ -148,7 +148,7 @@ def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) 
 
 
 def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
-    """Return whether an operation on a resource is running. Artifact Registry and APIs without operations list none."""
+    """Return whether an operation on a resource is running, where the API lists operations."""
     parent = name.rpartition("/")[0].rpartition("/")[0]
     if kind.api not in {"compute", "tpu", "run"}:
         return False
@@ -169,7 +169,7 @@ def _is_running(operation: Item) -> bool:
 
 
 def remember(state: StackState) -> None:
-    """Store the pending creations for the owner until no resource is left, because the engine drops them at an import."""
+    """Store the pending creations until no resource is left: an import drops them."""
     if not state.pending:
         return
     path = _path(state)

@@ -33,7 +33,7 @@ class RetainedBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Cost per month at the list price of its location (planning/data/prices.json); None if its size is unknown."""
+        """Cost per month at list price (planning/data/prices.json); None if its size is unknown."""
         if self.size_gib is None:
             return None
         return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd
@@ -48,7 +48,7 @@ class RetainedBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Result of a teardown of a stack, or of all without a name. The engine destroys, the API deletes the rest."""
+    """Result of a teardown. The engine destroys; the API deletes what is left."""
 
     stack: str
     projects: Sequence[str]
@@ -63,7 +63,7 @@ class Receipt:
     started: datetime
     elapsed_s: float
     reasons: Sequence[str] = ()
-    """Limits that the stack exceeded, each with its measured value; empty for a teardown that a person started."""
+    """Limits that the stack exceeded, each with its measured value."""
     interrupted: bool = False
     dry_run: bool = False
 
@@ -123,7 +123,7 @@ class Receipt:
         }
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt and return its path. Raises ScriptError if it is only on stdout and, if possible, in a temporary folder."""
+        """Write the receipt and return its path. Raises ScriptError; it is then on stdout and in a temporary folder."""
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
         try:

@@ -201,7 +201,7 @@ class Teardown:
         return item.kind == BUCKET and (self.options.keep_bucket or retained)
 
     def _require_known_stack(self) -> None:
-        """Reject a name without state, settings and resources, which is most likely a typo. Raises CommandRefusedError."""
+        """Reject a name without state, settings and resources. Raises CommandRefusedError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
         searched = self._is_proven() and not self.retained
@@ -211,7 +211,7 @@ class Teardown:
             )
 
     def _require_no_guests(self) -> None:
-        """Reject a network with resources of other stacks, before anything is deleted. Raises CommandRefusedError; a dry run and a limit warn."""
+        """Reject a network with resources of other stacks; a dry run and a limit warn."""
         guests = self.searches[-1].guests
         if not guests:
             return
@@ -252,7 +252,7 @@ class Teardown:
     # Engine
 
     def _destroy(self, state: StackState) -> None:
-        """Run `pulumi destroy`. A failure becomes a warning, because the search that follows shows its effect."""
+        """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect."""
         if state.status != "read" or not state.resources:
             return
         deployment = deployment_of(state.stack, state.raw)
@@ -271,7 +271,7 @@ class Teardown:
         return self._past_locks(stack, partial(write_deployment, stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
-        """Run an engine command, once more after removing a lock that blocks it. Return whether it succeeded; a failure becomes a warning."""
+        """Run an engine command past a lock. Return whether it succeeded; a failure becomes a warning."""
 
         def end(found: Sequence[StackLock]) -> None:
             self._remove_locks(stack, found or [StackLock(place="", user="", host="", pid=0, since="")])
@@ -287,7 +287,7 @@ class Teardown:
         return True
 
     def _remove_locks(self, stack: str, held: Sequence[StackLock]) -> None:
-        """Remove stale locks. Prompt before removing a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
+        """Remove stale locks, live ones after a yes, even with --yes. Raises CommandRefusedError."""
         for lock in held:
             if lock.is_dead:
                 progress(f"removing stale lock of stack {stack} ({lock.holder} is no longer running)")
@@ -339,7 +339,7 @@ class Teardown:
             )
 
     def _emptied(self, state: StackState, after: StackState) -> StackState:
-        """Return the state without deleted resources. If the engine cannot remove them, replace it with an empty state."""
+        """Return the state without deleted resources, by the engine or else empty."""
         if after.status == "read" and after.resources:
             self._engine(state.stack, "destroy", "--refresh")
             after = states.read(state.stack)
@@ -357,7 +357,7 @@ class Teardown:
         return after
 
     def _replace(self, stack: str) -> None:
-        """Replace a truncated state with an empty one, once no resource is left that it could name."""
+        """Replace a truncated state with an empty one, once no resource is left."""
         try:
             read_deployment(stack)
         except StateUnreadableError as error:
@@ -489,7 +489,7 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
 
 
 def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi) -> bool:
-    """Return whether a stack that exceeds only its idle time has had a request since, because earlier teardowns may have taken hours."""
+    """Return whether an idle stack has had a request since: earlier teardowns may have taken hours."""
     if len(item.exceeded) > len(item.exceeded_idle):
         return False
     own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
