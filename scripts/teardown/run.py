@@ -454,7 +454,8 @@ def guard(options: TeardownOptions) -> ExitCode:
     all_read = not seen.unknown and not any(item.unknown for item in stacks)
     clean = all_read and all(receipt.clean and path for receipt, path in receipts)
     if options.as_json:
-        print(json.dumps({**_to_json(stacks, receipts), "unknown": list(seen.unknown), "clean": clean}))
+        rest = {"unknown": list(seen.unknown), "clean": clean, "simulated": is_simulated()}
+        print(json.dumps({**_to_json(stacks, receipts), **rest}))
     else:
         for receipt, path in receipts:
             print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
@@ -484,7 +485,6 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
             for item in stacks
         ],
         "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in receipts],
-        "simulated": is_simulated(),
     }
 
 
