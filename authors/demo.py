@@ -21,7 +21,7 @@ from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from contracts.exit_codes import ExitCode
 from engine import runner
 from engine.children import ended
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 from scripts.cli.command import Command, run_command
 from scripts.cli.settings import stack_settings
 from stacks.apis import apis_of

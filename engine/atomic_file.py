@@ -1,7 +1,10 @@
-"""Files that are replaced atomically, or that only their owner can read."""
+"""Files that are replaced atomically, and files and folders that only their owner can read."""
 
 import os
 import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -9,10 +12,7 @@ OWNER_ONLY: Final = 0o600
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically and keep its mode. Raises OSError.
-
-    Until it has that mode, only its owner can read it.
-    """
+    """Replace a file atomically and keep its mode, if it exists. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     exists = path.exists()
     try:
@@ -34,3 +34,10 @@ def write_private(path: Path, text: str, *, new: bool = False) -> None:
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC)
     with os.fdopen(os.open(path, flags, OWNER_ONLY), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+@contextmanager
+def private_folder() -> Generator[Path]:
+    """Yield a new empty folder, which is removed at the end. Only a killed process leaves one."""
+    with tempfile.TemporaryDirectory(prefix="gemma-private-") as folder:  # mode 0700
+        yield Path(folder)

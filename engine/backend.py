@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import yaml
 
-from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
 
@@ -39,25 +38,19 @@ def variable(name: str, value: str) -> Generator[None]:
 @contextlib.contextmanager
 def absolute_backend() -> Generator[None]:
     """Make every engine of this process use the project folder's backend, in any working folder."""
-    url = absolute(chosen_url(runner.project_folder()), runner.project_folder())
-    with contextlib.nullcontext() if url is None else variable(BACKEND_VARIABLE, url):
-        yield
-
-
-def absolute(url: str, folder: Path) -> str | None:
-    """Return the absolute URL of a file backend with a relative path, or None."""
+    folder = runner.project_folder()
+    url = chosen_url(folder)
     path, mark, options = url.removeprefix(_FILE).partition("?")
     if not url.startswith(_FILE) or path.startswith(("/", "~")):
-        return None
-    return f"{_FILE}{(folder / path).resolve()}{mark}{options}"
+        yield
+        return
+    with variable(BACKEND_VARIABLE, f"{_FILE}{(folder / path).resolve()}{mark}{options}"):
+        yield
 
 
 def state_folder() -> Path | None:
     """Return the folder `.pulumi` of a file backend, or None for other or unknown backends."""
-    try:
-        folder = runner.project_folder()
-    except CommandRefusedError:
-        folder = Path.cwd()
+    folder = runner.project_folder()
     url = chosen_url(folder)
     if not url.startswith(_FILE):
         return None
@@ -66,9 +59,8 @@ def state_folder() -> Path | None:
 
 
 def chosen_url(folder: Path) -> str:
-    """Return the backend's URL as the engine chooses it: variable, project file, login. Empty if none is set."""
-    given = os.environ.get(BACKEND_VARIABLE, "")
-    if given:
+    """Return the backend's URL: variable, project file, login. Empty if none is set."""
+    if given := os.environ.get(BACKEND_VARIABLE):
         return given
     project = folder / "Pulumi.yaml"
     found = as_mapping(yaml.safe_load(project.read_text(encoding="utf-8")) if project.is_file() else None)

@@ -1,10 +1,11 @@
 """Child programs of a command. Each terminating signal reaches each of them exactly once.
 
-A child has its own process group. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
-engine exit without saving its state. So only the command gets the signal, and forwards it as SIGINT.
+A child has its own process group, because a second signal makes the engine exit without saving its state.
+So only the command gets a signal, and forwards it as SIGINT.
 """
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from contracts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     import subprocess
@@ -21,29 +24,14 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)
-class _Child:
-    """A running program."""
-
-    process: "subprocess.Popen[str]"
-    passed: bool = False
-    """True if a signal was forwarded to it."""
-
-    def interrupt(self) -> None:
-        self.passed = True
-        self.process.send_signal(signal.SIGINT)
-
-
 @dataclass(slots=True)
 class _Signals:
-    """Received signals and their recipients."""
-
-    children: set[_Child] = field(default_factory=set[_Child])
+    children: dict["subprocess.Popen[str]", bool] = field(default_factory=dict["subprocess.Popen[str]", bool])
+    """Running programs, and whether a signal was forwarded to each."""
     held: bool = False
-    """True while the main thread starts a program. A signal then waits until the program is registered."""
+    """True while a program starts. A signal waits until it is registered."""
     came: bool = False
     cancel: Callable[[], object] | None = None
-    """Cancels the coroutine of the main thread."""
 
 
 _SIGNALS: Final = _Signals()
@@ -51,7 +39,7 @@ _SIGNALS: Final = _Signals()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Forward terminating signals to children, and raise KeyboardInterrupt. Ignored signals stay ignored."""
+    """Forward terminating signals to children, and raise KeyboardInterrupt."""
     _SIGNALS.came = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -71,26 +59,26 @@ def started(
     read_by_caller: bool = False,
     **options: Any,  # noqa: ANN401 - those of Popen
 ) -> Generator["subprocess.Popen[str]"]:
-    """Start a program with text streams. After an interrupt, wait for it to exit, because the engine saves its state first.
+    """Start a program with text streams. After an interrupt, wait for it to save its state and exit.
 
-    `read_by_caller`: another thread reads its pipes completely. Raises OSError if it cannot be started.
+    `read_by_caller`: another thread reads its pipes. Raises OSError if it cannot be started.
     """
     import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
 
     with _held():
-        child = _Child(subprocess.Popen(arguments, process_group=0, text=True, **options))
-        _SIGNALS.children.add(child)
+        process = subprocess.Popen(arguments, process_group=0, text=True, **options)
+        _SIGNALS.children[process] = False
     try:
-        if _SIGNALS.came and not child.passed:  # received in another thread, before the child was registered
-            child.interrupt()
-        yield child.process
+        if _SIGNALS.came and not _SIGNALS.children[process]:  # received in another thread, before it was registered
+            _forward(process)
+        yield process
     except KeyboardInterrupt:
-        if not child.passed:  # no command is running that could have forwarded it
-            child.interrupt()
-        _await_end(child.process.wait if read_by_caller else child.process.communicate)
+        if not _SIGNALS.children[process]:  # no command is running that could have forwarded it
+            _forward(process)
+        _await_end(process.wait if read_by_caller else process.communicate)
         raise
     finally:
-        _SIGNALS.children.discard(child)
+        del _SIGNALS.children[process]
 
 
 def ended(
@@ -101,10 +89,7 @@ def ended(
     stdin: str = "",
     limit_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program that leaves nothing half done, and return its result and output.
-
-    It stays in the group of the command, so Ctrl-C stops both. Raises OSError and subprocess.TimeoutExpired.
-    """
+    """Run a program that Ctrl-C stops too. Raises OSError and subprocess.TimeoutExpired."""
     import subprocess  # noqa: PLC0415 - as in `started`
 
     return subprocess.run(
@@ -112,16 +97,53 @@ def ended(
     )
 
 
-def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last line that a program wrote to stderr."""
-    return (answer.stderr.strip().splitlines() or ["no message"])[-1]
+def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command with more environment variables. Return its exit code: 128 + N after signal N.
+
+    It gets the signals, and may continue, like a prompt. Raises CommandRefusedError if it cannot be run.
+    """
+    import subprocess  # noqa: PLC0415 - as in `started`
+
+    running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not running:
+            early.append(number)
+        elif not (number == signal.SIGINT and _shares_terminal(running[0].pid)):
+            running[0].send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in ENDING}
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})
+        running.append(process)
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
+    except OSError as error:
+        raise CommandRefusedError(f"Cannot run the command {command[0]!r}: {error.strerror}.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _shares_terminal(pid: int) -> bool:
+    """Return whether a terminal itself sends Ctrl-C to the process."""
+    with contextlib.suppress(OSError):
+        group = os.getpgid(pid)
+        return group == os.getpgrp() and any(group == _foreground_group(stream) for stream in range(3))
+    return False
+
+
+def _foreground_group(stream: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(stream)
+    return None
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. An interrupt cancels it at a wait, not inside a step.
-
-    Raises KeyboardInterrupt once the coroutine has finished.
-    """
+    """Run a coroutine. An interrupt cancels it at a wait, and is raised once it has finished."""
     import asyncio  # noqa: PLC0415 - most commands do not need it
 
     async def cancellable() -> T:
@@ -147,9 +169,14 @@ def _take(_number: int, _frame: FrameType | None) -> None:
         _interrupt()
 
 
+def _forward(process: "subprocess.Popen[str]") -> None:
+    _SIGNALS.children[process] = True
+    process.send_signal(signal.SIGINT)
+
+
 def _interrupt() -> None:
-    for child in tuple(_SIGNALS.children):
-        child.interrupt()
+    for process in tuple(_SIGNALS.children):
+        _forward(process)
     if _SIGNALS.cancel is None:
         raise KeyboardInterrupt
     _SIGNALS.cancel()

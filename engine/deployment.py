@@ -1,16 +1,16 @@
-"""Read, back up and write a stack's deployment: its resources and unfinished operations.
+"""Read, change, back up and write a stack's deployment: its resources and unfinished operations.
 
-The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). All other content
-is kept as read. Secrets stay ciphertext, because no command here uses `--show-secrets`.
+The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
+Other content is kept as read, and secrets stay ciphertext.
 """
 
 import json
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -18,21 +18,21 @@ from engine import runner
 from engine.atomic_file import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
-"""Folder of backups, below the project's folder."""
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""Placeholder in a preview for a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
+"""A value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
-"""The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
+"""Key and value that mark a secret (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
-_CHECKPOINT_VERSION: Final = 3
-"""Default version of the deployment in a file of a file backend."""
+_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
+_PROTECTION: Final = "deletionProtection"
+_DELETE_HOOKS: Final = "BeforeDelete"
 
 
 class StateUnreadableError(ScriptError):
-    """The stack's state exists but is unreadable. `cut_off`: the document is incomplete."""
+    """The state exists but is unreadable. `cut_off`: it is incomplete."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)
@@ -66,19 +66,9 @@ class ResourceState:
         return _text(self.raw, "id")
 
     @property
-    def custom(self) -> bool:
-        """True if a provider manages it."""
-        return bool(self.raw.get("custom"))
-
-    @property
     def parent(self) -> str:
         """The parent's URN, or an empty string."""
         return _text(self.raw, "parent")
-
-    @property
-    def provider(self) -> str:
-        """The provider's URN and id, joined by `::`. Empty for components and providers."""
-        return _text(self.raw, "provider")
 
     @property
     def inputs(self) -> Mapping[str, object]:
@@ -89,11 +79,6 @@ class ResourceState:
     def outputs(self) -> Mapping[str, object]:
         """The outputs. Secrets are ciphertext."""
         return as_mapping(self.raw.get("outputs"))
-
-    @property
-    def dependencies(self) -> tuple[str, ...]:
-        """URNs of its dependencies."""
-        return tuple(str(urn) for urn in as_sequence(self.raw.get("dependencies")))
 
     @property
     def delete(self) -> bool:
@@ -108,7 +93,7 @@ class ResourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOperation:
-    """An unfinished operation of an engine. `kind` is creating, updating, deleting, reading or importing."""
+    """An unfinished operation: creating, updating, deleting, reading or importing."""
 
     kind: str
     resource: ResourceState
@@ -131,11 +116,8 @@ class StackDeployment:
         self, *, resources: Sequence[ResourceState] | None = None, pending: Sequence[PendingOperation] | None = None
     ) -> "StackDeployment":
         """Return the deployment with other resources or pending operations."""
-        return replace(
-            self,
-            resources=self.resources if resources is None else tuple(resources),
-            pending=self.pending if pending is None else tuple(pending),
-        )
+        kept = self if pending is None else replace(self, pending=tuple(pending))
+        return kept if resources is None else replace(kept, resources=tuple(resources))
 
     def text(self) -> str:
         """Return the deployment in the format of `pulumi stack export`."""
@@ -150,10 +132,7 @@ class StackDeployment:
 
 
 def read_deployment(stack: str) -> StackDeployment:
-    """Return the stack's deployment.
-
-    Raises CommandRefusedError if the stack does not exist, and StateUnreadableError.
-    """
+    """Return the stack's deployment. Raises CommandRefusedError and StateUnreadableError."""
     try:
         text = runner.query(["stack", "export", "--stack", stack])
     except runner.PulumiFailedError as error:
@@ -164,57 +143,71 @@ def read_deployment(stack: str) -> StackDeployment:
 
 
 def parse_deployment(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in the text of an export. Raises StateUnreadableError."""
+    """Return the deployment in an export or a backend's file. Raises StateUnreadableError."""
     try:
-        document: object = json.loads(text)
+        document = as_mapping(json.loads(text))
     except ValueError as error:
         raise _unreadable(stack, str(error)) from None
+    if "checkpoint" in document:
+        latest = as_mapping(document["checkpoint"]).get("latest")
+        document = {"version": document.get("version"), "deployment": latest}
     return deployment_of(stack, document)
 
 
-def parse_checkpoint(stack: str, text: str) -> StackDeployment:
-    """Return the deployment in a file backend's file (apitype.VersionedCheckpoint). Raises StateUnreadableError."""
-    try:
-        raw = as_mapping(json.loads(text))
-    except ValueError as error:
-        raise _unreadable(stack, str(error)) from None
-    latest = as_mapping(raw.get("checkpoint")).get("latest")
-    return deployment_of(stack, {"version": raw.get("version", _CHECKPOINT_VERSION), "deployment": latest})
-
-
-def deployment_of(stack: str, document: object) -> StackDeployment:
+def deployment_of(stack: str, document: Mapping[str, object]) -> StackDeployment:
     """Return the deployment in the document of an export. Raises StateUnreadableError."""
-    if not isinstance(document, dict) or not isinstance(as_mapping(cast("object", document)).get("version"), int):
+    version = document.get("version")
+    if not isinstance(version, int):
         raise _unreadable(stack, "it has no version")
-    known = cast("Mapping[str, object]", document)
-    version = cast("int", known["version"])
     if version > _NEWEST_VERSION:
         raise StateUnreadableError(
             f"The state of stack {stack} has format version {version}, but this program supports up to version {_NEWEST_VERSION}. "
             "Update this project.",
             cut_off=False,
         )
-    inner = as_mapping(known.get("deployment"))
+    inner = as_mapping(document.get("deployment"))
     resources = tuple(_resource(stack, raw) for raw in as_sequence(inner.get("resources")))
-    pending = tuple(_pending(stack, raw) for raw in as_sequence(inner.get("pending_operations")))
-    return StackDeployment(document=known, resources=resources, pending=pending)
+    pending = tuple(
+        PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
+        for entry in map(as_mapping, as_sequence(inner.get("pending_operations")))
+    )
+    return StackDeployment(document=document, resources=resources, pending=pending)
+
+
+def empty() -> StackDeployment:
+    """Return a deployment without resources."""
+    manifest = {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}
+    return StackDeployment(document={"version": 3, "deployment": {"manifest": manifest}}, resources=(), pending=())
+
+
+def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
+    """Return the deployment without protection, on request with retained buckets."""
+    return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
+
+
+def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState:
+    changes: dict[str, object] = {"protect": None} if "protect" in resource.raw else {}
+    if _DELETE_HOOKS in as_mapping(resource.raw.get("resourceHooks")):  # with one, `destroy` needs the program
+        changes["resourceHooks"] = None
+    for key, properties in (("inputs", resource.inputs), ("outputs", resource.outputs)):
+        if properties.get(_PROTECTION) is True:
+            changes[key] = {**properties, _PROTECTION: False}
+    if keep_bucket and resource.type == _BUCKET_TYPE:
+        changes["retainOnDelete"] = True
+    return resource.changed(**changes) if changes else resource
 
 
 def back_up(stack: str, text: str) -> Path:
-    """Write an export to a new file that only its owner can read, and return its path."""
+    """Write an export to a new private file, and return its path."""
     folder = runner.project_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = folder / f"{stack}-{moment}-{time.time_ns() % 10**9}.json"
+    path = folder / f"{stack}-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.json"
     write_private(path, text, new=True)
     return path
 
 
 def write_deployment(stack: str, deployment: StackDeployment) -> None:
-    """Replace the stack's state. The engine checks it first, and writes it completely or not at all.
-
-    `pulumi stack import` drops pending creations on its own. Raises ScriptError if the engine rejects the state.
-    """
+    """Replace the stack's state, without its pending creations. Raises ScriptError."""
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
         path.write_text(deployment.text(), encoding="utf-8")
@@ -222,15 +215,12 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine reports that it cannot decrypt.
-
-    It exports a state without either, and decrypts nothing.
-    """
+    """Return whether the engine cannot decrypt. An export decrypts nothing."""
     return "passphrase" in text or "get stack secrets manager" in text
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error with the fix for a wrong passphrase, or a key without access."""
+    """Return the error for a wrong passphrase, or a key without access."""
     return StateUnreadableError(
         f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
         f"Cloud KMS key, run `gemma doctor {stack}`. If the passphrase or key is lost, run "
@@ -246,7 +236,7 @@ def is_secret(value: object) -> bool:
 
 
 def type_in(urn: str) -> str:
-    """Return the type in a resource's URN, without those of its parents, or an empty string for other text."""
+    """Return the type in a URN, without those of its parents. Empty for other text."""
     parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
     return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
 
@@ -258,17 +248,10 @@ def _resource(stack: str, raw: object) -> ResourceState:
     return resource
 
 
-def _pending(stack: str, raw: object) -> PendingOperation:
-    entry = as_mapping(raw)
-    return PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
-
-
 def _unreadable(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
-    if problem.rstrip(".").endswith(
-        "failed to load checkpoint: EOF"
-    ):  # gocloud.dev, blob/fileblob, seen after a SIGKILL
+    if problem.rstrip(".").endswith("failed to load checkpoint: EOF"):  # gocloud.dev, blob/fileblob, after a SIGKILL
         return StateUnreadableError(
             f"The state of stack {stack} is whole, but a side file of the file backend is empty (failed to load checkpoint: EOF). "
             f"Delete stacks/gemma-serving/{stack}.json.attrs in the backend's folder; the engine writes it again.",

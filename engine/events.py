@@ -13,13 +13,9 @@ VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """Required for the engine's option --event-log."""
 
 _COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
-_PROVIDERS: Final = "pulumi:providers:"
-"""Types of providers: a preview does not count them as steps."""
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
-_BEGIN: Final = "resourcePreEvent"
-_FAILED: Final = "resOpFailedEvent"
-_KINDS: Final = (_BEGIN, "resOutputsEvent", _FAILED)
+_BEGIN, _DONE, _FAILED = "resourcePreEvent", "resOutputsEvent", "resOpFailedEvent"
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "create": ("creating", "created"),
     "update": ("updating", "updated"),
@@ -30,7 +26,6 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("importing", "imported"),
     "read": ("reading", "read"),
 }
-"""Operations that are steps of a plan, with their texts at the start and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +33,9 @@ class EngineProgress:
     """One message of the engine."""
 
     done: float
-    """Finished steps. Grows with each message, and stays below the plan's steps until the engine exits."""
+    """Finished steps. Grows with each message, below the plan's steps."""
     text: str
     step: str | None = None
-    """The newest unfinished step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,14 +46,12 @@ class EventLog:
     plain: Callable[[str], str]
     """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
     steps: int = 0
-    """Number of the plan's steps."""
     _at: int = 0
     _begun: int = 0
     _ended: int = 0
     _said: int = 0
     """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """Started steps, with their numbers."""
 
     def fresh(self) -> Iterator[EngineProgress]:
         """Yield the messages since the previous call."""
@@ -85,15 +77,14 @@ class EventLog:
             name = str(said.get("urn") or "").rpartition("::")[2]
             text = " ".join(_COLOR.sub("", str(said.get("message") or "")).split())
             return f"{name}: {text}".removeprefix(": ")
-        for kind in _KINDS:
-            if kind in event:
-                metadata = as_mapping(as_mapping(event[kind]).get("metadata"))
-                return self._of_resource(kind, str(metadata.get("op") or ""), str(metadata.get("urn") or ""))
-        return ""
+        kind = next((kind for kind in (_BEGIN, _DONE, _FAILED) if kind in event), "")
+        metadata = as_mapping(as_mapping(event.get(kind)).get("metadata"))
+        op, urn = (str(metadata.get(key) or "") for key in ("op", "urn"))
+        return self._of_resource(kind, op, urn) if kind else ""
 
     def _of_resource(self, kind: str, op: str, urn: str) -> str:
         what = f"{_MODULE.sub(':', type_in(urn))} {urn.rpartition('::')[2]}".strip()
-        is_provider = type_in(urn).startswith(_PROVIDERS)
+        is_provider = type_in(urn).startswith("pulumi:providers:")  # a preview does not count them as steps
         if op not in _DOES or is_provider:
             refreshes = kind == _BEGIN and op == "refresh" and not is_provider
             return f"{op} of {what} failed" if kind == _FAILED else f"refreshing {what}" if refreshes else ""

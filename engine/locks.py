@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
@@ -21,19 +21,14 @@ from contracts.processes import is_alive, seconds_of
 from engine import runner
 from engine.backend import state_folder
 
-Result = TypeVar("Result")
-
 _LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
 _LINE: Final = re.compile(r"(\S+): created by ([^@\s]+)@(\S+) \(pid (\d+)\) at (\S+)")
 _FILE: Final = "file://"
-_HOURS_FROM_MIN: Final = 120
-"""Locks are shown in hours from this age on."""
-UNNAMED: Final = "locked by an update that the backend does not name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLock:
-    """One lock. `place` is the lock's file or URL; `since` is the time when it was acquired (RFC 3339)."""
+    """One lock: its file or URL, its holder, and when it was acquired (RFC 3339)."""
 
     place: str
     user: str
@@ -47,13 +42,13 @@ class StackLock:
         return f"{self.user}@{self.host} (process {self.pid})"
 
     def held(self, now: datetime | None = None) -> str:
-        """Return how long the lock is held and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
+        """Return how long and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
         since_s = seconds_of(self.since)
         if math.isinf(since_s):
             return f"locked by {self.holder}"
         minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
         short = f"{minutes} min" if minutes > 0 else "less than 1 min"
-        return f"locked for {f'{minutes // 60} h' if minutes >= _HOURS_FROM_MIN else short} by {self.holder}"
+        return f"locked for {short if minutes < 2 * 60 else f'{minutes // 60} h'} by {self.holder}"
 
     @property
     def is_dead(self) -> bool:
@@ -68,15 +63,14 @@ def is_lock_error(text: str) -> bool:
 
 def parse_locks(text: str) -> tuple[StackLock, ...]:
     """Return the locks listed in an engine's error. Pulumi Cloud lists none."""
-    found: list[StackLock] = []
-    for match in _LINE.finditer(text):
-        place, user, host, pid, since = match.groups()
-        found.append(StackLock(place=place.partition("?")[0], user=user, host=host, pid=int(pid), since=since))
-    return tuple(found)
+    return tuple(
+        StackLock(place=place.partition("?")[0], user=user, host=host, pid=int(pid), since=since)
+        for place, user, host, pid, since in _LINE.findall(text)
+    )
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
-    """Return the locks in a lock folder. The writer of an incomplete file is alive, or never got the lock."""
+    """Return the locks in a folder. The writer of an incomplete file never got the lock, or is alive."""
     found: list[StackLock] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -85,29 +79,26 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
             continue
         if raw:
             user, host, since = (str(raw.get(key) or "") for key in ("username", "hostname", "timestamp"))
-            pid = int(str(raw.get("pid") or 0))
-            found.append(StackLock(place=f"file://{path}", user=user, host=host, pid=pid, since=since))
+            found.append(
+                StackLock(place=f"{_FILE}{path}", user=user, host=host, pid=int(str(raw.get("pid") or 0)), since=since)
+            )
     return tuple(found)
 
 
-def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
-    """Run `work` of the engine, again after removing and reporting locks whose holders are all gone.
-
-    Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
-    """
-    return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
+def past_dead_locks(stack: str, work: Callable[[], object], *, report: Callable[[str], None]) -> None:
+    """Run `work`, again after removing dead locks. Raises CommandRefusedError for others."""
+    past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
-def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], None]) -> Result:
-    """Run `work` of the engine. If a lock blocks it, `end` removes the lock or raises, and `work` runs again."""
+def past_locks(work: Callable[[], object], end: Callable[[Sequence[StackLock]], None]) -> None:
+    """Run `work`, again if a lock blocked it and `end` removed the lock."""
     try:
-        return work()
+        work()
     except runner.PulumiFailedError as error:
         if not is_lock_error(error.output):
             raise
-        found = parse_locks(error.output)
-    end(found)
-    return work()
+        end(parse_locks(error.output))
+        work()
 
 
 def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[str], None]) -> None:
@@ -128,24 +119,26 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
     """Return the locks of a stack in a file backend. Other backends list none."""
-    folder = state_folder()
-    return read_locks(_place(folder, stack)) if folder else ()
+    folder = _folder(stack)
+    return read_locks(folder) if folder else ()
 
 
 def remove_lock_files(stack: str) -> None:
     """Remove a stack's lock files from a file backend, like `pulumi cancel` without an engine."""
-    folder = state_folder()
-    for path in _place(folder, stack).glob("*.json") if folder else ():
+    folder = _folder(stack)
+    for path in folder.glob("*.json") if folder else ():
         path.unlink(missing_ok=True)
 
 
-def _place(folder: Path, stack: str) -> Path:
-    return folder / "locks" / "organization" / PRODUCT / stack
+def _folder(stack: str) -> Path | None:
+    backend = state_folder()
+    return backend / "locks" / "organization" / PRODUCT / stack if backend else None
 
 
 def locked(locks: Sequence[StackLock]) -> str:
     """Return how long and by whom a stack is locked, as the end of a sentence."""
-    return " and ".join(lock.held() for lock in locks if lock.pid) or UNNAMED
+    named = " and ".join(lock.held() for lock in locks if lock.pid)
+    return named or "locked by an update that the backend does not name"
 
 
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:

@@ -1,23 +1,26 @@
 """Previews of the engine, in JSON."""
 
 import contextlib
+import tarfile
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence, json_object
 from engine import runner
 from engine.backend import BACKEND_VARIABLE, variable
+from engine.children import ended
 from engine.deployment import ResourceState, is_passphrase_error, wrong_passphrase
 from engine.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0
-NO_STACK: Final = "no stack named"
+_ARCHIVE_LIMIT_S: Final = 300.0
 
 
 class PreviewFailedError(ScriptError):
-    """A preview failed. `reasons` has at least one error, preferably those with a cause."""
+    """A preview failed, with at least one reason, preferably those with a cause."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("\n".join(reasons))
@@ -25,18 +28,14 @@ class PreviewFailedError(ScriptError):
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return the resources that `pulumi up` will create, by URN, parents first.
-
-    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
-    """
-    return to_create(previewed(stack))
+    """Return what `pulumi up` will create, by URN, parents first. Raises like `previewed`."""
+    steps = steps_in(previewed(stack))
+    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
+    return {state.urn: state for state in states if state.urn}
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return an engine preview in JSON.
-
-    Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
-    """
+    """Return a preview in JSON. Raises StateUnreadableError for a wrong passphrase, and ScriptError."""
     try:
         return preview(stack, *options)
     except PreviewFailedError as failed:
@@ -61,13 +60,6 @@ def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     return [as_mapping(step) for step in as_sequence(preview.get("steps"))]
 
 
-def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
-    """Return the new resources of a preview in JSON, by URN."""
-    steps = steps_in(preview)
-    states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
-    return {state.urn: state for state in states if state.urn}
-
-
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
     """Return the errors of a preview in JSON, in order."""
     return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
@@ -81,15 +73,12 @@ def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
 
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
-    """Select a stack and yield whether the backend has it. With `create`, a temporary one gets an unknown stack.
-
-    Raises PreviewFailedError.
-    """
+    """Select a stack, or a temporary new one. Yield whether it is known. Raises PreviewFailedError."""
     known = runner.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if known.returncode == 0:
         yield True
         return
-    if not create or NO_STACK not in known.stderr + known.stdout:
+    if not create or "no stack named" not in known.stderr + known.stdout:
         raise PreviewFailedError([runner.error_of(known)])
     with scratch_backend(stack):
         made = runner.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)
@@ -100,7 +89,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend, and restore the settings file, because a new stack writes its salt there."""
+    """Use an empty backend, and restore the settings file, where a stack writes its salt."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):
@@ -108,3 +97,23 @@ def scratch_backend(stack: str) -> Generator[None]:
             yield
         finally:
             path.write_bytes(text)
+
+
+@contextlib.contextmanager
+def other_checkout(commit: str) -> Generator[Path]:
+    """Yield a folder with another commit and this checkout's packages. Raises CommandRefusedError."""
+    root = runner.project_folder()
+    with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
+        folder, archive = Path(parent) / "project", Path(parent) / "project.tar"
+        words = ["git", "archive", "--format=tar", "--output", str(archive), "--end-of-options", commit]
+        done = ended(words, folder=root, limit_s=_ARCHIVE_LIMIT_S)
+        if done.returncode != 0:
+            why = done.stderr.strip().rpartition("\n")[2]
+            raise CommandRefusedError(
+                f"git cannot read commit {commit}: {why}. Fetch it, or pass a commit of this repository."
+            )
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        if not (folder / ".venv").exists():
+            (folder / ".venv").symlink_to((root / ".venv").resolve())
+        yield folder

@@ -1,6 +1,5 @@
 """Run the Pulumi CLI: the one linked by `make setup`, otherwise the one on PATH."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,22 +18,16 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.settings_files import no_settings_file, stacks_in
 from contracts.spelling import did_you_mean
 from engine.children import started
-from engine.private_folders import held_locks
 
 QUERY_LIMIT_S = 120.0
-"""Time limit of a read-only command."""
 
-_MAX_WORDS = 600
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
-"""Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
-_NO_MEMORY: Final = ", for example because the machine ran out of memory"
-_LOST_TRACK = re.compile(
-    r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations|\bError 50\d\b", re.IGNORECASE
-)
+"""Time to read on after the engine's exit. A plugin may keep the pipe open."""
+_LOST_TRACK: Final = re.compile(r"\b409\b|already[ _]?exists|pending operations|\bError 50\d\b", re.IGNORECASE)
 """Errors after which a resource may exist that is not in the state."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
-"""Text that the engine adds to a run's errors (pulumi/pulumi, deployment_executor.go), often before them."""
+"""Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
@@ -48,7 +42,7 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: the current one or this checkout. Raises CommandRefusedError."""
+    """Return the folder with Pulumi.yaml: this one or the checkout. Raises CommandRefusedError."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
         if (folder / "Pulumi.yaml").is_file():
             return folder
@@ -62,7 +56,7 @@ def listed_stacks(*options: str) -> frozenset[str]:
 
 
 def require_stacks(names: Sequence[str]) -> Sequence[str]:
-    """Return the stacks with a settings file. Raises CommandRefusedError without any, or if one of `names` has none."""
+    """Return the stacks with settings. Raises CommandRefusedError without any, or one of `names`."""
     known = stacks_in(project_folder())
     if not known:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `gemma new` to create a stack.")
@@ -82,63 +76,44 @@ def pulumi() -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the engine's environment: the user's, without the check for newer versions.
-
-    PYTHONPATH does not contain this checkout, because the program may run in a copy.
-    """
-    given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    """Return the user's environment, without this checkout: the program may run in a copy."""
     checkout = Path(__file__).resolve().parents[1]
-    paths = [
-        path for path in given.pop("PYTHONPATH", "").split(os.pathsep) if path and Path(path).resolve() != checkout
-    ]
-    return given | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != checkout)
+    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
 
 
 def run(
-    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
+    *arguments: str, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a Pulumi command and wait for it to exit. Signals are forwarded, and the engine saves its state first.
+    """Run a Pulumi command to its end; the engine saves its state first, also after a signal.
 
-    `capture` keeps its output; otherwise all output goes to stderr. `stdin` is its input, such as a secret that must not be
-    an argument. Raises ScriptError after `limit_s` seconds.
+    `stdin`: such as a secret, which must not be an argument. Raises ScriptError after `limit_s` seconds.
     """
-    with _engine(
-        arguments,
-        stdout=subprocess.PIPE if capture else sys.stderr,
-        stderr=subprocess.PIPE if capture else None,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-    ) as process:
+    source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with _engine(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=source) as process:
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             raise ScriptError(f"`pulumi {' '.join(arguments)}` timed out after {limit_s:.0f} s.") from None
-    return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
-    """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
-
-    Raises PulumiFailedError if it fails. `after_failure` explains the consequence.
-    """
+    """Change a stack, with progress on stderr. Raises PulumiFailedError, ending in `after_failure`."""
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
-    code, output = attended(*command, on_line=_to_stderr)
+    code, output = attended(*command, on_line=lambda line: print(line, end="", file=sys.stderr, flush=True))
     if code != 0:
-        raise PulumiFailedError(
-            f"{recover_hint(stack, output)}`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}",
-            output,
-        )
-
-
-def _because(output: str) -> str:
-    """Return the end of a sentence with the engine's reason, if any."""
-    reason = next(iter(reasons(_errors(output))), "")
-    return f": {_shortened(reason).rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
+        reason = next(iter(reasons(_errors(output))), "")
+        why = "" if not reason or _NO_REASON.fullmatch(reason) else f": {reason.rstrip('.')}"
+        failed = f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{why}."
+        raise PulumiFailedError(f"{recover_hint(stack, output)}{failed} {after_failure}", output)
 
 
 def recover_hint(stack: str, output: str) -> str:
-    """Return the first sentence of an error whose output hints at resources missing from the state."""
+    """Return the start of an error if resources may be missing from the state."""
     if _LOST_TRACK.search(output) is None:
         return ""
     return f"Run `gemma recover {stack}` first, because Google may have resources of this stack that are not in its state. "
@@ -152,29 +127,29 @@ def attended(
 ) -> tuple[int, str]:
     """Run a Pulumi command to its end, also after a signal. Return its exit code and its output.
 
-    `on_line` gets each line as it comes, in a thread of its own; `watch` is called several times a second, and once at the end.
+    `on_line` gets each line, in a thread; `watch` is called several times a second, and at the end.
     Raises KeyboardInterrupt after the end if the user interrupted.
     """
     lines: list[str] = []
+
+    def keep(stream: IO[str]) -> None:
+        for line in stream:
+            lines.append(line)
+            if on_line is not None:
+                on_line(line)
+
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
     with _engine(arguments, variables, read_by_caller=True, **pipes) as process:
-        assert process.stdout is not None  # noqa: S101 - requested above
-        reader = threading.Thread(target=_keep, args=(process.stdout, lines, on_line), daemon=True)
+        reader = threading.Thread(target=keep, args=(process.stdout,), daemon=True)
         reader.start()
-        _wait(process, watch)
+        while watch is not None and process.poll() is None:
+            watch()
+            time.sleep(_POLL_S)
+        process.wait()
     reader.join(timeout=_LAST_OUTPUT_S)
     if watch is not None:
         watch()
     return process.returncode, "".join(lines)
-
-
-def _wait(process: "subprocess.Popen[str]", watch: Callable[[], None] | None) -> None:
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=None if watch is None else _POLL_S)
-            return
-        if watch is not None:
-            watch()
 
 
 def _engine(
@@ -182,44 +157,26 @@ def _engine(
     variables: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401 - those of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
-    """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
-    return started(
-        words, cwd=project_folder(), env={**environment(), **(variables or {})}, pass_fds=held_locks(), **options
-    )
-
-
-def _keep(stream: IO[str], lines: list[str], on_line: Callable[[str], None] | None) -> None:
-    for line in stream:
-        lines.append(line)
-        if on_line is not None:
-            on_line(line)
-
-
-def _to_stderr(line: str) -> None:
-    print(line, end="", file=sys.stderr, flush=True)
+    return started(words, cwd=project_folder(), env={**environment(), **(variables or {})}, **options)
 
 
 def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
-    """Return the stdout of a Pulumi command.
-
-    Raises CommandRefusedError if the stack does not exist, and PulumiFailedError with the engine's first error.
-    """
+    """Return stdout of a Pulumi command. Raises CommandRefusedError without the stack, PulumiFailedError."""
     answer = run(*arguments, limit_s=limit_s)
     if answer.returncode == 0:
         return answer.stdout
     error = error_of(answer)
-    if "PULUMI_ACCESS_TOKEN must be set" in error:
-        # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
-        raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
         raise CommandRefusedError(_no_such_stack(missing[1].rpartition("/")[2]))
-    raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
+    # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
+    is_out = "PULUMI_ACCESS_TOKEN must be set" in error
+    text = NOT_LOGGED_IN if is_out else f"`pulumi {arguments[0]}` failed: {error}"
+    raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
 def _no_such_stack(stack: str) -> str:
-    """Return the error for a stack that the backend does not know."""
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return (
@@ -236,19 +193,9 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, or its exit if it reported none."""
+    """Return the engine's first reason as one line, or else its exit."""
     lines = _lines(text)
-    chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
-    return _shortened(chosen)
-
-
-def _shortened(reason: str) -> str:
-    """Return a long reason up to its last sentence or word that fits, so that no hint ends in its middle."""
-    if len(reason) <= _MAX_WORDS:
-        return reason
-    start = reason[:_MAX_WORDS]
-    sentences, end, _ = start.rpartition(". ")
-    return f"{sentences}." if end else f"{start.rpartition(' ')[0]} ..."
+    return (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
@@ -270,5 +217,5 @@ def ending(code: int) -> str:
     """Return how a process exited, by its exit code: -N for the signal N."""
     if code >= 0:
         return f"exited with code {code}"
-    name = signal.Signals(-code).name
-    return f"was killed by {name}{_NO_MEMORY if name == 'SIGKILL' else ''}"
+    why = ", for example because the machine ran out of memory" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{why}"

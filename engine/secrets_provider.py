@@ -11,9 +11,9 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import runner
 
-SCHEME: Final = "gcpkms://"
+_SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
-KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
+_KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +28,23 @@ class KmsKey:
         return self.name.partition("/cryptoKeys/")[0]
 
     @property
-    def url(self) -> str:
-        """The key as a Pulumi secrets provider."""
-        return SCHEME + self.name
-
-    @property
-    def make_ring(self) -> str:
-        """Command that creates the key ring."""
-        _, project, _, location, _, ring = self.ring.split("/")
-        return f"gcloud kms keyrings create {ring} --project={project} --location={location}"
-
-    @property
-    def make(self) -> str:
-        """Command that creates the key."""
+    def creation(self) -> tuple[str, str]:
+        """Commands that create the key ring and the key."""
         _, project, _, location, _, ring, _, key = self.name.split("/")
-        place = f"--project={project} --location={location} --keyring={ring}"
-        return f"gcloud kms keys create {key} {place} --purpose=encryption"
+        place = f"--project={project} --location={location}"
+        make_key = f"gcloud kms keys create {key} {place} --keyring={ring} --purpose=encryption"
+        return f"gcloud kms keyrings create {ring} {place}", make_key
 
     def grant(self, member: str, role: str) -> str:
         """Return the command that grants a member a role on the key."""
         return f"gcloud kms keys add-iam-policy-binding {self.name} --member={member} --role={role}"
 
 
-def parse_key(text: str) -> KmsKey:
-    """Return the key with this name. Raises CommandRefusedError."""
-    if _KEY.fullmatch(text) is None:
-        raise CommandRefusedError(f"--secrets-key {text} is not the name of a Cloud KMS key. Expected: {KEY_FORM}.")
-    return KmsKey(text)
+def provider_with(key: str) -> str:
+    """Return a key with this name as a Pulumi secrets provider. Raises CommandRefusedError."""
+    if _KEY.fullmatch(key) is None:
+        raise CommandRefusedError(f"--secrets-key {key} is not the name of a Cloud KMS key. Expected: {_KEY_FORM}.")
+    return _SCHEME + key
 
 
 def provider_of(stack: str) -> str:
@@ -69,15 +59,14 @@ def provider_of(stack: str) -> str:
 
 def key_of(stack: str) -> KmsKey | None:
     """Return the Cloud KMS key in the stack's settings file, or None."""
-    name = provider_of(stack).partition("?")[0].removeprefix(SCHEME)
+    name = provider_of(stack).partition("?")[0].removeprefix(_SCHEME)
     return KmsKey(name) if _KEY.fullmatch(name) else None
 
 
 def provider_options(stack: str) -> Sequence[str]:
     """Return the options of a command that creates a stack.
 
-    The engine does not read the provider of a new stack from its settings file, and prompts for a passphrase instead. With the option it uses the
-    data key in the file, so permission to decrypt is sufficient (Pulumi 3.256).
+    Without one, the engine ignores the provider in the settings file and prompts for a passphrase (Pulumi 3.256).
     """
     provider = provider_of(stack)
     return [f"--secrets-provider={provider}"] if provider else []

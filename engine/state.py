@@ -10,25 +10,21 @@ from functools import partial
 from typing import Final, Literal
 
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import ContractError, as_mapping, as_sequence, from_json
 from contracts.labels import PRODUCT
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from contracts.parallel import each
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine import runner
 from engine.backend import state_folder
-from engine.deployment import (
-    ResourceState,
-    StackDeployment,
-    StateUnreadableError,
-    parse_checkpoint,
-    parse_deployment,
-)
+from engine.deployment import ResourceState, StackDeployment, StateUnreadableError, parse_deployment, read_deployment
 from engine.locks import stack_locks
-from engine.stack import SERVER_TYPES, STACK_TYPE, not_deployed, outputs_in
 
 Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
 
+STACK_TYPE: Final = "pulumi:pulumi:Stack"
+SERVER_TYPES: Final = frozenset({CAPACITY_TYPE, SERVICE_TYPE})
 _READERS: Final = 4
 """States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
@@ -43,7 +39,6 @@ _APIS: Final[Mapping[str, str]] = {
     "gcp:projects/iAMMember:": "cloudresourcemanager",
     "gcp:monitoring/": "monitoring",
 }
-"""API of a resource by the prefix of its type."""
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -54,7 +49,6 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
-    """Reason why it is unreadable, as a sentence."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
@@ -69,7 +63,8 @@ class StackState:
     @property
     def zones(self) -> Sequence[str]:
         """Zones in the state."""
-        named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
+        given = map(_inputs, (*self.resources, *self.pending))
+        named = [zone for inputs in given for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
@@ -95,9 +90,8 @@ class StackState:
     @property
     def printed(self) -> Item:
         """Outputs of the stack as the engine prints them, of any version of the project."""
-        found = map(as_mapping, as_sequence(as_mapping(self.raw.get("deployment")).get("resources")))
-        stack = next((one for one in found if one.get("type") == STACK_TYPE), None)
-        return as_mapping(stack.get("outputs") if stack is not None else None)
+        stack = next((one for one in self._stated() if one.type == STACK_TYPE), None)
+        return stack.outputs if stack is not None else {}
 
     @property
     def is_gateway(self) -> bool:
@@ -107,15 +101,14 @@ class StackState:
     @property
     def outputs(self) -> StackOutputs | None:
         """Outputs of the stack, or None if it is not deployed, or by another version of the project."""
-        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
         try:
-            return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
+            return outputs_in(self.stack, self._stated())
         except CommandRefusedError:
             return None
 
-    def _inputs(self) -> Iterator[Item]:
-        for item in (*self.resources, *self.pending):
-            yield _inputs(item)
+    def _stated(self) -> Sequence[ResourceState]:
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        return [ResourceState(as_mapping(item)) for item in found]
 
 
 def read(stack: str) -> StackState:
@@ -125,21 +118,17 @@ def read(stack: str) -> StackState:
     except CommandRefusedError as error:
         return _from_file(stack, "no engine", str(error))
     try:
-        text = runner.query(["stack", "export", "--stack", stack])
+        return of_deployment(stack, read_deployment(stack))
     except CommandRefusedError as error:
         return StackState(stack=stack, status="missing", detail=str(error))
     except ScriptError as error:
-        return _from_file(stack, "unreadable", str(error))
-    try:
-        return of_deployment(stack, parse_deployment(stack, text))
-    except StateUnreadableError as error:
         return _from_file(stack, "unreadable", str(error))
 
 
 def require_deployed(state: StackState) -> None:
     """Raise CommandRefusedError if a stack was never deployed, is only staged, or was torn down.
 
-    A state that cannot be read is unknown, and a locked stack may be deployed just now: neither is refused.
+    An unreadable state is unknown, and a locked stack may be deployed just now: neither is refused.
     """
     if state.status == "missing":
         raise CommandRefusedError(state.detail)
@@ -156,10 +145,9 @@ def all_states() -> Sequence[StackState]:
     except ScriptError:
         backend = state_folder()
         deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
-    absent = {name: StackState(stack=name, status="missing", detail="It is not deployed.") for name in known - deployed}
-    names = sorted(deployed)
-    found = dict(zip(names, each([partial(read, name) for name in names], workers=_READERS), strict=True))
-    return [absent.get(name) or found[name] for name in sorted(known | deployed)]
+    absent = partial(StackState, status="missing", detail="It is not deployed.")
+    names = sorted(known | deployed)
+    return each([partial(read if name in deployed else absent, stack=name) for name in names], workers=_READERS)
 
 
 def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
@@ -188,10 +176,10 @@ def file_text(stack: str) -> str:
 
 
 def _from_file(stack: str, status: Status, detail: str) -> StackState:
-    """Return the readable content of a local backend's file; for a broken file, at least the projects."""
+    """Return what a local backend's file says; of a broken one, at least the projects."""
     text = file_text(stack)
     try:
-        found = of_deployment(stack, parse_checkpoint(stack, text))
+        found = of_deployment(stack, parse_deployment(stack, text))
     except StateUnreadableError:
         projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
         return StackState(stack=stack, status=status, detail=detail, projects=projects)
@@ -206,7 +194,6 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
 
 
 def _apis(item: Item) -> Iterator[str]:
-    """Yield the API of a resource; nothing for components and other providers."""
     type_ = str(item.get("type"))
     if type_.startswith(_QUEUED):
         yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
@@ -215,3 +202,47 @@ def _apis(item: Item) -> Iterator[str]:
 
 def _inputs(item: Item) -> Item:
     return as_mapping(item.get("inputs"))
+
+
+def stack_outputs(stack: str) -> StackOutputs:
+    """Return a deployed stack's outputs. Raises CommandRefusedError."""
+    return outputs_in(stack, read_deployment(stack).resources)
+
+
+def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
+    """Return a stack's outputs. Raises CommandRefusedError without any, or of another version."""
+    printed = _outputs(resources, STACK_TYPE)
+    raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
+    if not printed:
+        raise not_deployed(stack)
+    if "next" in printed and not printed.get("endpoint"):
+        raise CommandRefusedError(
+            f"Gateway {stack} has no service, because no backend had an address at its last complete `pulumi up`. Run {printed['next']}."
+        )
+    try:
+        return from_json(StackOutputs, raw)
+    except ContractError as error:
+        if not any(resource.type in SERVER_TYPES for resource in resources):
+            raise not_deployed(stack) from None  # only its bucket exists
+        raise CommandRefusedError(
+            f"The outputs of stack {stack} are from another version of the project: {error} Run `gemma up {stack}`."
+        ) from None
+
+
+def not_deployed(stack: str) -> CommandRefusedError:
+    """Return the error for a stack that is not deployed, or only staged."""
+    return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
+
+
+def require_server(stack: str, outputs: StackOutputs, *, what: str) -> None:
+    """Raise CommandRefusedError for a gateway, to which the verb phrase `what` cannot be done."""
+    if outputs.backends is not None:
+        instead = " or ".join(f"--stack {one.stack}" for one in outputs.backends)
+        raise CommandRefusedError(
+            f"Stack {stack} is a gateway, which has no server of its own to {what}. Pass {instead}, one backend after another."
+        )
+
+
+def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
+    nothing: Mapping[str, object] = {}
+    return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

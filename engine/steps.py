@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
 from contracts.plain_text import for_model
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.deployment import UNKNOWN, is_secret, type_in
-from engine.previewed import steps_in
+from engine.previewed import diagnostics, steps_in
+from engine.state import STACK_TYPE
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
-"""Types whose replacement interrupts serving."""
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations without changes. A refresh reports its findings as separate steps."""
-_KEEPS: Final = frozenset({"create", "update", "read", *_QUIET})
+_SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
 _SHOWN_CHARACTERS: Final = 80
 _BEFORE_CHARACTERS: Final = 24
 """Characters shown before the first difference of two long values."""
@@ -36,17 +36,33 @@ _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
-class ShownChange(BaseModel):
-    """One changed property, for display: its path, and the shortened values without secrets.
+class ShownChange(BaseModel, frozen=True, extra="forbid"):
+    """One changed property without secrets; of a long text, the lines that differ. A value that is not set is empty."""
 
-    For a text of several lines, the values are the lines that differ.
-    """
+    path: str
+    before: str
+    after: str
+    replaces: bool = False
+    """Whether it forces a replacement."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    path: str = Field(description="Path of the property.")
-    before: str = Field(description="Value in the state; empty if it was not set.")
-    after: str = Field(description="Value afterwards; empty if it is removed.")
-    replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
+
+class ResourceChange(BaseModel, frozen=True):
+    """A resource that will change. `op` is create, update, replace, delete or read."""
+
+    op: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    """Top-level properties that differ."""
+    forced_by: tuple[str, ...] = ()
+    """Properties that force a replacement."""
+    changes: tuple[ShownChange, ...] = ()
+    changes_left_out: int = 0
+
+    @property
+    def is_disruptive(self) -> bool:
+        """True if it replaces or deletes the serving resource."""
+        return self.type in CAPACITY_TYPES and self.op in {"delete", "replace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,48 +70,55 @@ class PlannedStep:
     """A step with a change."""
 
     op: str
-    urn: str
+    type: str
+    name: str
     digest: str
-    """Hash of the step: the operation, the changed properties, the id, and the inputs before and after."""
-
-    @property
-    def name(self) -> str:
-        """The resource's name in the program."""
-        return self.urn.rpartition("::")[2]
-
-    @property
-    def type(self) -> str:
-        """The resource's type, without those of its parents."""
-        return type_in(self.urn)
-
-
-def takes_server_away(op: str, resource_type: str) -> bool:
-    """Return whether an operation replaces or deletes a serving resource, by the resource's type."""
-    return resource_type in CAPACITY_TYPES and op not in _KEEPS
+    """Hash of operation, changed properties, id, and inputs before and after."""
 
 
 def steps_of(preview: Mapping[str, object]) -> tuple[PlannedStep, ...]:
-    """Return the steps of an engine preview in JSON with a change, sorted: independent resources come in any order."""
+    """Return the steps of a preview with a change, sorted: the engine's order varies."""
     found = [_step(step) for step in steps_in(preview) if step.get("op") not in _QUIET]
-    return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
+    return tuple(sorted(found, key=lambda step: (step.type, step.name, step.op, step.digest)))
 
 
 def _step(step: Mapping[str, object]) -> PlannedStep:
     old, new = (as_mapping(step.get(key)) for key in ("oldState", "newState"))
     op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
     reasons = [sorted(map(str, as_sequence(step.get(key)))) for key in ("diffReasons", "replaceReasons")]
-    return PlannedStep(
+    facts = [op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    return PlannedStep(op=op, type=type_in(urn), name=urn.rpartition("::")[2], digest=digest)
+
+
+def changes_of(
+    preview: Mapping[str, object], secrets: Sequence[str] = ()
+) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
+    """Return a preview's changes, the number of unchanged resources, and the warnings."""
+    changes = [_change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN]
+    warnings = tuple(text.removeprefix("warning:").strip() for text in diagnostics(preview, "warning"))
+    unchanged = as_mapping(preview.get("changeSummary")).get("same")
+    shown = tuple(change for change in changes if change.type != STACK_TYPE)
+    return shown, unchanged if isinstance(unchanged, int) else 0, warnings
+
+
+def _change(step: Mapping[str, object], secrets: Sequence[str]) -> ResourceChange:
+    op, urn = (str(step.get(key) or "") for key in ("op", "urn"))
+    differs = op != "create" and bool(step.get("newState"))
+    changes, rest = shown_changes(step, secrets) if differs else ((), 0)
+    return ResourceChange(
         op=op,
-        urn=urn,
-        digest=_sha256([op, urn, reasons, old.get("id"), old.get("inputs"), new.get("inputs")]),
+        type=type_in(urn),
+        name=urn.rpartition("::")[2],
+        properties=tuple(map(str, as_sequence(step.get("diffReasons")))),
+        forced_by=tuple(map(str, as_sequence(step.get("replaceReasons")))),
+        changes=tuple(changes),
+        changes_left_out=rest,
     )
 
 
 def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that an engine step changes, and the number of further ones.
-
-    A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
-    """
+    """Return the first properties that a step changes, and the number of further ones."""
     detailed = as_mapping(step.get("detailedDiff"))
     forced = set(map(str, as_sequence(step.get("replaceReasons"))))
     found: list[ShownChange] = []
@@ -108,10 +131,7 @@ def shown_changes(step: Mapping[str, object], secrets: Sequence[str]) -> tuple[S
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
-    """Return the values of a property before and after: its inputs, or its outputs if the inputs are the same.
-
-    A property that was changed in the cloud has the same inputs. The actual value is in the outputs.
-    """
+    """Return a property before and after. Changed in the cloud, its inputs are the same."""
     states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
     old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
     found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
@@ -126,40 +146,29 @@ def _in_order(path: str) -> list[tuple[int, str]]:
 
 
 def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
-    """Yield the paths that differ below a path, with both values."""
     if isinstance(old, list) and isinstance(new, list):
         was, are = cast("list[object]", old), cast("list[object]", new)
         gone, come = [item for item in was if item not in are], [item for item in are if item not in was]
         yield (path, _item(gone), _item(come)) if gone or come else (path, old, new)
         return
     one, two = _document(cast("object", old)), _document(new)
-    if one is None or two is None:
-        yield path, old, new
-        return
-    found = False
-    for key in dict.fromkeys((*one, *two)):
+    found: list[tuple[str, object, object]] = []
+    for key in dict.fromkeys((*one, *two)) if one and two else ():
         was, is_now = one.get(key, _NO_VALUE), two.get(key, _NO_VALUE)
         if was != is_now:
-            found = True
-            yield from _differing(f"{path}.{key}", was, is_now)
-    if not found:
-        yield path, old, new
+            found += _differing(f"{path}.{key}", was, is_now)
+    yield from found or [(path, old, new)]
 
 
 def _item(found: Sequence[object]) -> object:
-    """Return the list items that differ; a single one as itself."""
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 
-def _document(value: object) -> Mapping[str, object] | None:
-    """Return a JSON object, including one written as text, or None for other values and secrets."""
-    if isinstance(value, str) and value.startswith("{"):
-        try:
-            value = cast("object", json.loads(value))
-        except ValueError:
-            return None
-    found = as_mapping(value)
-    return found if found and not is_secret(value) else None
+def _document(value: object) -> Mapping[str, object]:
+    """Return a JSON object, also one written as text; empty for others and secrets."""
+    text = value if isinstance(value, str) else ""
+    found = json_object(text) or as_mapping(value)
+    return {} if is_secret(found) else found
 
 
 def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:
@@ -182,7 +191,6 @@ def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, repla
 
 
 def _lines(found: Sequence[str], sign: str) -> str:
-    """Return the first lines of a difference with this sign, without the sign."""
     lines = [line[1:].strip() for line in found if line.startswith(sign)]
     rest = len(lines) - _MOST_LINES
     shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]
@@ -214,7 +222,3 @@ def _cut(text: str, start: int) -> str:
         return text
     shown = text[start : start + _SHOWN_CHARACTERS]
     return f"{'…' if start else ''}{shown}{'…' if start + _SHOWN_CHARACTERS < len(text) else ''}"
-
-
-def _sha256(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -79,7 +79,6 @@ def _agent(options: AgentOptions) -> ExitCode:
     _require_packages()
     from engine import runner
     from engine.backend import absolute_backend
-    from engine.private_folders import remove_left_folders
     from scripts.agent.audit import AuditFile
     from scripts.agent.context import AgentContext
     from scripts.agent.runs import Runs
@@ -99,7 +98,6 @@ def _agent(options: AgentOptions) -> ExitCode:
     server = build(agent, AuditFile(path=path), tools)
     rights = f"may {', '.join(sorted(allowed))}" if allowed else "read-only"
     say("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
-    remove_left_folders()
     with absolute_backend():  # `up` runs in a copy of the project
         run_stdio(server)
     return ExitCode.DONE

@@ -19,7 +19,7 @@ from contracts.errors import ScriptError
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
 from engine import events, runner
-from engine.private_folders import held_locks, private_folder
+from engine.atomic_file import private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
@@ -121,7 +121,7 @@ async def run_program(
 
 
 def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in its own process group. It inherits the locks of the private folders that it uses."""
+    """Start a command in its own process group."""
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
             argv,
@@ -130,7 +130,6 @@ def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subpr
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,
-            pass_fds=held_locks(),
             process_group=0,
         )
 

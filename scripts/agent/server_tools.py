@@ -16,7 +16,7 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from contracts.staged_weights import MANIFEST, object_name
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, Answer

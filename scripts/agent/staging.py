@@ -7,7 +7,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from engine.private_folders import private_folder
+from engine.atomic_file import private_folder
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
 from scripts.agent.context import CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from scripts.agent.read_tools import STACK_OF_CALL

@@ -11,12 +11,11 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import json_object
 from contracts.masking import masked
 from engine import runner
-from engine.changes import changes_of
+from engine.atomic_file import private_folder
 from engine.events import EventLog
 from engine.locks import StackLock, is_lock_error, locked, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
-from engine.private_folders import private_folder
-from engine.steps import CAPACITY_TYPES, PlannedStep, steps_of
+from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
 from scripts.agent.programs import ProgramResult, run_program, shortened

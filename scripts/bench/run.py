@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
 from engine.children import run_async
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 from loadtest.endpoint import Endpoint
 from loadtest.errors import SweepError
 from loadtest.progress import reporter_for_stderr

@@ -12,9 +12,8 @@ from typing import Final
 from cloud.price_file import REFRESHED
 from contracts.errors import CommandRefusedError
 from engine import runner
-from engine.atomic_file import replace_file
+from engine.atomic_file import private_folder, replace_file
 from engine.backend import absolute_backend
-from engine.private_folders import private_folder, remove_left_folders
 from engine.steps import PlannedStep
 from planning import plan as planned
 from scripts.cli.looked import look_id
@@ -98,7 +97,6 @@ def freeze(stack: str, into: Path) -> FrozenProject:
 @contextmanager
 def frozen_here(stack: str) -> Generator[FrozenProject]:
     """Work in a private copy of this checkout. The current folder is the copy, which is deleted at the end."""
-    remove_left_folders()
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder)
         with chdir(frozen.folder):

@@ -122,7 +122,7 @@ def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) 
 
 def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     """Return how to open access to the server, and the outputs of its stack; None with --url."""
-    from engine.stack import stack_outputs
+    from engine.state import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
@@ -161,7 +161,7 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
     """Run a command with the endpoint and return its exit code."""
-    from engine.handed_over import run_child
+    from engine.children import run_child
 
     variables = {
         "OPENAI_BASE_URL": endpoint.base_url,

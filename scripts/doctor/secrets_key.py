@@ -39,7 +39,8 @@ def _usable(checkup: Checkup, key: KmsKey) -> Iterator[Diagnosis]:
     elif not isinstance(lookup(checkup.google, API, f"v1/{key.name}"), Absent):
         yield missing(f"{key.name} does not exist or you do not have permission to decrypt with it", grant)
     else:
+        make_ring, make_key = key.creation
         if isinstance(lookup(checkup.google, API, f"v1/{key.ring}"), Absent):
-            yield missing(f"{key.ring} does not exist", key.make_ring)
-        yield missing(f"{key.name} does not exist", key.make)
+            yield missing(f"{key.ring} does not exist", make_ring)
+        yield missing(f"{key.name} does not exist", make_key)
         yield missing("a new key has no account with permission to decrypt", grant)

@@ -27,13 +27,13 @@ from contracts.exit_codes import ExitCode
 from contracts.outputs import StackOutputs
 from contracts.plain_text import for_terminal
 from engine import runner
-from engine.changes import ResourceChange, changes_of
+from engine.atomic_file import private_folder
 from engine.events import VARIABLES, EventLog
 from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
-from engine.private_folders import private_folder
 from engine.secrets_provider import provider_options
-from engine.stack import SERVER_TYPES, stack_outputs
+from engine.state import SERVER_TYPES, stack_outputs
+from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import Command, say, tell
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm

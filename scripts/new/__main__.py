@@ -177,11 +177,11 @@ def _require_address(email: str | None) -> None:
 
 def _provider(path: "Path", options: NewOptions) -> str:
     """Return the URL of the key. Raises CommandRefusedError for a file with another provider's secrets or salt."""
-    from engine.secrets_provider import parse_key
+    from engine.secrets_provider import provider_with
 
     if not options.secrets_key:
         return ""
-    url = parse_key(options.secrets_key).url
+    url = provider_with(options.secrets_key)
     if path.exists() and f"secretsprovider: {url}" not in path.read_text(encoding="utf-8").splitlines():
         raise CommandRefusedError(
             f"{path.name} exists, and --secrets-key cannot change its secrets provider. Remove the option, then run "

@@ -76,7 +76,7 @@ def _run(options: RunOptions) -> ExitCode:
     A failed preview is stored with its error, and the exit code is 1.
     """
     from engine import runner
-    from engine.checkout import other_checkout
+    from engine.previewed import other_checkout
     from scripts.preview.comment import comment, verdicts
     from scripts.preview.plans import describe_checkout
     from scripts.preview.run import preview_stacks, write_previews

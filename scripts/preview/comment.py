@@ -6,7 +6,7 @@ from typing import Final
 
 from contracts.resource_types import CAPACITY_TYPE
 from contracts.server_change import ChangedValue
-from engine.changes import ResourceChange
+from engine.steps import ResourceChange
 from scripts.cli.markdown import code, fenced, named, plain, prose, row
 from scripts.preview.effects import (
     HEADINGS,

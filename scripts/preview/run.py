@@ -12,8 +12,8 @@ from cloud.simulated import is_simulated
 from contracts.errors import ScriptError
 from contracts.masking import masked
 from engine import runner
-from engine.changes import ResourceChange, changes_of
 from engine.previewed import PreviewFailedError, preview, selected_or_new
+from engine.steps import ResourceChange, changes_of
 from scripts.cli.command import say
 from scripts.cli.frozen import frozen_here
 from scripts.cli.hidden import environment_secrets

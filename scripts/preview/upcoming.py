@@ -10,11 +10,10 @@ from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import ServerChange, server_change
 from engine import runner
-from engine.changes import ResourceChange
 from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
-from engine.stack import outputs_in
-from engine.steps import CAPACITY_TYPES
+from engine.state import outputs_in
+from engine.steps import CAPACITY_TYPES, ResourceChange
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
 from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, moved_traffic, permission

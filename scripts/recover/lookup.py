@@ -1,7 +1,4 @@
-"""Look up every resource type that a stack creates: its Pulumi id and its owner.
-
-Ids are those of the providers: `gcp` 10.2 (its schema, recorded states) and `gcp-tpu`.
-"""
+"""Look up every type that a stack creates: owner, and id in `gcp` 10.2 (schema, states) or `gcp-tpu`."""
 
 import hashlib
 import json
@@ -65,8 +62,10 @@ class Search:
                     "then run recover again."
                 )
 
-    def whose(self, body: Json, name: str, resource_id: str, outputs: Json | None = None) -> Found:
-        """Return the result for the labels or description in this document."""
+    def whose(self, body: Json | None, name: str, resource_id: str, outputs: Json | None = None) -> Found:
+        """Return the result for the labels or description in this document, if there is one."""
+        if body is None:
+            return Found(owner="missing", name=name)
         is_owned = self.owner.owns(
             labels=as_mapping(body.get("labels")), description=str(body.get("description") or "")
         )
@@ -74,12 +73,11 @@ class Search:
 
 
 class AdoptableKind(NamedTuple):
-    """A resource type that recover can import. `needs`: the inputs that identify a resource."""
+    """A type that recover can import, the inputs that identify a resource, and its lookup."""
 
     noun: str
     needs: tuple[str, ...]
     lookup: Callable[[Search, str, Json], Found]
-    """Looks up one resource by its URN and inputs. All inputs of `needs` are known."""
 
 
 def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
@@ -91,23 +89,17 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
 
 
 def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
-    """Return the lookup of a resource whose name is its id."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
-        full = kind.named(inputs)
-        name = full
-        own = full
-        if kind.api == "storage":
-            own = str(inputs["name"])
-            name = f"gs://{own}"
+        full, is_bucket = kind.named(inputs), kind.api == "storage"
+        own = str(inputs["name"]) if is_bucket else full
+        name = f"gs://{own}" if is_bucket else full
         answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
-        if kind.api == "storage" and isinstance(answer, Unknown) and answer.cause == "denied":
+        if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
             return Found(owner="not_owned", name=name)  # names of buckets are unique among all projects
         body = search.known(answer, full)
-        if body is None:
-            return Found(owner="missing", name=name)
         # Without these, a refresh treats the provider's attribution label as foreign.
-        labels = as_mapping(body.get("labels"))
+        labels = as_mapping(as_mapping(body).get("labels"))
         outputs = {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
         return search.whose(body, name, own, outputs)
 
@@ -115,7 +107,7 @@ def _named(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
-    """Return the lookup of a resource that Google names: the stack's own with the same title."""
+    """Return the lookup of a resource that Google names: the stack's own of this title."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         title = inputs.get("displayName") or json.loads(str(inputs["dashboardJson"]))["displayName"]
@@ -131,15 +123,12 @@ def _titled(kind: ResourceKind) -> Callable[[Search, str, Json], Found]:
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    project = inputs["project"]
-    region = inputs["region"]
-    name = inputs["name"]
+    project, region, name = (inputs[key] for key in ("project", "region", "name"))
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
     body = search.get("compute", f"compute/v1/{path}")
-    if body is None or all(as_mapping(nat).get("name") != name for nat in as_sequence(body.get("nats"))):
-        return Found(owner="missing", name=f"{path}/nats/{name}")
-    return search.whose(body, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
+    exists = any(as_mapping(nat).get("name") == name for nat in as_sequence(as_mapping(body).get("nats")))
+    return search.whose(body if exists else None, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
@@ -148,23 +137,16 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
     body = search.get("secretmanager", f"v1/{secret}")
     page = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body is not None else None
     versions = [as_mapping(item) for item in as_sequence(as_mapping(page).get("versions"))]
-    names = {
-        int(name.rpartition("/")[2]): name
-        for name in (str(version.get("name")) for version in versions if version.get("state") == "ENABLED")
-    }
+    names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
     if body is None or not names:
         return Found(owner="missing", name=f"{secret}/versions")
-    number = max(names)
-    outputs = {"name": names[number], "version": str(number)}
-    return search.whose(body, f"{secret}/versions/{number}", names[number], outputs)
+    newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
+    number = newest.rpartition("/")[2]
+    return search.whose(body, f"{secret}/versions/{number}", newest, {"name": newest, "version": number})
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look up the capacity that our provider created under this id, or the id of a renewal, in every zone.
-
-    It is owned if its labels have the hash of the URN. Of two, the first is recorded.
-    The next `pulumi up` searches for the other.
-    """
+    """Look up the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
@@ -177,20 +159,14 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
     owned = [name for name, body in existing if mark in urn_marks(body)]
     if owned:
-        zone = owned[0].split("/")[3]
-        outputs = {
-            "name": owned[0],
-            "zone": zone,
-            "state": "UNKNOWN",
-            "stateHistory": list[object](),
-        }
+        history = list[object]()
+        outputs = {"name": owned[0], "zone": owned[0].split("/")[3], "state": "UNKNOWN", "stateHistory": history}
         return Found(owner="owned", name=" and ".join(owned), id=stateless, outputs=outputs)
     others = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
     return Found(owner="not_owned" if others else "missing", name=" and ".join(others) or stateless)
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
-    """Yield the instances of this name with their full names, in all zones."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -199,7 +175,6 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
 
 
 def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
-    """Return the queued resources of this id in all zones."""
     zones = {*wanted}
     for page in search.api.pages("tpu", f"v2alpha1/projects/{inputs['project']}/locations"):
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
@@ -233,4 +208,3 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     },
     CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
-"""Types that recover can import."""

@@ -5,7 +5,7 @@ Every write replaces the whole state atomically, so the next run continues after
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,13 +19,13 @@ from engine.deployment import (
     StackDeployment,
     StateUnreadableError,
     back_up,
+    empty,
     read_deployment,
     write_deployment,
 )
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from engine.state_edit import empty, without_pending
 from scripts.recover.lookup import KINDS, Found, Search, lookup
 from scripts.recover.state_edit import adopted, candidates, is_complete
 
@@ -35,7 +35,6 @@ GROUPS: Final = {
     "missing": "does not exist",
     "pending": "can be checked after the others are imported",
 }
-"""Groups of findings, with their words."""
 _MAX_ROUNDS: Final = 10
 
 Report = Callable[[str], None]
@@ -71,16 +70,16 @@ class Examined:
         return {"kind": self.noun, "name": self.name, "urn": self.resource.urn, "interrupted": self.interrupted}
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Recovery:
     """Result of a recovery. `cleared`: interrupted operations without a resource to import."""
 
     stack: str
     state_was: str
-    imported: list[Examined]
-    cleared: list[str]
+    imported: list[Examined] = field(default_factory=list[Examined])
+    cleared: list[str] = field(default_factory=list[str])
     not_owned: Sequence[Examined] = ()
-    backups: list[Path]
+    backups: list[Path] = field(default_factory=list[Path])
 
     def to_json(self) -> dict[str, object]:
         """Return the recovery in JSON types."""
@@ -105,8 +104,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
     held = stack_locks(stack)
     if held:
         end_dead_locks(stack, held, report=report)
-    state_was = _readable(stack, report, confirm)
-    recovery = Recovery(stack=stack, state_was=state_was, imported=[], cleared=[], backups=[])
+    recovery = Recovery(stack, _readable(stack, report, confirm))
     for _ in range(_MAX_ROUNDS):
         program = declared(stack)
         before = read_deployment(stack)
@@ -119,7 +117,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
             break
         if chosen and not recovery.imported:
             confirm(chosen)
-        after, dropped = without_pending(before)
+        after = before.changed(pending=())
         for each in chosen:
             if each.found is not None:
                 after = adopted(after, each.resource, each.found.id, each.found.outputs, program)
@@ -132,7 +130,7 @@ def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> 
         for each in chosen:
             report(f"imported {each.noun} {each.name}")
         recovery.imported += chosen
-        recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in urns]
+        recovery.cleared += [f"{one.kind} {one.resource.urn}" for one in before.pending if one.resource.urn not in urns]
         _refresh(stack, report)
     if not recovery.backups:  # an earlier recovery may have been interrupted before its refresh
         _refresh(stack, report)
@@ -172,5 +170,5 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> str:
     report(f"the state of stack {stack} is {was}, starting from an empty one")
     if was == "missing":
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
-    past_dead_locks(stack, lambda: write_deployment(stack, empty(stack)), report=report)
+    past_dead_locks(stack, lambda: write_deployment(stack, empty()), report=report)
     return was

@@ -1,8 +1,7 @@
 """Add resources to a deployment in the form that a refresh expects.
 
-If all inputs are known, they are the outputs too, and a refresh reads the resource as part of the state.
-Otherwise the outputs are empty, and a refresh reads it as an import.
-Source: pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read: no properties mean an import.
+If all inputs are known, they are the outputs too. Otherwise the outputs are empty, which a refresh reads as an import
+(pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read).
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,6 @@ from contracts.resource_types import CAPACITY_TYPE
 from engine.deployment import UNKNOWN, ResourceState, StackDeployment
 
 REDACTED: Final = "[secret]"
-"""Text of a secret in a preview."""
 _LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")
 
 
@@ -27,7 +25,9 @@ def contains(value: object, *texts: str) -> bool:
 
 def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> list[tuple[ResourceState, bool]]:
     """Return the resources that may exist, and whether their creation was interrupted."""
-    found = {each.urn: each for each in declared if each.custom and not each.type.startswith("pulumi:providers:")}
+    found = {
+        each.urn: each for each in declared if each.raw.get("custom") and not each.type.startswith("pulumi:providers:")
+    }
     interrupted = {one.resource.urn: one.resource for one in deployment.pending if one.kind == "creating"}
     found |= interrupted
     return [(each, urn in interrupted) for urn, each in found.items() if urn not in deployment.urns]
@@ -47,18 +47,15 @@ def adopted(
 ) -> StackDeployment:
     """Return the deployment with a resource, its parents and its provider."""
     deployment = _with_ancestors(deployment, resource.parent, declared)
-    deployment, provider = _with_provider(deployment, resource.provider, declared)
-    entry = _bare(_entry(resource, identifier, outputs), deployment.urns).changed(provider=provider or None)
-    return deployment.changed(resources=[*deployment.resources, entry])
-
-
-def _entry(resource: ResourceState, identifier: str, outputs: Mapping[str, object]) -> ResourceState:
+    deployment, provider = _with_provider(deployment, str(resource.raw.get("provider") or ""), declared)
     known = _known(resource)
     if known == resource.inputs:
-        return resource.changed(id=identifier, outputs={**as_mapping(_without_defaults(known)), **outputs})
-    if resource.type == CAPACITY_TYPE:  # its provider imports by full name and reads the inputs
-        return resource.changed(id=str(outputs["name"]), inputs={}, outputs={})
-    return resource.changed(id=identifier, inputs=known, outputs={})
+        entry = resource.changed(id=identifier, outputs={**as_mapping(_without_defaults(known)), **outputs})
+    elif resource.type == CAPACITY_TYPE:  # its provider imports by full name and reads the inputs
+        entry = resource.changed(id=str(outputs["name"]), inputs={}, outputs={})
+    else:
+        entry = resource.changed(id=identifier, inputs=known, outputs={})
+    return _added(deployment, entry.changed(provider=provider or None))
 
 
 def _known(resource: ResourceState) -> dict[str, object]:
@@ -71,26 +68,24 @@ def _without_defaults(value: object) -> object:
     return [_without_defaults(item) for item in as_sequence(value)] if as_sequence(value) else value
 
 
-def _bare(resource: ResourceState, known: frozenset[str]) -> ResourceState:
-    """Return the resource with the dependencies in the state. The next `up` writes all."""
-    dependencies = [urn for urn in resource.dependencies if urn in known]
-    return resource.changed(dependencies=dependencies, **dict.fromkeys(_LEFT_OUT))
+def _added(deployment: StackDeployment, resource: ResourceState) -> StackDeployment:
+    """Return the deployment with a resource that depends on what is in it. `up` writes all."""
+    dependencies = [urn for urn in as_sequence(resource.raw.get("dependencies")) if urn in deployment.urns]
+    entry = resource.changed(dependencies=dependencies, **dict.fromkeys(_LEFT_OUT))
+    return deployment.changed(resources=[*deployment.resources, entry])
 
 
 def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str, ResourceState]) -> StackDeployment:
-    """Return the deployment with a component, which has no id, and its ancestors."""
     if not urn or urn in deployment.urns or urn not in declared:
         return deployment
     component = declared[urn]
     deployment = _with_ancestors(deployment, component.parent, declared)
-    entry = _bare(component, deployment.urns).changed(inputs=_known(component), outputs={})
-    return deployment.changed(resources=[*deployment.resources, entry])
+    return _added(deployment, component.changed(inputs=_known(component), outputs={}))
 
 
 def _with_provider(
     deployment: StackDeployment, reference: str, declared: Mapping[str, ResourceState]
 ) -> tuple[StackDeployment, str]:
-    """Return the deployment with the provider, and the reference to it with an id."""
     urn, _, identifier = reference.rpartition("::")
     if not urn:
         return deployment, ""

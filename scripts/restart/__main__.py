@@ -51,11 +51,11 @@ def _restart(options: RestartOptions) -> ExitCode:
             without_terminal="A restart needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed. Type yes or pass --yes.",
         )
-    report = {"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": restart(found)}
+    reason = restart(found)
     if options.as_json:
-        print(json.dumps(report))
+        print(json.dumps({"schema_version": 2, "dry_run": False, **look, "outcome": "restarted", "reason": reason}))
     else:
-        tell(f"{stack}: restarted. {report['reason']}")
+        tell(f"{stack}: restarted. {reason}")
     return ExitCode.DONE
 
 

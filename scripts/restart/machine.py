@@ -16,7 +16,7 @@ from contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
 from contracts.serving_document import RESTART_METADATA_KEY
 from engine.deployment import read_deployment
 from engine.locks import require_dead, stack_locks
-from engine.stack import outputs_in, require_server
+from engine.state import outputs_in, require_server
 from planning.units import duration
 from scripts.cli.command import say
 
@@ -25,13 +25,11 @@ POLL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMachine:
-    """The machine of a stack before its restart."""
+    """The machine of a stack before its restart, and what the restart does."""
 
     stack: str
     machine: TpuMachine
     effect: str
-    """What the restart does, in whole sentences."""
-    restarts: str
     pause_s: int
     limit_s: float
 
@@ -39,15 +37,14 @@ class FoundMachine:
 def machine_of(stack: str) -> FoundMachine:
     """Return the machine of a stack. Raises CommandRefusedError if it cannot be restarted now."""
     locks = stack_locks(stack)
-    if any(not lock.is_dead for lock in locks):
+    if locks:
         require_dead(stack, locks)
     resources = read_deployment(stack).resources
     outputs = outputs_in(stack, resources)
     require_server(stack, outputs, what="restart")
-    name = next(
-        (one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete), None
-    )
-    if not isinstance(name, str) or not name:
+    names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
+    name = str(names[0] or "") if names else ""
+    if not name:
         raise CommandRefusedError(
             f"Stack {stack} has no TPU machine. `gemma status {stack}` shows its capacity; "
             "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
@@ -68,7 +65,6 @@ def machine_of(stack: str) -> FoundMachine:
         machine=machine,
         effect=f"{name.rpartition('/')[2]} in {machine.zone} is {phase}. Running requests get {drain_s:g} s to finish, "
         f"then requests fail for about {duration(pause_s)} (planned).",
-        restarts=published.get(RESTART_KEY, ""),
         pause_s=pause_s,
         limit_s=outputs.smoke.startup_budget_s + drain_s + 2 * 60,
     )
@@ -77,6 +73,7 @@ def machine_of(stack: str) -> FoundMachine:
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
     machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
+    before = machine.published().get(RESTART_KEY, "")
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
     began_s = clock.now_s()
@@ -87,7 +84,7 @@ def restart(found: FoundMachine) -> str:
                 f"Machine {machine.name} is gone, so its server does not restart. Run `gemma status {stack}`."
             )
         # Another restart at the same time stands for this one: the agent follows the last one.
-        is_taken = published.get(RESTART_KEY, "") not in {"", found.restarts}
+        is_taken = published.get(RESTART_KEY, "") not in {"", before}
         phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the machine to read the request"
         serving = f"Document {serving_document(published)[:12] or 'none'} is serving after {duration(elapsed_s)}."
         if phase == READY and serving_document(published):

@@ -76,7 +76,7 @@ def _of_stack(stack: str) -> "Rollout":
     from engine import runner
     from engine.deployment import read_deployment
     from engine.locks import past_dead_locks
-    from engine.stack import outputs_in, require_server
+    from engine.state import outputs_in, require_server
     from scripts.rollout.run import Rollout, smoke_fault
 
     resources = read_deployment(stack).resources

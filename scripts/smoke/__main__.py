@@ -62,7 +62,7 @@ class SmokeOptions:
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
-    from engine.stack import stack_outputs
+    from engine.state import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
     from scripts.cli.deployed_plan import deployed_plan
     from scripts.smoke.failure import ServerFailure

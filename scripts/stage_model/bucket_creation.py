@@ -10,11 +10,11 @@ from typing import Final
 from contracts.errors import CommandRefusedError
 from contracts.naming import Names
 from engine import runner
+from engine.atomic_file import private_folder
 from engine.backend import absolute_backend
 from engine.deployment import ResourceState, read_deployment
 from engine.locks import past_dead_locks
 from engine.previewed import previewed
-from engine.private_folders import private_folder
 from engine.steps import PlannedStep, steps_of
 from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint

@@ -13,11 +13,11 @@ from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from contracts.parallel import each, each_within
 from engine import state as states
-from engine.changes import changes_of
 from engine.locks import StackLock, stack_locks
 from engine.previewed import previewed
 from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
+from engine.steps import changes_of
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.gateway import backends_of, judged_gateway
 from scripts.status.judge import drift_of, next_command, waits_of

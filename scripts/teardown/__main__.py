@@ -6,66 +6,35 @@ a resource leaked, a list could not be read, or the receipt could not be written
 
 import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, tell
-from scripts.cli.options import JsonSwitch, Option
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeardownOptions:
-    """Options of the command."""
-
-    stack: Annotated[str | None, Option("Name of the stack.", metavar="NAME")] = None
-    all_stacks: Annotated[
-        bool, Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all")
-    ] = False
-    dry_run: Annotated[bool, Option("Count the resources without deleting them. Exit code 1 if any exist.")] = False
-    yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
-    over_limit: Annotated[
-        bool, Option("Tear down only stacks that exceed maxAge, maxUsd or tpu.idleAfter. For schedules, add --yes.")
-    ] = False
-    keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
-    include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy is set.")] = False
-    receipt: Annotated[Path | None, Option("File to write the receipt to. Default: a file in .work/teardown.")] = None
-    as_json: JsonSwitch = False
+from scripts.teardown.options import TeardownOptions
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
-    from scripts.teardown.output import TeardownOutput, text_of
-    from scripts.teardown.run import Teardown, TeardownRequest, known
+    from scripts.teardown.output import progress, text_of
+    from scripts.teardown.run import Teardown, guard, known
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either --stack NAME or --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
-    output = TeardownOutput()
-    request = TeardownRequest(
-        stack=options.stack,
-        yes=options.yes,
-        keep_bucket=options.keep_bucket,
-        include_retained=options.include_retained,
-        dry_run=options.dry_run,
-    )
     if options.over_limit:
-        from scripts.teardown.guard import guard
-
-        return guard(request, output, as_json=options.as_json)
-    found = known(request, output.report_progress)
-    teardown = Teardown(request=request, known=found, api=google_api.connect(*found.projects), output=output)
+        return guard(options)
+    found = known(options)
+    teardown = Teardown(options=options, known=found, api=google_api.connect(*found.projects))
     try:
         teardown.run()
     except BaseException:
         if teardown.searches:
             try:
-                output.report_progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
+                progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
             except ScriptError as error:
-                output.report_progress(str(error))
+                progress(str(error))
         raise
     receipt = teardown.receipt()
     if not options.as_json:

@@ -1,74 +1,67 @@
 """Output of a teardown: progress on stderr, a table with location, age and cost, one confirmation, and the receipt as text."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Final
 
+from cloud.capacity import Node
 from cloud.found import FoundResource
-from cloud.kinds import SUBNETWORK
+from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, SUBNETWORK
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
-from cloud.spending import SERVICE
+from cloud.spending import SERVING
 from planning.units import age
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
-from scripts.teardown.would_delete import number_of, searched, would_delete
 
-IN_USE: Final = "already being used by"
-"""Words of Compute Engine about a resource in use."""
-_ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
-_NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
 _LEAST: Final = ("age", "USD so far (maximum)", "place")
 """Columns that a narrow terminal loses, the least important first."""
+_MOST_PLACES: Final = 2
 
 
-class TeardownOutput:
-    """Terminal output and prompts of a teardown."""
+def progress(text: str) -> None:
+    """Print one line of progress on stderr."""
+    say("teardown", text)
 
-    @staticmethod
-    def report_progress(text: str) -> None:
-        """Print one line of progress on stderr."""
-        say("teardown", text)
 
-    @staticmethod
-    def confirm(question: str, *, refusal: str) -> None:
-        """Prompt for a yes. Raises CommandRefusedError, with `refusal` if stdin is not a terminal."""
-        confirm(question, without_terminal=refusal, declined="The answer was not yes. Nothing more was deleted.")
+def ask(question: str, *, refusal: str) -> None:
+    """Prompt for a yes. Raises CommandRefusedError, with `refusal` if stdin is not a terminal."""
+    confirm(question, without_terminal=refusal, declined="The answer was not yes. Nothing more was deleted.")
 
-    @staticmethod
-    def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
-        """Print resources with location, age and cost on stderr."""
-        if not found:
-            return
-        shown = table(title, _HEADINGS, numbers=_NUMBERS, least=_LEAST)
-        for item in found:
-            shown.add_row(
-                item.kind,
-                _short(item),
-                item.location,
-                _age(item, now),
-                _usd(usd_per_hour(item)),
-                _usd(usd_so_far(item, now)),
-            )
-        out = console(sys.stderr)
-        out.print(shown)
-        for item in found:
-            rate = usd_per_hour(item) if item.kind == SERVICE else None
-            if rate:
-                paragraph(
-                    out, f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle."
-                )
-        paragraph(out, "Prices are list prices of each resource's location, not your bill.")
+
+def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
+    """Print resources with location, age and cost on stderr."""
+    if not found:
+        return
+    shown = table(title, _HEADINGS, numbers=_HEADINGS[3:], least=_LEAST)
+    for item in found:
+        age_s = item.age_s(now)
+        shown.add_row(
+            item.kind,
+            _short(item),
+            item.location,
+            "-" if age_s is None else age(age_s),
+            _usd(usd_per_hour(item)),
+            _usd(usd_so_far(item, now)),
+        )
+    out = console(sys.stderr)
+    out.print(shown)
+    for item in found:
+        rate = usd_per_hour(item) if item.kind == SERVICE else None
+        if rate:
+            paragraph(out, f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle.")
+    paragraph(out, "Prices are list prices of each resource's location, not your bill.")
 
 
 def text_of(receipt: Receipt) -> str:
     """Return the receipt as text; of a dry run, what would be deleted."""
     if receipt.dry_run:
-        return would_delete(receipt)
+        return _would_delete(receipt)
     name = receipt.stack or "all stacks"
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
@@ -78,18 +71,14 @@ def text_of(receipt: Receipt) -> str:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
     if receipt.clean:
         but = " except the retained ones below" if receipt.retained else ""
-        lines.append(f"No leaked resources{but}: {searched(receipt)}.")
+        lines.append(f"No leaked resources{but}: {_searched(receipt)}.")
     lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
     lines += [f"Still in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
-    lines += [
-        f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}"
-        for item in receipt.deletions
-        if item.detail
-    ]
-    if any(item.kind == SUBNETWORK for item in receipt.leaked) and any(
-        IN_USE in item.detail for item in receipt.deletions
-    ):
+    failed = [item for item in receipt.deletions if item.detail]
+    lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]
+    in_use = any("already being used by" in item.detail for item in failed)
+    if in_use and any(item.kind == SUBNETWORK for item in receipt.leaked):
         lines.append(
             "Cloud Run holds a subnetwork for up to two hours after its service is gone. Then run the same command again."
         )
@@ -99,14 +88,92 @@ def text_of(receipt: Receipt) -> str:
 
 
 def _short(item: FoundResource) -> str:
-    """Return the name without its path; of a grant the resource, the role and the account. The receipt has full names."""
-    return " ".join(word.rpartition("/")[2].removesuffix(_ACCOUNT_DOMAIN) for word in item.name.split())
-
-
-def _age(item: FoundResource, now: datetime) -> str:
-    age_s = item.age_s(now)
-    return "-" if age_s is None else age(age_s)
+    """Return the name without paths; of a grant the resource, the role and the account."""
+    return " ".join(word.rpartition("/")[2].removesuffix(".iam.gserviceaccount.com") for word in item.name.split())
 
 
 def _usd(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:.2f}"
+
+
+def counted(found: Sequence[FoundResource]) -> str:
+    """Return the numbers of resources and grants as text."""
+    grants = sum(item.kind == GRANT for item in found)
+    return f"{number_of(len(found) - grants, 'resource')} and {number_of(grants, GRANT)}"
+
+
+def number_of(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _searched(receipt: Receipt) -> str:
+    calls = receipt.searches[-1].calls if receipt.searches else ()
+    return f"{len(calls)} list calls, {len(KINDS) + 1} resource types, project {', '.join(receipt.projects)}"
+
+
+def _would_delete(receipt: Receipt) -> str:
+    """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
+    name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
+    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.leaked, receipt.started)]
+    lines += [f"Retained: {item.text}" for item in receipt.retained]
+    lines += [*receipt.unknown, *receipt.warnings, f"Searched: {_searched(receipt)}."]
+    if receipt.leaked:
+        lines.append("With --json: each name, its age and its delete command, in the order of deletion.")
+    return "\n".join(lines)
+
+
+def _verdict(receipt: Receipt) -> str:
+    if receipt.leaked:
+        return f"{counted(receipt.leaked)} would be deleted."
+    if receipt.unknown:
+        return "no resource was found, but a check failed."
+    return "nothing would be deleted: every list was read."
+
+
+def _stacks(found: Sequence[FoundResource]) -> Iterator[str]:
+    stacks = sorted({item.owner.stack for item in found})
+    for stack in stacks:
+        if len(stacks) > 1:
+            yield f"{stack}:"
+        yield from _kinds([item for item in found if item.owner.stack == stack])
+
+
+def _kinds(found: Sequence[FoundResource]) -> Iterator[str]:
+    groups = [(kind, [*items]) for kind, items in groupby(found, key=lambda item: item.kind)]
+    nouns = [number_of(len(items), kind) for kind, items in groups]
+    width = max(map(len, nouns))
+    for noun, (_, items) in zip(nouns, groups, strict=True):
+        places = sorted({item.location for item in items})
+        facts = places if len(places) <= _MOST_PLACES else [f"{len(places)} locations"]
+        yield f"  {noun:<{width}}  {', '.join([*facts, *filter(None, [_rate(items)])])}"
+
+
+def _rate(items: Sequence[FoundResource]) -> str:
+    """Return the cost of one kind per hour; empty for kinds without one."""
+    if items[0].kind == SERVICE and all(usd_per_hour(item) is None for item in items):
+        return "no cost while idle"
+    if items[0].kind not in SERVING:
+        return ""
+    if any(map(_is_unpriced, items)):
+        return "price unknown"
+    rates = [rate for item in items if (rate := usd_per_hour(item)) is not None]
+    return f"${sum(rates):,.2f} per hour" if rates else ""
+
+
+def _costs(found: Sequence[FoundResource], now: datetime) -> Iterator[str]:
+    """Yield the cost of the VMs and services; "at least" without the price of one."""
+    if not any(item.kind in SERVING for item in found):
+        return
+    least = "at least " if any(map(_is_unpriced, found)) else ""
+    rate = sum(filter(None, map(usd_per_hour, found)))
+    so_far = sum(filter(None, (usd_so_far(item, now) for item in found)))
+    yield f"VMs and services at list prices: {least}${rate:,.2f} per hour; {least or 'at most '}${so_far:,.2f} so far."
+
+
+def _is_unpriced(item: FoundResource) -> bool:
+    """Return whether a VM has no known price. A request has the price of its VM."""
+    if item.kind == NODE and Node(item.document).request:
+        return False
+    return item.kind in {QUEUED, NODE, INSTANCE} and usd_per_hour(item) is None

@@ -1,7 +1,6 @@
 """Pending creations of a state: wait until they become visible, and find the grants among them.
 
-After a crash, Google may still be creating a resource that no list shows yet. The wait stops when the resource appears, when its operation has
-finished, or `APPEAR_S` after the state was written.
+After a crash, one may appear late. The wait ends when it appears, its operation has finished, or `APPEAR_S` after the state was written.
 """
 
 import json
@@ -17,7 +16,7 @@ from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
 from cloud.grants import PolicyHolder, found_grant
-from cloud.kinds import BY_TYPE, Item, bindings_of, by_name, members_of
+from cloud.kinds import BY_TYPE, Item, ResourceKind, bindings_of, by_name, members_of
 from cloud.search import resource_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
@@ -29,9 +28,8 @@ from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 
 APPEAR_S: Final = 120.0
-"""Seconds after the last write of the state in which a resource may become visible. Assumed; the TPU provider allows 60 s."""
+"""Seconds after the last write in which a resource may appear. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
-"""Maximum wait for a running operation, in seconds."""
 _PAUSE_S: Final = 2.0
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
@@ -41,25 +39,32 @@ _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 class Expected:
     """A resource whose creation was started."""
 
-    kind: str
+    kind: ResourceKind
     names: Sequence[str]
     """Possible full names. A queued resource can be in any of its zones."""
     project: str = ""
-    """Its project, if the inputs name one."""
 
 
-def expected(state: StackState) -> Sequence[Expected]:
-    """Return the pending creations of the state."""
-    return tuple(found for item in state.pending for found in _expected(item))
+def expected(state: StackState) -> Iterator[Expected]:
+    """Yield the pending creations of the state."""
+    for item in state.pending:
+        inputs = as_mapping(item.get("inputs"))
+        type_, project = str(item.get("type")), str(inputs.get("project") or "")
+        if type_ == CAPACITY_TYPE:
+            zones = [*as_sequence(inputs.get("zones")), *filter(None, [inputs.get("zone")])]
+            if zones and inputs.get("queuedResourceId"):
+                names = capacity_names(inputs, zones)
+                yield Expected(kind=by_name(capacity_kind(inputs)), names=names, project=project)
+        elif type_ in BY_TYPE:
+            # Types that are not in the table have no name of their own, or labels that every search finds.
+            with suppress(KeyError):
+                yield Expected(kind=BY_TYPE[type_], names=[BY_TYPE[type_].named(inputs)], project=project)
 
 
 def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
-
-    A grant without a name of the stack is identified only by the state. Raises ScriptError.
-    """
+    """Yield the pending creations and grants of the state that exist. Raises ScriptError."""
     for item in expected(state):
-        kind = by_name(item.kind)
+        kind = item.kind
         for name in item.names:
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
@@ -77,7 +82,7 @@ def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
 
 
 def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the existing grants on a project that the state contains, created or pending. Raises ScriptError."""
+    """Yield the grants on a project that the state has and that exist. Raises ScriptError."""
     policies: dict[str, Item] = {}
     for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
@@ -99,13 +104,10 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
 
 def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
     """Return a policy, which is empty if its project does not exist. Raises ScriptError."""
-    match answer_of(holder.api, lambda: holder.read(api)):
-        case Present(value=policy):
-            return policy
-        case Absent():
-            return {}
-        case Unknown(why=why):
-            raise ScriptError(why)
+    answer = answer_of(holder.api, lambda: holder.read(api))
+    if isinstance(answer, Unknown):
+        raise ScriptError(answer.why)
+    return answer.value if isinstance(answer, Present) else {}
 
 
 def wait(
@@ -128,53 +130,35 @@ def wait(
         if not announced:
             names = ", ".join(item.names[0].rpartition("/")[2] for item in coming)
             report(f"waiting for pending operations to finish: {names}")
-            announced = True
+        announced = True
         clock.sleep(_PAUSE_S)
 
 
-def _expected(item: Item) -> Iterator[Expected]:
-    inputs = as_mapping(item.get("inputs"))
-    kind, project = str(item.get("type")), str(inputs.get("project") or "")
-    if kind == CAPACITY_TYPE:
-        zones = [*as_sequence(inputs.get("zones")), *([inputs["zone"]] if inputs.get("zone") else [])]
-        if zones and inputs.get("queuedResourceId"):
-            yield Expected(kind=capacity_kind(inputs), names=capacity_names(inputs, zones), project=project)
-    elif kind in BY_TYPE:
-        # Types that are not in the table have no name of their own, or labels that every search finds.
-        with suppress(KeyError):
-            yield Expected(kind=BY_TYPE[kind].kind, names=[BY_TYPE[kind].named(inputs)], project=project)
-
-
 def _visible(api: GoogleApi, item: Expected) -> bool:
-    kind = by_name(item.kind)
-    for name in item.names:
-        match lookup(api, kind.api, kind.address(name)):
-            case Present():
-                return True
-            case Absent() | Unknown():
-                continue
-    return False
+    found = (lookup(api, item.kind.api, item.kind.address(name)) for name in item.names)
+    return any(isinstance(answer, Present) for answer in found)
 
 
 def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
-    """Return whether a resource can still appear: `APPEAR_S` has not passed or an operation on it is running."""
+    """Return whether a resource can still appear: before `APPEAR_S`, or while it is created."""
     written = datetime.fromisoformat(state.written).astimezone(UTC) if state.written else None
     if written is not None and (now - written).total_seconds() < APPEAR_S:
         return True
     return any(_runs(api, item.kind, name) for name in item.names)
 
 
-def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
-    """Return whether an operation on a resource is running. Artifact Registry and APIs without operations list none."""
-    kind = by_name(kind_name)
+def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
+    """Return whether an operation on a resource is running, where the API lists operations."""
     parent = name.rpartition("/")[0].rpartition("/")[0]
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
         for page in api.pages(kind.api, f"{kind.of_api.version}{parent}/operations"):
-            operations = list(map(as_mapping, as_sequence(page.get("items") or page.get("operations"))))
-            if any(_is_running(operation) and _target(operation).endswith(name) for operation in operations):
-                return True
+            for operation in map(as_mapping, as_sequence(page.get("items") or page.get("operations"))):
+                metadata = as_mapping(operation.get("metadata"))
+                target = str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
+                if target.endswith(name) and _is_running(operation):
+                    return True
     except (GoogleListError, ScriptError):
         return False
     return False
@@ -184,19 +168,11 @@ def _is_running(operation: Item) -> bool:
     return operation.get("status") not in {None, "DONE"} or ("status" not in operation and not operation.get("done"))
 
 
-def _target(operation: Item) -> str:
-    metadata = as_mapping(operation.get("metadata"))
-    return str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
-
-
 def remember(state: StackState) -> None:
-    """Store the pending creations of the state until a teardown leaves no resource, because the engine drops them when a state is imported.
-
-    Only the owner can read the file, and secrets in it are ciphertext.
-    """
+    """Store the pending creations until no resource is left: an import drops them."""
     if not state.pending:
         return
-    path = _path(state.stack)
+    path = _path(state)
     path.parent.mkdir(parents=True, exist_ok=True)
     pending = [{key: item[key] for key in _STORED_KEYS if key in item} for item in state.pending]
     write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
@@ -205,7 +181,7 @@ def remember(state: StackState) -> None:
 def remembered(state: StackState) -> StackState:
     """Return the state with the pending creations that an interrupted teardown stored."""
     try:
-        noted = as_mapping(json.loads(_path(state.stack).read_text(encoding="utf-8")))
+        noted = as_mapping(json.loads(_path(state).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return state
     earlier = [as_mapping(item) for item in as_sequence(noted.get("pending"))]
@@ -221,8 +197,8 @@ def remembered(state: StackState) -> StackState:
 
 def forget(state: StackState) -> None:
     """Delete the stored pending creations of a stack."""
-    _path(state.stack).unlink(missing_ok=True)
+    _path(state).unlink(missing_ok=True)
 
 
-def _path(stack: str) -> Path:
-    return FOLDER / f"{stack}-begun.json"
+def _path(state: StackState) -> Path:
+    return FOLDER / f"{state.stack}-begun.json"

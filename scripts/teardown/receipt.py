@@ -33,7 +33,7 @@ class RetainedBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Cost per month at the list price of its location (planning/data/prices.json); None if its size is unknown."""
+        """Cost per month at list price (planning/data/prices.json); None if its size is unknown."""
         if self.size_gib is None:
             return None
         return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd
@@ -48,28 +48,22 @@ class RetainedBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Result of a teardown. `clean`: no resource leaked."""
+    """Result of a teardown. The engine destroys; the API deletes what is left."""
 
     stack: str
-    """Name of the stack; empty for all stacks."""
     projects: Sequence[str]
     destroyed: int
-    """Resources that the engine destroyed."""
     state: Sequence[Mapping[str, object]]
-    """Resources that remain in a readable state."""
     leaked: Sequence[FoundResource]
     retained: Sequence[RetainedBucket]
-    """Buckets retained because of --keep-bucket or `bucket.retainOnDestroy`."""
     deletions: Sequence[DeletedResource]
-    """Deletions through the API."""
     unknown: Sequence[str]
-    """Checks that failed, one sentence each."""
     warnings: Sequence[str]
     searches: Sequence[Inventory]
     started: datetime
     elapsed_s: float
     reasons: Sequence[str] = ()
-    """Limits that the stack exceeded, each with its measured value; empty for a teardown that a person started."""
+    """Limits that the stack exceeded, each with its measured value."""
     interrupted: bool = False
     dry_run: bool = False
 
@@ -129,10 +123,7 @@ class Receipt:
         }
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt, by default to `.work/teardown`, and return its path.
-
-        Raises ScriptError if it cannot be written there. It is then on stdout and, if possible, in a temporary folder.
-        """
+        """Write the receipt and return its path. Raises ScriptError; it is then on stdout and in a temporary folder."""
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
         try:

@@ -1,25 +1,29 @@
 """A teardown, from the first search to the receipt.
 
-Destroy runs the Pulumi engine, which needs a stack, a state and no lock. The search and the deletions through the API need none of these. They
-always run, even if destroy fails.
+Destroy needs a stack, a state and no lock. The search and the deletions through the API need none of these, and always run.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cloud.clock import GOOGLE_CLOCK, WaitClock
 from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
-from cloud.google_api import GoogleApi
+from cloud.google_api import GoogleApi, connect
 from cloud.kinds import BUCKET, order_of
 from cloud.search import Scope
 from cloud.search import search as search_cloud
-from contracts.answers import Absent, Answer, Present, Unknown
+from cloud.simulated import is_simulated
+from cloud.spending import StackSpending, spending
+from contracts.answers import Absent, Answer, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.exit_codes import ExitCode
 from contracts.labels import RETAINED, RETAINED_LABEL
 from engine import runner
 from engine import state as states
@@ -28,40 +32,24 @@ from engine.deployment import (
     StateUnreadableError,
     back_up,
     deployment_of,
+    empty,
     read_deployment,
+    unprotected,
     write_deployment,
 )
 from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
-from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.command import not_written
 from scripts.cli.settings import gateway_settings, stack_settings
 from scripts.teardown import pending
-from scripts.teardown.output import TeardownOutput
+from scripts.teardown.options import TeardownOptions
+from scripts.teardown.output import ask, counted, number_of, progress, show, text_of
 from scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
-from scripts.teardown.would_delete import counted
 from stacks.apis import GATEWAY_APIS, apis_of
 from stacks.loading import project_from_environment
 
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
-_NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
-"""A lock whose holder the backend does not report."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeardownRequest:
-    """Options of one teardown."""
-
-    stack: str | None
-    """None: all stacks of this product in the project."""
-    yes: bool = False
-    keep_bucket: bool = False
-    include_retained: bool = False
-    """Delete a bucket with `bucket.retainOnDestroy` too."""
-    dry_run: bool = False
-    over_limit: bool = False
-    """The stack exceeds its limits, so it is torn down as far as other stacks in its network allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +72,15 @@ class TeardownInputs:
     settings: Mapping[str, SettingsFacts]
     projects: Sequence[str]
     read_errors: Sequence[str]
-    """States and settings that could not be read, one sentence each."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Teardown:
-    """One teardown. `run` runs all steps; `receipt` returns the results so far at any time."""
+    """One teardown. `run` runs all steps."""
 
-    request: TeardownRequest
+    options: TeardownOptions
     known: TeardownInputs
     api: GoogleApi
-    output: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
     started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
@@ -113,21 +99,16 @@ class Teardown:
         self.search()
         self._require_known_stack()
         self._require_no_guests()
-        if not self.request.dry_run:
-            self.output.show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
+        if not self.options.dry_run:
+            show("Found in the cloud", self.leaked, GOOGLE_CLOCK.now())
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
                 self._with_file(pending.remember, state)
                 self._destroy(state)
-            pending.wait(
-                self.api,
-                self.known.states,
-                clock=self.clock,
-                now=lambda: datetime.now(UTC),
-                report=self.output.report_progress,
-            )
+            now = partial(datetime.now, UTC)
+            pending.wait(self.api, self.known.states, clock=self.clock, now=now, report=progress)
             self._clear()
             for state in self.known.states:
                 self._update_state(state)
@@ -144,7 +125,7 @@ class Teardown:
 
     def search(self) -> None:
         """Search the cloud and record the resources that exist."""
-        found = search_cloud(self.api, self._scope(), clock=self.clock, say=self.output.report_progress)
+        found = search_cloud(self.api, self._scope(), clock=self.clock, say=progress)
         unknown = list(found.unknown)
         stated: list[FoundResource] = []
         for state in self.known.states:
@@ -160,37 +141,29 @@ class Teardown:
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
         """Return the resources that the last search found for deletion."""
-        if not self.searches:
-            return Unknown("The search did not run.")
         return self.searches[-1].answer_about(self.leaked)
 
     def _is_proven(self) -> bool:
-        """Return whether the last search read every list and found no resource to delete."""
-        match self.remaining():
-            case Absent():
-                return True
-            case Present() | Unknown():
-                return False
+        return isinstance(self.remaining(), Absent)
 
     def receipt(self) -> Receipt:
-        """Return the results so far."""
-        last = self.searches[-1] if self.searches else None
+        """Return the results since the first search."""
         elapsed_s = time.monotonic() - self.started_s
         return Receipt(
-            stack=self.request.stack or "",
+            stack=self.options.stack or "",
             projects=self.known.projects,
             destroyed=self.destroyed,
             state=self.state_left,
             leaked=self.leaked,
             retained=self.retained,
             deletions=self.deletions,
-            unknown=last.unknown if last else ["The search did not run."],
+            unknown=self.searches[-1].unknown,
             warnings=self.warnings,
             searches=self.searches,
             started=GOOGLE_CLOCK.now() - timedelta(seconds=elapsed_s),
             elapsed_s=elapsed_s,
             interrupted=not self.done,
-            dry_run=self.request.dry_run,
+            dry_run=self.options.dry_run,
         )
 
     # Search
@@ -204,20 +177,17 @@ class Teardown:
         buckets += [item.bucket for item in settings if item.bucket]
         return Scope(
             projects=self.known.projects,
-            stack=self.request.stack,
+            stack=self.options.stack,
             stacks=[state.stack for state in self.known.states],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
-            kept=[item.name for item in self._kept()],
+            kept=[item.resource.name for item in self.retained],
             apis=self._apis(),
             held=[zone for state in self.known.states for zone in state.held_zones],
         )
 
     def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
-
-        Uses the settings if the state is lost, and the state if the settings are unreadable.
-        """
+        """Return the APIs that the settings and states of the stacks use; None if a stack has neither."""
         found: set[str] = set()
         for state in self.known.states:
             settings = self.known.settings.get(state.stack)
@@ -226,19 +196,13 @@ class Teardown:
             found |= {*state.apis, *(settings.apis if settings else ())}
         return frozenset(found) or None
 
-    def _kept(self) -> Iterator[FoundResource]:
-        """Yield the retained buckets, whose grants are searched too."""
-        for found in self.searches[-1].found if self.searches else ():
-            if self._is_retained(found):
-                yield found
-
     def _is_retained(self, item: FoundResource) -> bool:
-        retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.request.include_retained
-        return item.kind == BUCKET and (self.request.keep_bucket or retained)
+        retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.options.include_retained
+        return item.kind == BUCKET and (self.options.keep_bucket or retained)
 
     def _require_known_stack(self) -> None:
-        """Reject a name without state, settings and resources, which is most likely a typo. Raises CommandRefusedError."""
-        stack = self.request.stack
+        """Reject a name without state, settings and resources. Raises CommandRefusedError."""
+        stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
         searched = self._is_proven() and not self.retained
         if stack is not None and stack not in self.known.settings and nothing and searched:
@@ -247,17 +211,17 @@ class Teardown:
             )
 
     def _require_no_guests(self) -> None:
-        """Reject a network with resources of other stacks, before anything is deleted. Raises CommandRefusedError; a dry run and a limit warn."""
+        """Reject a network with resources of other stacks; a dry run and a limit warn."""
         guests = self.searches[-1].guests
         if not guests:
             return
         stacks = sorted({item.owner.stack for item in guests})
         commands = " and ".join(f"`gemma teardown {stack}`" for stack in stacks)
         refusal = (
-            f"The network of stack {self.request.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
+            f"The network of stack {self.options.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
             f"deletes no network in use. Run {commands} first."
         )
-        if self.request.dry_run or self.request.over_limit:
+        if self.options.dry_run or self.options.over_limit:
             self.warnings.append(refusal)
         else:
             raise CommandRefusedError(f"{refusal} Nothing was changed.")
@@ -268,34 +232,31 @@ class Teardown:
         """Prompt once for all known resources. Raises CommandRefusedError unless the answer is yes."""
         count = sum(len(state.resources) for state in self.known.states)
         self.confirmed |= {item.name for item in self.leaked}
-        if self.request.yes or not (count or self.leaked):
+        if self.options.yes or not (count or self.leaked):
             return
-        name = f"stack {self.request.stack}" if self.request.stack else "all stacks"
-        resources = (
-            f"{count} resource{'' if count == 1 else 's'} in the state, and {counted(self.leaked)} found in the cloud"
-        )
+        name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
+        resources = f"{number_of(count, 'resource')} in the state, and {counted(self.leaked)} found in the cloud"
         refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
-        self.output.confirm(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
+        ask(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 
     def _confirm_more(self) -> None:
-        """Prompt for the resources that the first search did not find."""
         more = [item for item in self.leaked if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
-        if more and not self.request.yes:
-            self.output.show("Found since", more, GOOGLE_CLOCK.now())
+        if more and not self.options.yes:
+            show("Found since", more, GOOGLE_CLOCK.now())
             refusal = (
                 f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
             )
-            self.output.confirm(f"Delete {counted(more)} too?", refusal=refusal)
+            ask(f"Delete {counted(more)} too?", refusal=refusal)
 
     # Engine
 
     def _destroy(self, state: StackState) -> None:
-        """Run `pulumi destroy`. A failure becomes a warning, because the search that follows shows its effect."""
+        """Run `pulumi destroy`. A failure becomes a warning; the search shows its effect."""
         if state.status != "read" or not state.resources:
             return
         deployment = deployment_of(state.stack, state.raw)
-        changed = unprotected(deployment, keep_bucket=self.request.keep_bucket)
+        changed = unprotected(deployment, keep_bucket=self.options.keep_bucket)
         if changed != deployment:
             self._import(state.stack, changed)
         self._engine(state.stack, "destroy")
@@ -303,19 +264,17 @@ class Teardown:
         self.destroyed += max(0, len(state.resources) - len(after.resources)) if after.status == "read" else 0
 
     def _engine(self, stack: str, *arguments: str) -> None:
-        """Run the engine with its progress on stderr."""
-        after = "Continuing with the search."
-        self._past_locks(stack, lambda: runner.change(stack, *arguments, after_failure=after))
+        change = partial(runner.change, stack, *arguments, after_failure="Continuing with the search.")
+        self._past_locks(stack, change)
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
-        """Replace the state without a change in the cloud. Return whether it succeeded."""
-        return self._past_locks(stack, lambda: write_deployment(stack, deployment))
+        return self._past_locks(stack, partial(write_deployment, stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
-        """Run an engine command, once more after removing a lock that blocks it. Return whether it succeeded; a failure becomes a warning."""
+        """Run an engine command past a lock. Return whether it succeeded; a failure becomes a warning."""
 
         def end(found: Sequence[StackLock]) -> None:
-            self._remove_locks(stack, found or (_NAMELESS,))
+            self._remove_locks(stack, found or [StackLock(place="", user="", host="", pid=0, since="")])
             runner.query(["cancel", "--yes", "--stack", stack])
 
         try:
@@ -328,21 +287,17 @@ class Teardown:
         return True
 
     def _remove_locks(self, stack: str, held: Sequence[StackLock]) -> None:
-        """Remove stale locks. Prompt before removing a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
+        """Remove stale locks, live ones after a yes, even with --yes. Raises CommandRefusedError."""
         for lock in held:
             if lock.is_dead:
-                self.output.report_progress(
-                    f"removing stale lock of stack {stack} ({lock.holder} is no longer running)"
-                )
+                progress(f"removing stale lock of stack {stack} ({lock.holder} is no longer running)")
                 continue
             how = locked([lock])
             refusal = (
                 f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            self.output.confirm(
-                f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal
-            )
+            ask(f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal)
         if held:
             remove_lock_files(stack)
 
@@ -357,26 +312,22 @@ class Teardown:
             self._confirm_more()
             waited = {item.resource.name for item in self.deletions if item.timed_out}
             left = [item for item in self.leaked if item.name not in waited]
-            done = delete_all(self.api, left, report=self.output.report_progress, clock=self.clock)
+            done = delete_all(self.api, left, report=progress, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "already deleted"} for item in done):
                 break
         self.search()
 
     def _update_state(self, state: StackState) -> None:
-        """Remove deleted resources from the state. Report an unreadable state."""
         after = states.read(state.stack)
-        match self.remaining():
-            case Absent():
-                after = self._emptied(state, after)
-            case Present():
-                pass
-            case Unknown():
-                if after.resources:
-                    self.warnings.append(
-                        f"The state of stack {state.stack} was not changed because some lists could not be read. It "
-                        f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
-                    )
+        answer = self.remaining()
+        if isinstance(answer, Absent):
+            after = self._emptied(state, after)
+        elif isinstance(answer, Unknown) and after.resources:
+            self.warnings.append(
+                f"The state of stack {state.stack} was not changed because some lists could not be read. It "
+                f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
+            )
         if after.status == "read":
             self.state_left += tuple(after.resources)
         elif after.status == "unreadable":
@@ -388,12 +339,12 @@ class Teardown:
             )
 
     def _emptied(self, state: StackState, after: StackState) -> StackState:
-        """Return the state without deleted resources. If the engine cannot remove them, replace it with an empty state."""
+        """Return the state without deleted resources, by the engine or else empty."""
         if after.status == "read" and after.resources:
             self._engine(state.stack, "destroy", "--refresh")
             after = states.read(state.stack)
         if after.status == "read" and after.pending:
-            self._import(state.stack, without_pending(deployment_of(state.stack, after.raw))[0])
+            self._import(state.stack, deployment_of(state.stack, after.raw).changed(pending=()))
             after = states.read(state.stack)
         if after.status == "read" and after.resources:
             self._write_empty(
@@ -406,7 +357,7 @@ class Teardown:
         return after
 
     def _replace(self, stack: str) -> None:
-        """Replace a truncated state with an empty one, once no resource is left that it could name."""
+        """Replace a truncated state with an empty one, once no resource is left."""
         try:
             read_deployment(stack)
         except StateUnreadableError as error:
@@ -420,7 +371,6 @@ class Teardown:
             self.warnings.append(str(error))
 
     def _write_empty(self, stack: str, before: str, warning: str) -> None:
-        """Replace a state with an empty one and keep a copy."""
         try:
             copied = f" A copy is in {back_up(stack, before)}." if before else ""
         except OSError as error:
@@ -428,7 +378,7 @@ class Teardown:
                 f"{not_written(error)} The state of stack {stack} stays, because it could not be copied."
             )
             return
-        if self._import(stack, empty(stack)):
+        if self._import(stack, empty()):
             self.warnings.append(f"{warning}{copied}")
 
 
@@ -447,13 +397,13 @@ def _facts(stack: str) -> SettingsFacts:
     )
 
 
-def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownInputs:
+def known(options: TeardownOptions) -> TeardownInputs:
     """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
     read_errors: list[str] = []
-    found = [states.read(request.stack)] if request.stack else states.all_states()
+    found = [states.read(options.stack)] if options.stack else states.all_states()
     settings: dict[str, SettingsFacts] = {}
     for state in found:
-        if state.status != "read" and (request.stack or state.status != "missing"):
+        if state.status != "read" and (options.stack or state.status != "missing"):
             why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
             read_errors.append(f"{why} Continuing without the state.")
         try:
@@ -464,12 +414,10 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
     found = sorted(map(pending.remembered, found), key=lambda state: state.is_gateway)
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
-    environment = project_from_environment()
-    if environment:
-        projects.append(environment)
-    if not (request.dry_run and projects):  # the text of a dry run has them
+    projects += filter(None, [project_from_environment()])
+    if not (options.dry_run and projects):  # the text of a dry run has them
         for error in read_errors:
-            report(error)
+            progress(error)
     if not projects:
         raise CommandRefusedError(
             "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."
@@ -480,3 +428,84 @@ def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownIn
         projects=tuple(dict.fromkeys(projects)),
         read_errors=tuple(read_errors),
     )
+
+
+def guard(options: TeardownOptions) -> ExitCode:
+    """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
+    found = known(options)
+    api = connect(*found.projects)
+    scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
+    scan.search()
+    seen = scan.searches[-1]
+    stacks = spending(api, seen.found, GOOGLE_CLOCK.now())
+    for item in stacks:
+        progress(item.sentence())
+        for line in (*item.read, *(f"unknown: {sentence}" for sentence in item.unknown)):
+            progress(f"  {line}")
+    for sentence in seen.unknown:
+        progress(sentence)
+    over = [item for item in stacks if item.exceeded]
+    receipts = [_torn_down(options, item, api) for item in over if not _works_again(item, seen.found, api)]
+    answer = seen.answer_about(seen.found)
+    if isinstance(answer, Absent):
+        progress("no stack of this product has resources in the project")
+    if isinstance(answer, Unknown):
+        progress("unknown whether a stack of this product has resources in the project, see above")
+    all_read = not seen.unknown and not any(item.unknown for item in stacks)
+    clean = all_read and all(receipt.clean and path for receipt, path in receipts)
+    if options.as_json:
+        rest = {"unknown": list(seen.unknown), "clean": clean, "simulated": is_simulated()}
+        print(json.dumps({**_to_json(stacks, receipts), **rest}))
+    else:
+        for receipt, path in receipts:
+            print(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
+    return ExitCode.DONE if clean else ExitCode.FAILED
+
+
+def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, Path | None]]) -> dict[str, object]:
+    return {
+        "stacks": [
+            {
+                "stack": item.owner.stack,
+                "max_age_s": item.limits.max_age_s,
+                "max_usd": item.limits.max_usd,
+                "idle_after_s": item.limits.idle_after_s,
+                "age_s": round(item.age_s),
+                "usd": round(item.usd, 2),
+                "usd_per_hour": round(item.usd_per_hour, 2),
+                "idle": item.idle,
+                "idle_s": None if item.idle_s is None else round(item.idle_s),
+                "exceeded": list(item.exceeded),
+                "unknown": list(item.unknown),
+                "verdict": item.verdict,
+                "since": item.since,
+                "record": item.record,
+                "read": list(item.read),
+            }
+            for item in stacks
+        ],
+        "receipts": [{**receipt.to_json(), "receipt": path and str(path)} for receipt, path in receipts],
+    }
+
+
+def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi) -> bool:
+    """Return whether an idle stack has had a request since: earlier teardowns may have taken hours."""
+    if len(item.exceeded) > len(item.exceeded_idle):
+        return False
+    own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
+    if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
+        return False
+    progress(f"stack {item.owner.stack} is not idle anymore and is kept")
+    return True
+
+
+def _torn_down(options: TeardownOptions, item: StackSpending, api: GoogleApi) -> tuple[Receipt, Path | None]:
+    chosen = replace(options, stack=item.owner.stack)
+    teardown = Teardown(options=chosen, known=known(chosen), api=api)
+    teardown.run()
+    receipt = replace(teardown.receipt(), reasons=tuple(item.exceeded))
+    try:
+        return receipt, receipt.write(None)
+    except ScriptError as error:
+        progress(str(error))
+        return receipt, None

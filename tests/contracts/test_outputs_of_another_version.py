@@ -6,7 +6,7 @@ from contracts.errors import CommandRefusedError
 from contracts.outputs import DETAILS_TYPE
 from contracts.resource_types import SERVICE_TYPE
 from engine.deployment import ResourceState
-from engine.stack import STACK_TYPE, outputs_in
+from engine.state import STACK_TYPE, outputs_in
 from tests.scripts.sample_outputs import sample_outputs
 
 

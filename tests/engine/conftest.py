@@ -45,7 +45,7 @@ ASK = """
 import sys
 from scripts.cli.access import open_stack_access
 from loadtest.client.openai import call_once
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_stack_access(outputs) as access:
     models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
@@ -55,7 +55,7 @@ print(models["data"][0]["max_model_len"])
 OUTPUTS = """
 import json, sys
 from contracts.fields import to_json
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 print(json.dumps(to_json(stack_outputs(sys.argv[1]))))
 """
 

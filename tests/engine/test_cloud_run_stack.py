@@ -13,7 +13,7 @@ STACK = "l4-qat"
 ASK_WITHOUT_KEY = """
 import sys, requests
 from scripts.cli.access import open_access
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
     for method, path in (("GET", "/v1/models"), ("POST", "/invocations"), ("GET", "/metrics"), ("GET", "/health")):

@@ -14,7 +14,7 @@ from tests.engine.test_safe_changes_tpu import CLIENT
 
 LOAD = """
 import asyncio, json
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 from loadtest.client.metrics import GENERATION_TOKENS
 from loadtest.client.openai import OpenAIClient
 from scripts.cli.access import open_stack_access

@@ -14,7 +14,7 @@ STACK = "l4-qat"
 CLIENT = """
 import json, pathlib, sys, requests
 from scripts.cli.access import open_stack_access
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 outputs, stop = stack_outputs(sys.argv[1]), pathlib.Path(sys.argv[2])
 body = {"model": outputs.served_model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 answered, failed = 0, []

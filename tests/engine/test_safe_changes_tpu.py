@@ -21,7 +21,7 @@ CLIENT = """
 import json, sys, time
 from scripts.cli.access import open_stack_access
 from loadtest.client.openai import UnreachableError, call_once
-from engine.stack import stack_outputs
+from engine.state import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}
 with open_stack_access(outputs) as access, open(sys.argv[2], "a", buffering=1) as log:

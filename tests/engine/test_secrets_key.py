@@ -48,7 +48,7 @@ def run(monkeypatch, may, *command, stdin=None):
 
 def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_secret(kms, tmp_path, monkeypatch):
     both, decrypts, neither = "may-Encrypt may-Decrypt", "may-Decrypt", "no-right"
-    made = run(monkeypatch, both, "stack", "init", "a", f"--secrets-provider={KEY.url}")
+    made = run(monkeypatch, both, "stack", "init", "a", f"--secrets-provider=gcpkms://{KEY.name}")
     assert made.returncode == 0, made.stderr
     assert run(monkeypatch, both, "config", "set", "--secret", NAME, "--stack", "a", stdin=CANARY).returncode == 0
     assert kms.calls[0] == ("Encrypt", KEY.name)
@@ -81,7 +81,7 @@ def test_a_stack_changes_from_a_passphrase_to_a_key(kms, tmp_path, monkeypatch):
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "secret")
     assert run(monkeypatch, both, "stack", "init", "a").returncode == 0
     assert run(monkeypatch, both, "config", "set", "--secret", NAME, "--stack", "a", stdin=CANARY).returncode == 0
-    changed = run(monkeypatch, both, "stack", "change-secrets-provider", KEY.url, "--stack", "a")
+    changed = run(monkeypatch, both, "stack", "change-secrets-provider", f"gcpkms://{KEY.name}", "--stack", "a")
     assert changed.returncode == 0, changed.stderr
     monkeypatch.delenv("PULUMI_CONFIG_PASSPHRASE")
     text = (tmp_path / "Pulumi.a.yaml").read_text()

@@ -112,10 +112,8 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
         run_async(work())
 
 
-MAY_START = frozenset(
-    {"engine/children.py", "engine/handed_over.py", "scripts/agent/programs.py", "scripts/cli/access.py"}
-)
-"""The one runner; a person's own command, whose signals are its own; commands of the
+MAY_START = frozenset({"engine/children.py", "scripts/agent/programs.py", "scripts/cli/access.py"})
+"""The one runner; commands of the
 assistant, which write to files; and a tunnel, which runs in a session of its own until its user closes it."""
 
 

@@ -6,13 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
-
-from engine.private_folders import remove_left_folders
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 120
@@ -113,34 +110,6 @@ def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_pa
     assert "interrupted. Running work was interrupted as by Ctrl-C" in said
     assert ("stopping smoke of stack l4-qat" in said) == (message is LEFT)
     assert outcomes(tmp_path) == recorded
-
-
-def test_a_killed_server_leaves_a_folder_that_the_next_one_removes(server, tmp_path, monkeypatch):
-    """Its command goes on and writes there: the folder stays until the command has ended."""
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "tmp" / "gemma-private-not-ours").mkdir()
-    (tmp_path / "tmp" / "gemma-private-link").symlink_to(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    process = server()
-    for message in (INITIALIZE, READY, CALL):
-        process.stdin.write(json.dumps(message) + "\n")
-        process.stdin.flush()
-    ended_by(process, signal.SIGKILL, tmp_path / "told")
-    (left,) = (path.parent for path in (tmp_path / "tmp").glob("gemma-private-*/.in-use"))
-    assert remove_left_folders() == 0  # the command still works
-    assert list(left.glob("files/said"))
-    command = int((tmp_path / "told").read_text().split()[1])
-    os.kill(command, signal.SIGINT)
-    end = time.monotonic() + LIMIT_S
-    while not remove_left_folders():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == [
-        "gemma-private-link",
-        "gemma-private-not-ours",
-    ]
-    assert (tmp_path / "told").exists()
 
 
 def outcomes(tmp_path):

@@ -99,7 +99,7 @@ def test_the_copy_is_private_and_gone_at_the_end_also_of_a_cancelled_call(
     folders = []
 
     def note(folder):
-        folders.append((folder, folder.parent.parent.stat().st_mode & 0o777))
+        folders.append((folder, folder.parent.stat().st_mode & 0o777))
         raise KeyboardInterrupt
 
     while_up_runs(monkeypatch, note, before_start=True)

@@ -44,7 +44,7 @@ def test_a_plan_is_valid_for_program_settings_packages_project_and_steps(project
 
     before = plan_id()
     assert plan_id() == before
-    assert plan_id([PlannedStep(op="delete", urn="u", digest="d")]) != before
+    assert plan_id([PlannedStep(op="delete", type="t", name="n", digest="d")]) != before
     for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
         text = (project / file).read_text()
         (project / file).write_text(text + "\n")
@@ -138,4 +138,4 @@ def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_t
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "/elsewhere"]))
     assert runner.environment()["PYTHONPATH"] == "/elsewhere"
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "PYTHONPATH" not in runner.environment()
+    assert not runner.environment()["PYTHONPATH"]

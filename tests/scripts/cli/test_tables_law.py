@@ -29,7 +29,7 @@ from scripts.plan.__main__ import main as plan
 from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
-from scripts.teardown.output import TeardownOutput
+from scripts.teardown.output import show
 from tests.scripts.status.test_status import REPORT
 
 ROOT = Path(__file__).parents[3]
@@ -113,7 +113,7 @@ def teardown():
         )
         for kind, name in kinds.items()
     ]
-    TeardownOutput.show("Found in the cloud", found, NOW)
+    show("Found in the cloud", found, NOW)
 
 
 def demo_summary(folder):

@@ -22,7 +22,7 @@ from typing import ClassVar
 import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
-from engine import handed_over as child
+from engine import children as child
 from loadtest.client.unix_url import unix_url
 from scripts.cli.access import IdTokenSource, ServerAccess
 from scripts.connect.__main__ import command_of, main
@@ -419,7 +419,7 @@ def test_a_signal_before_the_command_runs_reaches_it_too(monkeypatch, number):
         os.kill(os.getpid(), number)
         return start(*words, **options)
 
-    monkeypatch.setattr(child.subprocess, "Popen", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     assert child.run_child(["sleep", "60"], {}) == 128 + number
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers

@@ -9,7 +9,7 @@ import pytest
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
-from engine.stack import STACK_TYPE
+from engine.state import STACK_TYPE
 from scripts.gemma import first
 from scripts.gemma.__main__ import main
 from scripts.gemma.first import FIRST_DAY

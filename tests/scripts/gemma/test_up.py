@@ -14,7 +14,7 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from engine.changes import changes_of
+from engine.steps import changes_of
 from scripts.cli.command import run_command
 from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engine.changes import ResourceChange
-from engine.steps import ShownChange
+from engine.steps import ResourceChange, ShownChange
 from scripts.preview.comment import comment
 from scripts.preview.plans import StackDescription, describe_checkout
 from scripts.preview.run import StackPreview

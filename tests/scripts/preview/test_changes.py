@@ -7,9 +7,9 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.outputs import DETAILS_TYPE
-from engine import changes as engine_changes
-from engine.changes import ResourceChange
+from engine import steps as engine_changes
 from engine.deployment import ResourceState
+from engine.steps import ResourceChange
 from scripts.preview import upcoming as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.effects import effect_of

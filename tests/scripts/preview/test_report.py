@@ -13,7 +13,7 @@ import pytest
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
-from engine.changes import changes_of
+from engine.steps import changes_of
 from scripts.cli.command import run_command
 from scripts.cli.github import GitHubRepository
 from scripts.preview import run

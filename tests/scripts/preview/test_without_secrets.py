@@ -9,7 +9,7 @@ import yaml
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import runner
 from engine.deployment import is_secret, parse_deployment
-from engine.secrets_provider import KmsKey, key_of, parse_key, provider_options
+from engine.secrets_provider import KmsKey, key_of, provider_options, provider_with
 from scripts.preview.without_secrets import STAND_IN, settings_with_stand_ins, with_stand_ins, without_secrets
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "state"
@@ -118,4 +118,4 @@ def test_what_makes_a_stack_names_the_provider_of_its_file(folder):
 @pytest.mark.parametrize("text", ["k", f"gcpkms://{KEY}", f"{KEY}/cryptoKeyVersions/1", f"{KEY}?x=1", ""])
 def test_a_name_that_is_not_a_key_is_refused(text):
     with pytest.raises(CommandRefusedError, match="Expected: projects/P/locations/L/keyRings/R/cryptoKeys/K"):
-        parse_key(text)
+        provider_with(text)

@@ -69,7 +69,7 @@ class World:
 
     def lose(self, *names):
         """Forget resources, and begin their creation again."""
-        gone = [each for each in self.whole.resources if each.custom and each.name in names]
+        gone = [each for each in self.whole.resources if each.raw.get("custom") and each.name in names]
         self.state = self.whole.changed(
             resources=[each for each in self.whole.resources if each not in gone],
             pending=[PendingOperation(kind="creating", resource=each.changed(id=None, outputs=None)) for each in gone],

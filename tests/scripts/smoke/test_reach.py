@@ -53,7 +53,7 @@ def smoked(monkeypatch, capsys):
         raw = sample_outputs(**changes)
         raw["smoke"]["startupBudgetS"] = 1.0
         outputs = from_json(StackOutputs, raw)
-        monkeypatch.setattr("engine.stack.stack_outputs", lambda _: outputs)
+        monkeypatch.setattr("engine.state.stack_outputs", lambda _: outputs)
         code = run_command(smoke.COMMAND, ["--stack", "x", "--json"])
         shown = capsys.readouterr()
         return code, json_object(shown.out).get("verdict"), " ".join(shown.err.split())

@@ -11,7 +11,7 @@ from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import NOT_IDLE, PHASES
 from contracts.labels import StackLimits
-from scripts.teardown import guard
+from scripts.teardown import run
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.restart.test_restart import instance
 from tests.scripts.teardown.test_limits import used
@@ -164,7 +164,7 @@ def test_the_roles_of_the_guards_account_read_the_idle_time(desk):
 def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
     machine(desk)
     publish(desk)
-    answers, known = [], guard.spending
+    answers, known = [], run.spending
 
     def spending(*arguments):
         found = known(*arguments)
@@ -172,7 +172,7 @@ def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
         publish(desk, idle_since=NOT_IDLE)
         return found
 
-    monkeypatch.setattr(guard, "spending", spending)
+    monkeypatch.setattr(run, "spending", spending)
     code, report, said, _ = guarded(desk)
     assert (code, report["receipts"], len(answers)) == (ExitCode.DONE, [], 2)
     assert "stack x is not idle anymore and is kept" in said

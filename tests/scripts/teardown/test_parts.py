@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cloud.google_api import GoogleListError
-from engine.deployment import deployment_of
+from engine.deployment import deployment_of, unprotected
 from engine.state import of_deployment
-from engine.state_edit import unprotected, without_pending
 from localcloud.tests.google_bodies import google_answer
 from scripts.teardown import pending
 from tests.cloud.populated import owner
@@ -95,7 +94,7 @@ def test_protection_leaves_the_state_and_everything_else_stays():
     assert bucket == resource("gcp:storage/bucket:Bucket", name="b")
     assert written(unprotected(deployment, keep_bucket=True))["resources"][1]["retainOnDelete"] is True
     assert "pending_operations" in written(deployment)
-    assert "pending_operations" not in written(without_pending(deployment)[0])
+    assert "pending_operations" not in written(deployment.changed(pending=()))
     assert json.dumps(exported) == before
 
 

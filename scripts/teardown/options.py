@@ -1,0 +1,26 @@
+"""Options of `gemma teardown`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from scripts.cli.options import JsonSwitch, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeardownOptions:
+    """Options of the command. Without `stack`, all stacks of this product in the project."""
+
+    stack: Annotated[str | None, Option("Name of the stack.", metavar="NAME")] = None
+    all_stacks: Annotated[
+        bool, Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all")
+    ] = False
+    dry_run: Annotated[bool, Option("Count the resources without deleting them. Exit code 1 if any exist.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
+    over_limit: Annotated[
+        bool, Option("Tear down only stacks that exceed maxAge, maxUsd or tpu.idleAfter. For schedules, add --yes.")
+    ] = False
+    keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
+    include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy is set.")] = False
+    receipt: Annotated[Path | None, Option("File to write the receipt to. Default: a file in .work/teardown.")] = None
+    as_json: JsonSwitch = False
