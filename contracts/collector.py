@@ -6,10 +6,10 @@ agent's program includes this module, so it must run on Python 3.10.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from dataclasses import asdict, dataclass
+from typing import Final
 
-from contracts.serving_document import API_KEY_VARIABLE, SECRET_VERSION
+from contracts.serving_document import API_KEY_VARIABLE
 
 COLLECTOR_REPOSITORY: Final = (
     "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
@@ -84,22 +84,14 @@ class CollectorSettings:
 
     def text(self) -> str:
         """Return the metadata value."""
-        value = {"config": self.config, "image": self.image, **({} if self.key is None else {"key": self.key})}
+        value = {name: text for name, text in asdict(self).items() if text is not None}
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def parse_collector(text: str) -> CollectorSettings:
-    """Parse the metadata value. Raises ValueError with the allowed form."""
-    value: object = json.loads(text)
-    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    image, config, key = raw.get("image"), raw.get("config"), raw.get("key")
-    if not isinstance(image, str) or "@sha256:" not in image:
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `image` is {image!r}, but must be a reference by digest")
-    if not isinstance(config, str) or not config:
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `config` is {config!r}, but must be the text of a configuration")
-    if key is not None and not (isinstance(key, str) and SECRET_VERSION.fullmatch(key)):
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `key` is {key!r}, but must be projects/P/secrets/S/versions/V")
-    return CollectorSettings(image, config, key)
+    """Parse the metadata value, which the stack wrote. Raises ValueError."""
+    raw = json.loads(text)
+    return CollectorSettings(raw["image"], raw["config"], raw.get("key"))
 
 
 def collector_config(

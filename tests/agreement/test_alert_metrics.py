@@ -196,9 +196,6 @@ def test_the_collectors_metadata_is_read_as_it_was_written():
     assert locked.count("${env:VLLM_API_KEY}") == 1, "the agent's own metrics need no key"
     with_key = CollectorSettings(COLLECTOR_IMAGE, locked, "projects/p/secrets/k/versions/1")
     assert parse_collector(with_key.text()) == with_key
-    for text in ("[]", '{"image": "a:latest", "config": "x"}', '{"image": "a@sha256:0"}'):
-        with pytest.raises(ValueError, match="gemma-serving-collector"):
-            parse_collector(text)
 
 
 def test_every_alert_has_a_runbook_with_its_first_command():
