@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from string import Template
 from typing import Final, Literal
 
-from contracts.collector import SHORTEST_INTERVAL_S
 from contracts.outputs import Target
 
 Severity = Literal["page", "ticket"]
@@ -17,8 +16,6 @@ Severity = Literal["page", "ticket"]
 
 RUNBOOK: Final = "docs/observability.md"
 NOT_READY: Final = "Not ready"
-EVALUATION_S: Final = SHORTEST_INTERVAL_S
-"""Interval of evaluation. Google accepts positive multiples of 30 s (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
 LOG_RATE_LIMIT_S: Final = 300
 """Minimum time between two notifications of a log alert, which Google requires for this kind of condition."""
 
@@ -72,8 +69,8 @@ class MetricCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alert:
-    """What every alert has."""
+class Alert:
+    """An alert: it fires if its expression has a result, if one of several conditions holds, or if a log line has its pattern."""
 
     title: str
     """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
@@ -83,44 +80,28 @@ class _Alert:
     targets: Sequence[Target] = ("tpu",)
     command: str = "gemma logs $stack"
     """First command of the runbook."""
+    expression: str = ""
+    hold: str = "0s"
+    several: Sequence[MetricCondition] = ()
+    pattern: str = ""
+    """RE2 pattern of a log line, which needs no collector; empty for an alert on metrics."""
+    needs_budget: bool = False
+    """True if only a stack with `alerts.dailyCost` has the alert."""
 
     @property
     def anchor(self) -> str:
         """Heading of the runbook page."""
         return self.title.lower().replace(" ", "-")
 
-    def first_command(self, stack: str) -> str:
-        """Return the first command of the runbook for a stack."""
-        return Template(self.command).substitute(stack=stack)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricAlert(_Alert):
-    """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
-
-    expression: str = ""
-    hold: str = "0s"
-    several: Sequence[MetricCondition] = ()
-    needs_budget: bool = False
-    """True if only a stack with `alerts.dailyCost` has the alert."""
-
     @property
     def conditions(self) -> Sequence[MetricCondition]:
-        """Conditions of its policy."""
+        """Conditions of its policy; one without an expression for an alert on log lines."""
         return self.several or (MetricCondition(title=self.title, expression=self.expression, hold=self.hold),)
 
     @property
     def needs_collector(self) -> bool:
         """True if it reads metrics of the server, and not those that Google's platform always writes."""
         return any("$server" in condition.expression for condition in self.conditions)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAlert(_Alert):
-    """An alert on log lines, which needs no collector."""
-
-    pattern: str
-    """RE2 pattern of the line."""
 
 
 def _le(bound_s: float) -> str:
@@ -173,8 +154,8 @@ _ENGINE_FATAL: Final = (
     "XlaRuntimeError|Ran out of memory in memory space hbm"
 )
 
-ALERTS: Final[Sequence[MetricAlert]] = (
-    MetricAlert(
+ALERTS: Final[Sequence[Alert]] = (
+    Alert(
         title=NOT_READY,
         meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
         # Not absent(): a stack that waits for capacity has no machine.
@@ -182,7 +163,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         hold="$ready",
         command=_STATUS,
     ),
-    MetricAlert(
+    Alert(
         title="No tokens while requests wait",
         meaning="Requests have waited or run for five minutes and the server produces no tokens.",
         expression=(
@@ -192,12 +173,12 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
         ),
     ),
-    MetricAlert(
+    Alert(
         title="Restart loop",
         meaning="The server has restarted at least three times in 30 minutes.",
         expression="sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3",
     ),
-    MetricAlert(
+    Alert(
         title="HTTP errors",
         meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
         expression=(
@@ -206,7 +187,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
             "sum by (namespace) (increase(http_requests_total{$server}[5m])) >= 20"
         ),
     ),
-    MetricAlert(
+    Alert(
         title="Slow first token",
         meaning="Slow first tokens of at least 50 requests use up the month's error budget in two days.",
         expression=(
@@ -215,7 +196,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         ),
         command=_STATUS,
     ),
-    MetricAlert(
+    Alert(
         title="Pressure",
         meaning="The KV cache has been over 85% full for two minutes, or requests have waited for 30 seconds because the server has no capacity for them.",
         several=(
@@ -237,7 +218,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         targets=("tpu", "cloud-run"),
         command=_PLAN,
     ),
-    MetricAlert(
+    Alert(
         title="Idle",
         meaning="The server costs money and has served no request for the time in `alerts.idle`.",
         expression=(
@@ -249,20 +230,20 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         severity="ticket",
         command="gemma teardown $stack --dry-run",
     ),
-    MetricAlert(
+    Alert(
         title="Server errors",
         meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
         expression=f"{_requests(response_code_class='5xx')} / {_requests()} > 0.05 and {_requests()} >= 20",
         targets=("cloud-run",),
     ),
-    MetricAlert(
+    Alert(
         title="No server answers",
         meaning="The gateway answered requests with 503 in the last five minutes.",
         expression=f"{_requests(response_code='503')} > 0",
         targets=("gateway",),
         command=_STATUS,
     ),
-    MetricAlert(
+    Alert(
         title="Daily cost",
         meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression=f"sum(increase({_of_service('container_billable_instance_time')}[1d])) / 3600 * $price > $daily",
@@ -270,7 +251,7 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         targets=("cloud-run",),
         command=_STATUS,
     ),
-    MetricAlert(
+    Alert(
         title="Daily cost",
         meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
         expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
@@ -278,39 +259,22 @@ ALERTS: Final[Sequence[MetricAlert]] = (
         needs_budget=True,
         command=_STATUS,
     ),
-)
-"""Alerts on metrics, with those that affect users first."""
-
-LOG_ALERTS: Final[Sequence[LogAlert]] = (
-    LogAlert(
+    Alert(
         title="Engine fatal",
         meaning="The engine logged an error after which it does not serve.",
         pattern=_ENGINE_FATAL,
     ),
-    LogAlert(
+    Alert(
         title="Does not start or engine fatal",
         meaning="An instance did not start in time, exceeded its memory limit, or its engine logged an error after which it does not serve.",
         pattern=f"STARTUP (TCP|HTTP) probe failed|Memory limit of .* exceeded|{_ENGINE_FATAL}",
         targets=("cloud-run",),
     ),
 )
-
-PLATFORM_METRICS: Final = (
-    "run_googleapis_com:container_billable_instance_time",
-    "run_googleapis_com:request_count",
-    "tpu_googleapis_com:cpu_utilization",
-)
-"""Metrics that Google's platform writes, by their PromQL names, such as run.googleapis.com/container/billable_instance_time."""
-AGENT_METRICS: Final = (
-    "gemma_serving_phase",
-    "gemma_serving_restarts_total",
-    "gemma_serving_deadline_timestamp_seconds",
-    "gemma_serving_info",
-)
-"""Metrics that the agent of a TPU machine serves itself."""
+"""Those that affect users first, and those on log lines last."""
 
 
-def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[MetricAlert]:
+def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[Alert]:
     """Yield the alerts that can fire for a stack. `collects`: its collector is on."""
     for alert in ALERTS:
         has_metrics = collects or not alert.needs_collector
@@ -318,11 +282,6 @@ def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = Fals
             yield alert
 
 
-def log_alerts_of(target: Target) -> Iterator[LogAlert]:
-    """Yield the alerts on log lines of a target."""
-    return (alert for alert in LOG_ALERTS if target in alert.targets)
-
-
-def row_of(title: str) -> MetricAlert | LogAlert | None:
+def row_of(title: str) -> Alert | None:
     """Return the first row with a title; None for a title of another release."""
-    return next((row for row in (*ALERTS, *LOG_ALERTS) if row.title == title), None)
+    return next((row for row in ALERTS if row.title == title), None)

@@ -59,7 +59,7 @@ KEPT_METRICS: Final = (
 
 
 SHORTEST_INTERVAL_S: Final = 30
-"""Shortest time between two scrapes: alerts are evaluated as often."""
+"""Shortest time between two scrapes. Alerts are evaluated as often: Google accepts positive multiples of 30 s (discovery: monitoring.v3)."""
 LONGEST_INTERVAL_S: Final = 120
 """Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120

@@ -150,6 +150,7 @@ def rules_of(stack):
         (alert.title, values.replace_in(each.expression), float(values.replace_in(each.hold).removesuffix("s")))
         for alert in alerts_of("tpu", collects=settings.collects_metrics, has_budget=has_budget)
         for each in alert.conditions
+        if each.expression
     )
 
 
