@@ -24,14 +24,6 @@ state or settings."""
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
 
-LABELS: Final[Mapping[str, str]] = {
-    MANAGED_BY_LABEL: f"`{PRODUCT}`",
-    PROJECT_LABEL: "the Pulumi project's name",
-    STACK_LABEL: "the Pulumi stack's name",
-}
-"""Labels of every resource that supports labels, with their values."""
-
-
 ALWAYS: Final = 'request.time < timestamp("2100-01-01T00:00:00Z")'
 """Expression of a condition that is true for every request to every service: `request.time` is the only attribute that all services provide.
 

@@ -4,7 +4,6 @@ The agent's program includes this module, so it must run on Python 3.10.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,15 +14,6 @@ ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
 """Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it once Google has returned it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600
-
-ROLLOUT_KEYS: Final[Mapping[str, str]] = {
-    "readyTimeoutS": "Maximum seconds until the server of a changed document is ready. Then the agent rolls back to the last known good document. "
-    f"Default: {DEFAULT_READY_TIMEOUT_S}.",
-    "drainS": "Seconds for running requests to finish before their server is stopped. Default: 0, without a drain.",
-    "shutdownFlag": "True if the document's server has `--shutdown-timeout`, with which vLLM rejects new requests and finishes the running ones.",
-    "container": f"`{PRIVILEGED}` starts the server's container with `--privileged`. By default it gets only the accelerator's devices.",
-}
-"""All keys of the limits, with their content. A reader ignores other keys."""
 
 
 @dataclass(frozen=True)

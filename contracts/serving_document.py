@@ -20,25 +20,23 @@ RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 """Allowed values. The agent ignores others."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
-LAST_PORT: Final = 65535
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """Variable of the server with the API key. A rotated key must not be accepted again."""
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
-DOCUMENT_KEYS: Final[Mapping[str, str]] = {
-    "schema": f"{DOCUMENT_SCHEMA}",
-    "image": "The container image, preferably by digest.",
-    "command": "List of strings: the container's command.",
-    "args": "List of strings: its arguments.",
-    "env": "Environment variables, name to value.",
-    "secretEnv": "Environment variables from Secret Manager, name to `projects/P/secrets/S/versions/V`. A secret must be a single line.",
-    "port": f"Port of the server, 1 to {LAST_PORT}.",
-    "shmSizeGib": f"Size of the container's /dev/shm in GiB; {DEFAULT_SHM_SIZE_GIB} by default.",
-    "weights": '`{"mode": "hub"}`, or `{"mode": "bucket", "uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: '
-    "the agent copies the prefix to `path` and mounts it into the container.",
-    "parts": 'List of `{"uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: drafters and adapters, copied like the weights.',
-}
-"""All keys of the document, with their content. The agent rejects any other key."""
+DOCUMENT_KEYS: Final = (
+    "schema",
+    "image",
+    "command",
+    "args",
+    "env",
+    "secretEnv",
+    "port",
+    "shmSizeGib",
+    "weights",
+    "parts",
+)
+"""All keys of the document. The agent rejects any other key."""
 
 
 class DocumentError(ValueError):
