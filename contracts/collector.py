@@ -5,8 +5,9 @@ agent's program includes this module, so it must run on Python 3.10.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 from contracts.serving_document import API_KEY_VARIABLE
@@ -30,6 +31,7 @@ AGENT_METRICS_PORT: Final = 8001
 """Loopback port of the machine at which the agent serves its own metrics."""
 
 AGENT_JOB: Final = "agent"
+_CREDENTIALS: Final = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
 
 COLLECTOR_VCPU: Final = 2
 """vCPU of the collector on Cloud Run. A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger
@@ -37,26 +39,6 @@ COLLECTOR_VCPU: Final = 2
 COLLECTOR_MIN_GIB: Final = 0.5
 GIB_PER_VCPU: Final = 4
 """Cloud Run's maximum memory of a container per vCPU."""
-
-KEPT_METRICS: Final = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_waiting_by_reason",
-    "vllm:kv_cache_usage_perc",
-    "vllm:num_preemptions_total",
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:request_success_total",
-    "vllm:prefix_cache_(queries|hits)_total",
-    "vllm:spec_decode_num_(draft|accepted)_tokens_total",
-    "vllm:time_to_first_token_seconds_(bucket|count|sum)",
-    "vllm:inter_token_latency_seconds_(bucket|count|sum)",
-    "vllm:e2e_request_latency_seconds_(bucket|count|sum)",
-    "http_requests_total",
-    "gemma_serving_.*",
-)
-"""Patterns of the metrics that alerts and the dashboard read. Google bills samples, so the others are dropped."""
-
 
 SHORTEST_INTERVAL_S: Final = 30
 """Shortest time between two scrapes. Alerts are evaluated as often: Google accepts positive multiples of 30 s (discovery: monitoring.v3)."""
@@ -107,42 +89,23 @@ def collector_config(
         interval_s: scrape interval.
         has_api_key: True if the server requires its API key at /metrics (contracts.path_guard). The collector reads it from the same variable.
     """
-    jobs = [_job(namespace, cluster, port, interval_s, has_api_key=has_api_key) for port in ports]
-    config: dict[str, object] = {
-        "receivers": {"prometheus": {"config": {"scrape_configs": jobs}}},
-        "processors": {
-            "resourcedetection": {"detectors": ["gcp"], "timeout": "10s"},
-            "resource": {
-                "attributes": [
-                    {"key": "service.instance.id", "from_attribute": "faas.instance", "action": "upsert"},
-                    {"key": "gcp.project.id", "value": project, "action": "upsert"},
-                ]
-            },
-            # The exporter reads these two from the resource.
-            "groupbyattrs": {"keys": ["namespace", "cluster"]},
-            "batch": {"send_batch_max_size": 200, "send_batch_size": 200, "timeout": "5s"},
-        },
-        "exporters": {"googlemanagedprometheus": {}},
-        "service": {
-            "pipelines": {
-                "metrics": {
-                    "receivers": ["prometheus"],
-                    "processors": ["resourcedetection", "resource", "groupbyattrs", "batch"],
-                    "exporters": ["googlemanagedprometheus"],
-                }
-            }
-        },
-    }
+    config = json.loads(Path(__file__).with_name("collector.json").read_text(encoding="utf-8"))
+    scraped = config["receivers"]["prometheus"]["config"]
+    template = scraped["scrape_configs"][0]
+    # Google bills samples, so metrics that no alert and no tile reads are dropped.
+    kept = template["metric_relabel_configs"][0]
+    kept["regex"] = "|".join(kept["regex"])
+    scraped["scrape_configs"] = [
+        {
+            "job_name": "vllm" if port != AGENT_METRICS_PORT else AGENT_JOB,
+            **(_CREDENTIALS if has_api_key and port != AGENT_METRICS_PORT else {}),
+            **template,
+            "scrape_interval": f"{interval_s}s",
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}
+            ],
+        }
+        for port in ports
+    ]
+    config["processors"]["resource"]["attributes"][1]["value"] = project
     return json.dumps(config, separators=(",", ":"))
-
-
-def _job(namespace: str, cluster: str, port: int, interval_s: int, *, has_api_key: bool) -> Mapping[str, object]:
-    is_agent = port == AGENT_METRICS_PORT
-    credentials = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
-    return {
-        "job_name": AGENT_JOB if is_agent else "vllm",
-        **(credentials if has_api_key and not is_agent else {}),
-        "scrape_interval": f"{interval_s}s",
-        "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}],
-        "metric_relabel_configs": [{"source_labels": ["__name__"], "regex": "|".join(KEPT_METRICS), "action": "keep"}],
-    }
