@@ -1,4 +1,4 @@
-"""Traffic of a Cloud Run service. The program declares it, `gemma rollout` moves it, and both read it from Google with this module.
+"""Traffic of a Cloud Run service, which the program declares and `gemma rollout` moves.
 
 Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
 revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
@@ -21,8 +21,6 @@ TEMPLATE_LABEL: Final = f"{PRODUCT}-template"
 LATEST: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 ALL: Final = 100
-
-_FINGERPRINT_DIGITS: Final = 40
 
 Service = Mapping[str, object]
 """A service as returned by run.v2."""
@@ -38,14 +36,10 @@ class TrafficTarget:
     percent: int = 0
     tag: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """The API's allocation type."""
-        return LATEST if self.revision is None else BY_REVISION
-
-    def to_api(self) -> dict[str, object]:
+    def to_api(self) -> dict[str, Any]:
         """Return the target for run.v2. Empty fields are omitted, as in its responses."""
-        fields = {"type": self.kind, "revision": self.revision, "percent": self.percent, "tag": self.tag}
+        kind = LATEST if self.revision is None else BY_REVISION
+        fields = {"type": kind, "revision": self.revision, "percent": self.percent, "tag": self.tag}
         return {key: value for key, value in fields.items() if value}
 
 
@@ -78,12 +72,19 @@ def declared_targets(
 def template_fingerprint(template: object) -> str:
     """Return a label value that identifies a template in JSON types."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def targets_of(service: Service) -> Sequence[TrafficTarget]:
     """Return the traffic as last requested."""
-    return tuple(_target(as_mapping(entry)) for entry in as_sequence(service.get("traffic")))
+    return tuple(
+        TrafficTarget(
+            revision=str(entry.get("revision") or "") or None if entry.get("type") == BY_REVISION else None,
+            percent=_percent(entry),
+            tag=str(entry.get("tag") or "") or None,
+        )
+        for entry in map(as_mapping, as_sequence(service.get("traffic")))
+    )
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
@@ -108,9 +109,8 @@ def known_shares(service: Service) -> Mapping[str, int] | None:
     While a service reconciles, its statuses may be outdated (discovery: run.v2, Service.reconciling).
     """
     shares = serving_shares(service)
-    if sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision")):
-        return shares
-    return None
+    is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
+    return shares if is_whole else None
 
 
 def shares_text(shares: Mapping[str, int] | None) -> str:
@@ -131,11 +131,10 @@ def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
         check = f" To check {new} and move all traffic to it, run `gemma rollout {stack}`." if new else ""
         back = f"To roll back, run `gemma rollout {stack} --to {next(iter(shares))}`."
         return "waits", f"Traffic: {shares_text(shares)}.{check} {back}"
-    if new and shares and new not in shares:
-        return "waits", (
-            f"Revision {new} has no traffic yet. To check it and move all traffic to it, run `gemma rollout {stack}`."
-        )
-    return "none", ""
+    if not new or not shares or new in shares:
+        return "none", ""
+    rollout = f"To check it and move all traffic to it, run `gemma rollout {stack}`."
+    return "waits", f"Revision {new} has no traffic yet. {rollout}"
 
 
 def is_ready(revision: Mapping[str, object]) -> bool:
@@ -153,14 +152,6 @@ def tag_urls(service: Service) -> Mapping[str, str]:
     """Return the URL of each tag."""
     entries = map(as_mapping, as_sequence(service.get("trafficStatuses")))
     return {str(entry["tag"]): str(entry["uri"]) for entry in entries if entry.get("tag") and entry.get("uri")}
-
-
-def _target(entry: Mapping[str, object]) -> TrafficTarget:
-    return TrafficTarget(
-        revision=str(entry["revision"]) if entry.get("type") == BY_REVISION and entry.get("revision") else None,
-        percent=_percent(entry),
-        tag=str(entry["tag"]) if entry.get("tag") else None,
-    )
 
 
 def _percent(entry: Mapping[str, object]) -> int:
