@@ -20,42 +20,17 @@ ARCHIVE_KEEP_DAYS: Final = 30
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
 """Environment variable of the server: folder of its container with compiled programs."""
 
-NEUTRAL_FLAGS: Final = frozenset(
-    {
-        "allowed-media-domains",
-        "allowed-origins",
-        "api-key",
-        "auto-tool-choice",
-        "chat-template",
-        "enable-auto-tool-choice",
-        "enable-log-requests",
-        "host",
-        "load-format",
-        "log-requests",
-        "log-stats",
-        "middleware",
-        "port",
-        "reasoning-parser",
-        "revision",
-        "safetensors-load-strategy",
-        "served-model-name",
-        "tokenizer-revision",
-        "tool-call-parser",
-        "uvicorn-log-level",
-    }
-)
+NEUTRAL_FLAGS: Final = frozenset({
+    "allowed-media-domains", "allowed-origins", "api-key", "auto-tool-choice", "chat-template", "enable-auto-tool-choice",
+    "enable-log-requests", "host", "load-format", "log-requests", "log-stats", "middleware", "port", "reasoning-parser", "revision",
+    "safetensors-load-strategy", "served-model-name", "tokenizer-revision", "tool-call-parser", "uvicorn-log-level",
+})  # fmt: skip
 """Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. XLA identifies a program by its contents, so
 another commit of the model with other dimensions finds none and compiles. All other flags are assumed to affect programs,
 because a missing program costs its compile time, while an unused one costs only a few megabytes."""
-NEUTRAL_VARIABLES: Final = frozenset(
-    {
-        COMPILE_CACHE_VARIABLE,
-        "HF_HOME",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
-        "VLLM_SERVER_DEV_MODE",
-    }
-)
+NEUTRAL_VARIABLES: Final = frozenset({
+    COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE",
+})  # fmt: skip
 """Environment variables that do not affect compiled programs."""
 
 

@@ -3,7 +3,6 @@
 The agent's program includes this module, so it must run on Python 3.10.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 GUEST_ATTRIBUTE_NAMESPACE: Final = "gemma-serving"
@@ -50,8 +49,3 @@ WITH_REASON: Final = frozenset({FAILED, RETRYING, RESTORING, *WAITING})
 """Phases whose `detail` ends with the reason."""
 
 DETAIL_LIMIT_BYTES: Final = 2048
-
-
-def serving_document(published: Mapping[str, str]) -> str:
-    """Return the hash of the document whose server is ready, or empty."""
-    return published.get(SERVING_HASH_KEY, "")

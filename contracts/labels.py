@@ -57,8 +57,8 @@ class StackLimits:
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
         """Return the limits in labels. A value with other characters than digits is ignored."""
-        given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL)}
-        age, usd, idle = (int(text) if text.isdecimal() else None for text in given.values())
+        texts = (str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL))
+        age, usd, idle = (int(text) if text.isdecimal() else None for text in texts)
         return cls(max_age_s=age, max_usd=usd, idle_after_s=idle)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from contracts.features import ServedFeatures
-from contracts.fields import Doc, camel_case
+from contracts.fields import Doc
 
 Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
@@ -20,22 +20,9 @@ Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
 """Type of the component whose outputs are the `DETAILS`."""
-DETAILS: Final = frozenset(
-    camel_case(field)
-    for field in (
-        "served_model",
-        "rollout",
-        "plan",
-        "vllm",
-        "smoke",
-        "features",
-        "labels",
-        "project",
-        "api_key_secret",
-        "tunnel",
-        "zone",
-    )
-)
+DETAILS: Final = frozenset({
+    "servedModel", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "apiKeySecret", "tunnel", "zone",
+})  # fmt: skip
 """JSON keys of the outputs that `pulumi up` does not print."""
 
 

@@ -25,17 +25,8 @@ API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
 DOCUMENT_KEYS: Final = (
-    "schema",
-    "image",
-    "command",
-    "args",
-    "env",
-    "secretEnv",
-    "port",
-    "shmSizeGib",
-    "weights",
-    "parts",
-)
+    "schema", "image", "command", "args", "env", "secretEnv", "port", "shmSizeGib", "weights", "parts",
+)  # fmt: skip
 """All keys of the document. The agent rejects any other key."""
 
 
@@ -53,10 +44,7 @@ class BucketWeights:
 
 @dataclass(frozen=True)
 class ServingDocument:
-    """One server. `secret_environment` names Secret Manager versions; a secret's value is never part of the document.
-
-    `weights` is None if vLLM downloads them from the hub.
-    """
+    """One server. `secret_environment` names Secret Manager versions. `weights` is None if vLLM downloads them from the hub."""
 
     image: str
     command: Sequence[str]

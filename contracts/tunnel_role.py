@@ -29,25 +29,13 @@ class TunnelRole:
 
     def create_command(self) -> str:
         """Return the command that creates the role, once for all stacks."""
-        what = f"--title='gemma-serving tunnel' --stage=GA --permissions={','.join(PERMISSIONS)}"
-        return f"gcloud iam roles create {self._place} {what}"
+        permissions = f"--permissions={','.join(PERMISSIONS)}"
+        return self.command("create", "--title='gemma-serving tunnel'", "--stage=GA", permissions)
 
-    def add_command(self, permissions: "tuple[str, ...]") -> str:
-        """Return the command that adds permissions to the role."""
-        return f"gcloud iam roles update {self._place} --add-permissions={','.join(permissions)}"
-
-    def enable_command(self) -> str:
-        """Return the command that enables a disabled role again."""
-        return f"gcloud iam roles update {self._place} --stage=GA"
-
-    def undelete_command(self) -> str:
-        """Return the command that restores the role within 7 days after its deletion."""
-        return f"gcloud iam roles undelete {self._place}"
-
-    @property
-    def _place(self) -> str:
+    def command(self, verb: str, *options: str) -> str:
+        """Return a gcloud command for the role. `undelete` restores it within 7 days after its deletion."""
         kind, _, owner = self.parent.partition("/")
-        return f"{self.id} --{kind.removesuffix('s')}={owner}"
+        return " ".join(("gcloud iam roles", verb, self.id, f"--{kind.removesuffix('s')}={owner}", *options))
 
 
 def tunnel_role(setting: str, project: str) -> TunnelRole:
