@@ -1,7 +1,4 @@
-"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState).
-
-The provider has a separate table because it does not import project code. A test compares the two.
-"""
+"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -38,4 +35,4 @@ INSTANCE_STATES: Final[Mapping[str, str]] = {
 }
 """Status of an instance (Compute Engine, "Instance lifecycle") -> state."""
 BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})
-"""Statuses of an instance in which it has a TPU (Compute Engine, "Instance lifecycle"). Those before RUNNING are free, and short."""
+"""Statuses of an instance in which it has a TPU. Those before RUNNING are free, and short."""

@@ -1,8 +1,4 @@
-"""The collector of metrics beside a server: its image, configuration, and share of a Cloud Run instance.
-
-It is Google's build of the OpenTelemetry collector. It scrapes the server on the loopback address and writes to Managed Service for Prometheus. The
-agent's program includes this module, so it must run on Python 3.10.
-"""
+"""The collector of metrics beside a server: Google's build of the OpenTelemetry collector, which writes to Managed Service for Prometheus."""
 
 import json
 from collections.abc import Sequence
@@ -25,28 +21,23 @@ CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
 """Environment variable of the collector's container with its configuration."""
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
-"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. A change of it does not
-restart the server."""
+"""Metadata key of a TPU machine. Absent without metrics. A change of it does not restart the server."""
 AGENT_METRICS_PORT: Final = 8001
-"""Loopback port of the machine at which the agent serves its own metrics."""
-
 AGENT_JOB: Final = "agent"
 _CREDENTIALS: Final = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
 
 COLLECTOR_VCPU: Final = 2
-"""vCPU of the collector on Cloud Run. A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger
-`run-collector-share`), so 8 vCPU are divided into 6 and 2."""
+"""A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger `run-collector-share`)."""
 COLLECTOR_MIN_GIB: Final = 0.5
 GIB_PER_VCPU: Final = 4
 """Cloud Run's maximum memory of a container per vCPU."""
 
 SHORTEST_INTERVAL_S: Final = 30
-"""Shortest time between two scrapes. Alerts are evaluated as often: Google accepts positive multiples of 30 s (discovery: monitoring.v3)."""
+"""Time between two scrapes. Alerts are evaluated as often: Google accepts multiples of 30 s (discovery: monitoring.v3)."""
 LONGEST_INTERVAL_S: Final = 120
-"""Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
+"""Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120
-"""Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's. With data
-parallelism, at most this many for each engine."""
+"""Samples of one scrape and engine, at most: speculative decoding, all buckets filled, and the agent's."""
 
 
 def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
@@ -87,7 +78,7 @@ def collector_config(
         cluster: another label of each series; Google requires one.
         ports: loopback ports whose /metrics is scraped.
         interval_s: scrape interval.
-        has_api_key: True if the server requires its API key at /metrics (contracts.path_guard). The collector reads it from the same variable.
+        has_api_key: True if the server requires its API key at /metrics (contracts.path_guard).
     """
     config = json.loads(Path(__file__).with_name("collector.json").read_text(encoding="utf-8"))
     scraped = config["receivers"]["prometheus"]["config"]

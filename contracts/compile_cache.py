@@ -1,8 +1,4 @@
-"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs.
-
-The stack writes the archive's location to a separate metadata key, not to the serving document, so a change of it does not restart the
-server. The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs."""
 
 import hashlib
 import json
@@ -12,7 +8,7 @@ from typing import Final
 from contracts.serving_document import ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key: a JSON object with `uri`, `accelerator` and `key`. Absent without archives."""
+"""Metadata key beside the document's, so a change of it does not restart the server. Absent without archives."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
@@ -25,9 +21,8 @@ NEUTRAL_FLAGS: Final = frozenset({
     "enable-log-requests", "host", "load-format", "log-requests", "log-stats", "middleware", "port", "reasoning-parser", "revision",
     "safetensors-load-strategy", "served-model-name", "tokenizer-revision", "tool-call-parser", "uvicorn-log-level",
 })  # fmt: skip
-"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. XLA identifies a program by its contents, so
-another commit of the model with other dimensions finds none and compiles. All other flags are assumed to affect programs,
-because a missing program costs its compile time, while an unused one costs only a few megabytes."""
+"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. Others are assumed to affect
+them: a missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
 NEUTRAL_VARIABLES: Final = frozenset({
     COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE",
 })  # fmt: skip
@@ -55,11 +50,7 @@ def parse_archive(text: str) -> ArchiveSettings:
 
 
 def programs_key(document: ServingDocument) -> str:
-    """Return the key of the programs that a server compiles: 32 hex digits.
-
-    It depends on the image's digest, the model, and the flags and environment variables that affect programs. The image's
-    registry is ignored, so machines of all regions share an archive.
-    """
+    """Return the key of the programs that a server compiles: 32 hex digits. Images of all registries share it."""
     digest = document.image.partition("@")[2]
     named = [digest or document.image, list(document.command), [one for one in document.arguments if not _neutral(one)]]
     variables = {name: text for name, text in document.environment.items() if name not in NEUTRAL_VARIABLES}

@@ -1,7 +1,4 @@
-"""Preparation of a Cloud Run container before its server starts: copies of weights, compiled graphs.
-
-Stacks write them into the container's arguments, and the starter in the container reads them. The starter's text includes this module.
-"""
+"""Preparation of a Cloud Run container before its server starts: copies of weights, compiled graphs."""
 
 import json
 from collections.abc import Sequence
@@ -37,14 +34,7 @@ class ContainerStart:
 
 
 def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
-    """Return the folder with a server's graphs, below the bucket's archives: ACCELERATOR/KEY.
-
-    Args:
-        image: Reference of the container image. Only its digest matters, not its registry.
-        accelerator: Name of the GPU.
-        model: Id of the model. The path of its weights does not affect graphs.
-        arguments: The server's arguments after the model.
-    """
+    """Return the folder with a server's graphs, below the bucket's archives. The path of its weights does not affect graphs."""
     server = ServingDocument(
         image=image, command=(), arguments=(model, *arguments), environment={}, secret_environment={}, port=0
     )

@@ -1,7 +1,4 @@
-"""Guest attributes: state of the server, published by the agent on the TPU machine and readable without SSH.
-
-The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Guest attributes: state of the server, published by the agent on the TPU machine and readable without SSH."""
 
 from typing import Final
 

@@ -18,18 +18,14 @@ IDLE_AFTER_LABEL: Final = f"{PRODUCT}-idle-after"
 
 RETAINED_LABEL: Final = f"{PRODUCT}-retained"
 RETAINED: Final = "true"
-"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed. A teardown detects it without
-state or settings."""
+"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed."""
 
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
 
 ALWAYS: Final = 'request.time < timestamp("2100-01-01T00:00:00Z")'
-"""Expression of a condition that is true for every request to every service: `request.time` is the only attribute that all services provide.
-
-Attributes of resources would be narrower, but Cloud TPU and OS Login on a TPU machine provide none to IAM, and a condition on a missing
-attribute denies everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
-"""
+"""Condition that is true for every request. Cloud TPU and OS Login provide no attribute of resources to IAM, and a condition on a
+missing one denies everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11)."""
 
 
 def is_reserved(key: str) -> bool:
@@ -89,10 +85,7 @@ class Ownership:
         return " ".join(f"{key}={value}" for key, value in self.identity.items())
 
     def condition(self, expression: str = ALWAYS) -> Mapping[str, str]:
-        """Return the IAM condition of a project grant to a member outside the stack. Its description has the words of the labels.
-
-        IAM allows 100 characters for the title and 256 for the description.
-        """
+        """Return the IAM condition of a grant to a member outside the stack, whose title IAM limits to 100 characters."""
         return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
 
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:

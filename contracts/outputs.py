@@ -1,9 +1,6 @@
-"""Stack outputs: the contract that every script relies on.
+"""Stack outputs. `pulumi up` prints all but the `DETAILS`, which the state stores as the outputs of one component.
 
-`pulumi up` prints the user-facing outputs, and `pulumi stack output --json` returns them to programs. The rest, `DETAILS`, would add sixty
-lines at the end of each `up`. The state stores them as the outputs of one component, and `pulumi stack export` shows them.
-Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars. JSON keys are the field names in
-camelCase. Stacks write `StackOutputs`, scripts read it.
+Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars.
 """
 
 from collections.abc import Mapping
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from contracts.features import ServedFeatures
-from contracts.fields import Doc
+from contracts.fields import Doc, camel_case
 
 Target = Literal["tpu", "cloud-run", "gateway"]
 Auth = Literal["id-token", "tunnel", "none"]
@@ -20,9 +17,9 @@ Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
 """Type of the component whose outputs are the `DETAILS`."""
-DETAILS: Final = frozenset({
-    "servedModel", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "apiKeySecret", "tunnel", "zone",
-})  # fmt: skip
+DETAILS: Final = frozenset(map(camel_case, (
+    "served_model", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "api_key_secret", "tunnel", "zone",
+)))  # fmt: skip
 """JSON keys of the outputs that `pulumi up` does not print."""
 
 
@@ -214,11 +211,6 @@ class StackOutputs:
     def servers(self) -> tuple[str, ...]:
         """Stacks of the servers to which a gateway sends requests; empty for other targets."""
         return tuple(one.stack for one in self.backends or () if one.address)
-
-    @property
-    def has_fixed_traffic(self) -> bool:
-        """True if the settings fix the traffic split of the service, so that no revision waits for a rollout."""
-        return self.rollout is not None and self.rollout.traffic is not None
 
     @property
     def engines(self) -> int:

@@ -1,4 +1,4 @@
-"""Call functions in parallel, with a limit on concurrency. The threads are daemons, so Ctrl-C exits the command while calls are in progress."""
+"""Call functions in parallel. The threads are daemons, so Ctrl-C exits the command while calls are in progress."""
 
 import queue
 import threading
@@ -26,10 +26,9 @@ def each_within(
 
 
 def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> Iterator[T]:
-    """Yield the results in order, each as soon as all earlier ones are available. Raises the first error immediately.
+    """Yield the results in order. Raises the first error immediately. Closing the iterator starts no further function.
 
-    At most `ahead` functions are started and not yet yielded, so results do not fill the memory. Closing the iterator
-    starts no further function.
+    At most `ahead` functions are started and not yet yielded, so results do not fill the memory.
     """
     room, early, following = threading.Semaphore(ahead), dict[int, T | None](), 0
     for index, value, error in _ended(tasks, workers, room, lambda: None):
@@ -45,7 +44,7 @@ def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> I
 def _ended(
     tasks: Sequence[Callable[[], T]], workers: int, room: threading.Semaphore, wait_s: Callable[[], float | None]
 ) -> Iterator[tuple[int, T | None, BaseException | None]]:
-    """Yield index, value and error of each function as it finishes, until none finishes within `wait_s`. Each start takes one of `room`."""
+    """Yield index, value and error of each function as it finishes, until none finishes within `wait_s`."""
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
     waiting, stopped, lock = iter(range(len(tasks))), threading.Event(), threading.Lock()
 

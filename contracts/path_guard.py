@@ -1,8 +1,4 @@
-"""The path guard of a server with an API key: vLLM's argument, and the location of the guard's file in the container.
-
-The program on a TPU machine and the starter of a Cloud Run container write the file (`vm_agent/path_guard.py`) and add its folder to
-PYTHONPATH if the server's arguments name the guard. Their text includes this module, so it must run on Python 3.10.
-"""
+"""The path guard of a server with an API key (vm_agent/path_guard.py): vLLM's argument, and its file in the container."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Check whether a process of this machine is still running, for records that processes leave, such as a stack's lock."""
+"""Check whether a process of this machine is still running."""
 
 import os
 import re
@@ -6,15 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-_CLOCK_TICKS_S: Final = 2.0
-"""Tolerance for comparing the start of a process with the time of its record, in seconds."""
+_TOLERANCE_S: Final = 2.0
 
 
 def is_alive(pid: int, since: str) -> bool:
-    """Return whether the process that had this number at a time (RFC 3339) is still running.
-
-    A process that started later merely has the same number.
-    """
+    """Return whether the process that had this number at a time (RFC 3339) is still running, and not a later one with it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -28,7 +24,7 @@ def is_alive(pid: int, since: str) -> bool:
         return True
     # proc_pid_stat(5): fields 3, the state, and 22, the start in clock ticks after boot.
     started_s = float(booted[1] if booted else 0) + float(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return fields[0] != "Z" and started_s <= seconds_of(since) + _CLOCK_TICKS_S
+    return fields[0] != "Z" and started_s <= seconds_of(since) + _TOLERANCE_S
 
 
 def seconds_of(since: str) -> float:

@@ -1,7 +1,4 @@
-"""Limits for replacing the serving document on a TPU machine. Stacks write them, and the agent reads them.
-
-The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Limits for replacing the serving document on a TPU machine. Stacks write them, and the agent reads them."""
 
 import json
 from dataclasses import dataclass
@@ -12,13 +9,13 @@ from contracts.guest_attributes import PRIVILEGED
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
 """Metadata key in addition to the document. It is separate because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
-"""Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it once Google has returned it."""
+"""Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600
 
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """Limits of one change. Times are in seconds."""
+    """Limits of one change."""
 
     ready_timeout_s: float = DEFAULT_READY_TIMEOUT_S
     drain_s: float = 0.0

@@ -1,8 +1,6 @@
-"""Usage of a stack's machines and services, stored in a place that outlives them: the description of the stack's service account.
+"""Usage of a stack's machines and services, as one word in the description of the stack's service account, which outlives them.
 
-Every stack has that account, `pulumi up` never replaces it, the guard lists it anyway, and a teardown deletes it. The program writes the record
-(`stacks.hooks.run_keeper`); the guard and `scripts.status` read it. It is a single word, because a description has 256 bytes:
-`gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`, times in seconds since 1970, money in millionths of a dollar, rounded up.
+`gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`: times in seconds since 1970, money in millionths of a dollar, rounded up.
 """
 
 import re
@@ -14,7 +12,7 @@ from contracts.labels import PRODUCT, words_of
 
 RUNS_WORD: Final = f"{PRODUCT}-runs"
 MOST_OPEN: Final = 3
-"""Maximum number of unfinished runs in a record: the serving one, its renewal, and one more. Others are added to the spent amount."""
+"""Unfinished runs in a record: the serving one, its renewal, and one more. Others are added to the spent amount."""
 MOST_BYTES: Final = 256
 """Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000
@@ -150,13 +148,7 @@ class RunRecord:
         return min((start for start in starts if start is not None), default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record updated with Google's current data: new runs are added, and finished runs move to the spent amount.
-
-        Args:
-            seen: the stack's machines, and its service.
-            now_s: seconds since 1970.
-            complete: whether all could be read. If not, no run is treated as finished.
-        """
+        """Return the record with new runs, and with finished runs in the spent amount. Unless `complete`, no run is finished."""
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
         ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]
@@ -180,7 +172,7 @@ def _matched(
 ) -> tuple[Sequence[tuple[RecordedRun, Seen | None]], Sequence[Seen]]:
     """Return each run with its machine, and the machines without a run.
 
-    A machine belongs to the run with its start, otherwise to the newest run that is not older than its request. A stack has one service.
+    A machine belongs to the run with its start, otherwise to the newest run that is not older than its request.
     """
     left, found = list(seen), dict[int, Seen]()
     order = sorted(range(len(runs)), key=lambda at: -runs[at].start_s)

@@ -11,7 +11,6 @@ from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.serving_document import DOCUMENT_METADATA_KEY
 
 MODEL: Final = "model"
-"""Key of the first argument of `vllm serve`: an id on the hub, or a folder."""
 IMAGE: Final = "image"
 _SERVE: Final = "serve"
 _COMPILES: Final = frozenset({MODEL, IMAGE})
@@ -59,10 +58,7 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server of a resource of this type, from its inputs before and after.
-
-    None if it is not known: the inputs have no server, or a part of it is known only after `up`.
-    """
+    """Return what changes about the server of a resource, from its inputs; None if a part of it is known only after `up`."""
     old, new = (_server(kind, inputs) for inputs in (before, after))
     return None if old is None or new is None else ServerChange(changed_values(old, new))
 

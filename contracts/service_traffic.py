@@ -1,7 +1,6 @@
-"""Traffic of a Cloud Run service, which the program declares and `gemma rollout` moves.
+"""Traffic of a Cloud Run service, which `gemma rollout` moves.
 
-Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
-revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
+The program declares the current traffic, so an `up` never moves it. A changed template adds the new revision, with a tag and without traffic.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ ALL: Final = 100
 Service = Mapping[str, object]
 """A service as returned by run.v2."""
 RolloutPhase = Literal["none", "waits", "unknown"]
-"""`none`: the latest revision has all traffic, or did not start. `waits`: it has not. `unknown`: Google does not return the traffic split."""
+"""`none`: the latest revision has all traffic, or did not start. `waits`: it has not. `unknown`: Google returns no split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,7 @@ def declared_targets(
 ) -> Sequence[TrafficTarget]:
     """Return the traffic to declare for a template. `fixed` is the traffic percentage by revision from the settings.
 
-    If the service already has this template and this split, the result is exactly Google's. Otherwise the serving revisions keep their shares by
-    name, or get the settings' shares, and a new latest revision gets only the tag.
+    For the same template and split it is exactly Google's. Otherwise revisions get shares by name, and a new one only the tag.
     """
     if service is None:
         return FOLLOW_LATEST
@@ -90,8 +88,7 @@ def targets_of(service: Service) -> Sequence[TrafficTarget]:
 def serving_shares(service: Service) -> Mapping[str, int]:
     """Return the traffic percentage by the short name of the revision, largest first.
 
-    Google names no revision if the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`). Then it is the
-    latest ready one.
+    Traffic that follows the latest revision names none (public states of `google_cloud_run_v2_service`): it is the latest ready one.
     """
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
@@ -104,10 +101,7 @@ def serving_shares(service: Service) -> Mapping[str, int]:
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the traffic percentages, empty if nothing has ever served, or None if Google does not return the complete split.
-
-    While a service reconciles, its statuses may be outdated (discovery: run.v2, Service.reconciling).
-    """
+    """Return the traffic percentages, empty if nothing has ever served, or None if Google does not return the complete split."""
     shares = serving_shares(service)
     is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
     return shares if is_whole else None

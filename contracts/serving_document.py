@@ -1,7 +1,4 @@
-"""Serving document, which describes the server of a TPU machine. Stacks write it into instance metadata, the agent reads it.
-
-The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Serving document, which describes the server of a TPU machine. Stacks write it into instance metadata, the agent reads it."""
 
 import hashlib
 import json
@@ -12,10 +9,9 @@ from typing import Any, Final
 
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
-"""Metadata key in addition to the document: a JSON object, region to HOST/PROJECT/REPOSITORY, with the repositories of the document's image.
-It is separate from the document, so a change of it does not restart the server."""
+"""Metadata key beside the document, so a change does not restart the server: region to HOST/PROJECT/REPOSITORY of its image."""
 RESTART_METADATA_KEY: Final = "gemma-serving-restart"
-"""Metadata key in addition to the document: any new value restarts the server. Not part of the document, whose hash therefore stays the same."""
+"""Metadata key beside the document, whose hash stays the same: any new value restarts the server."""
 RESTART_NONCE: Final = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 """Allowed values. The agent ignores others."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
@@ -83,7 +79,7 @@ class ServingDocument:
 
 
 def image_in(region: str, image: str, repositories: Mapping[str, str]) -> str:
-    """Return the image's reference in the region's repository, or unchanged if `repositories` lacks the image or the region."""
+    """Return the image's reference in the region's repository, or unchanged if there is none."""
     near = repositories.get(region)
     own = next((one for one in repositories.values() if image.startswith(f"{one}/")), None)
     return image if near is None or own is None else near + image.removeprefix(own)
@@ -105,7 +101,7 @@ def document_hash(text: str) -> str:
 
 
 def parse_document(text: str) -> ServingDocument:
-    """Parse a document. Raises DocumentError for one that another version of the project wrote, and for a text that is none."""
+    """Parse a document. Raises DocumentError, also for one that another version of the project wrote."""
     try:
         raw: dict[str, Any] = dict(json.loads(text))
         weights = raw.get("weights", {"mode": "hub"})

@@ -1,4 +1,4 @@
-"""Manifest of a staged checkpoint: written by `scripts.stage_model`, checked by the program, the doctor and the planner's command."""
+"""Manifest of a staged checkpoint."""
 
 import hashlib
 import json
@@ -17,10 +17,10 @@ PARTS: Final = ".gemma-serving-parts"
 """Folder of a bucket for parts of incomplete files. It is outside the checkpoints, so no server reads it."""
 
 REAL_SIZE: Final = "real_size_bytes"
-"""Key of a file in a manifest: size of the real file in bytes, if the local cloud's hub sent a shrunk one. Otherwise absent."""
+"""Key of a file in a manifest: size of the real file, if the local cloud's hub sent a shrunk one."""
 
 HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
-"""Environment variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
+"""Variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
 
 OWN_FOLDER: Final = "sha256:"
 """Prefix of the hash in `bucket.manifest` and `bucket.parts`."""
@@ -126,5 +126,5 @@ def manifest_hash(manifest: Mapping[str, object]) -> str:
 
 
 def _files(manifest: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """Return the files of a manifest. An entry that is no object has no name, so it is in no folder."""
+    """Return the files of a manifest. An entry that is not an object has no name."""
     return [as_mapping(file) for file in as_sequence(manifest.get("files"))]

@@ -1,14 +1,10 @@
-"""Custom role of `tpu.tunnelRole`: its permissions, names, and the commands to create and change it.
-
-No stack creates it, because the id of a deleted role stays reserved for weeks, so a stack could not be deployed again after a teardown.
-"""
+"""Custom role of `tpu.tunnelRole`. No stack creates it, because the id of a deleted role stays reserved for weeks."""
 
 from dataclasses import dataclass
 from typing import Final
 
 PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.update", "tpu.operations.get")
-"""Permissions for gcloud's calls to a Cloud TPU node before it logs in. It reads the node and its guest attributes, writes the SSH key into its
-metadata, and waits for that operation (gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
+"""gcloud reads a node, writes the SSH key into its metadata, and waits (gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
 SUGGESTED_ID: Final = "gemmaTunnel"
 ADMIN: Final = "roles/tpu.admin"
 """Role of members without the setting: the narrowest predefined role with the three permissions."""
