@@ -1,7 +1,4 @@
-"""Alerts of a stack: metrics and log lines that open an incident, with the first command of each runbook. alerts.toml has the rows.
-
-`$server` selects the series of one server by the label that the collector sets (contracts.collector).
-"""
+"""Alerts of a stack (alerts.toml)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +16,10 @@ Severity = Literal["page", "ticket"]
 RUNBOOK: Final = "docs/observability.md"
 NOT_READY: Final = "Not ready"
 LOG_RATE_LIMIT_S: Final = 300
-"""Minimum time between two notifications of a log alert, which Google requires for this kind of condition."""
+"""Minimum time between two notifications, which Google requires for a log alert."""
 
 TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
-"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Others match no series."""
+"""Useful bounds of vLLM's histogram of the time to first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +41,13 @@ class AlertValues:
     daily_usd: float = 0
 
     def replace_in(self, template: str) -> str:
-        """Return a text with these values."""
+        """Return a text with these values. Exporters write whole bounds with or without a decimal place."""
+        whole = f'le=~"{self.ttft_s:g}|{self.ttft_s:.1f}"'
         return Template(template).substitute(
             stack=self.stack,
             name=self.name,
             server=f'namespace="{self.name}"',
-            ttft=_le(self.ttft_s),
+            ttft=whole if self.ttft_s == int(self.ttft_s) else f'le="{self.ttft_s:g}"',
             budget=f"{1 - self.ttft_goal:.6g}",
             ready=f"{self.ready_s}s",
             idle=f"{self.idle_s}s" if self.idle_s % 60 else f"{self.idle_s // 60}m",
@@ -72,10 +70,10 @@ class MetricCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert: it fires if its expression has a result, if one of several conditions holds, or if a log line has its pattern."""
+    """It fires if an expression has a result, or if a log line has the pattern."""
 
     title: str
-    """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
+    """Identifier, unique for each target."""
     meaning: str
     """One sentence for the notification."""
     severity: Severity = "page"
@@ -104,11 +102,6 @@ class Alert:
     def needs_collector(self) -> bool:
         """True if it reads metrics of the server, and not those that Google's platform always writes."""
         return any("$server" in condition.expression for condition in self.conditions)
-
-
-def _le(bound_s: float) -> str:
-    """Return the matcher of a histogram's bound. Exporters write whole bounds with or without a decimal place."""
-    return f'le=~"{bound_s:g}|{bound_s:.1f}"' if bound_s == int(bound_s) else f'le="{bound_s:g}"'
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Result of an existence check: present, absent or unknown, to read with `match`. No proof treats unknown as absent."""
+"""Result of an existence check, to read with `match`. No proof treats unknown as absent."""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar

@@ -21,17 +21,10 @@ BILLED: Final = frozenset({"PROVISIONING", ACTIVE, "SUSPENDING", "DELETING"})
 
 INSTANCE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "WAITING_FOR_RESOURCES",
-    "PROVISIONING": "PROVISIONING",
-    "STAGING": "PROVISIONING",
-    "RUNNING": ACTIVE,
-    "REPAIRING": ACTIVE,
-    "PENDING_STOP": "SUSPENDING",
-    "STOPPING": "SUSPENDING",
-    "SUSPENDING": "SUSPENDING",
-    "DEPROVISIONING": "SUSPENDING",
-    "TERMINATED": "SUSPENDED",
-    "STOPPED": "SUSPENDED",
-    "SUSPENDED": "SUSPENDED",
+    **dict.fromkeys(("PROVISIONING", "STAGING"), "PROVISIONING"),
+    **dict.fromkeys(("RUNNING", "REPAIRING"), ACTIVE),
+    **dict.fromkeys(("PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"), "SUSPENDING"),
+    **dict.fromkeys(("TERMINATED", "STOPPED", "SUSPENDED"), "SUSPENDED"),
 }
 """Status of an instance (Compute Engine, "Instance lifecycle") -> state."""
 BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})

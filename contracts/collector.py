@@ -1,4 +1,4 @@
-"""The collector of metrics beside a server: Google's build of the OpenTelemetry collector, which writes to Managed Service for Prometheus."""
+"""The collector of metrics beside a server: Google's build of the OpenTelemetry collector."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ COLLECTOR_IMAGE: Final = f"{COLLECTOR_REPOSITORY}@{COLLECTOR_DIGEST}"
 
 COLLECTOR_CONTAINER: Final = "collector"
 CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
-"""Environment variable of the collector's container with its configuration."""
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
 """Metadata key of a TPU machine. Absent without metrics. A change of it does not restart the server."""
@@ -41,7 +40,7 @@ MOST_SAMPLES: Final = 120
 
 
 def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
-    """Return vCPU and memory of the server in a Cloud Run instance that it shares with the collector."""
+    """Return vCPU and memory of the server in an instance that it shares with the collector."""
     own = vcpu - COLLECTOR_VCPU
     return own, min(memory_gib - COLLECTOR_MIN_GIB, own * GIB_PER_VCPU)
 

@@ -8,7 +8,7 @@ from typing import Final
 from contracts.serving_document import ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key beside the document's, so a change of it does not restart the server. Absent without archives."""
+"""Metadata key beside the document's, so that a change does not restart the server."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
@@ -36,7 +36,7 @@ class ArchiveSettings:
     uri: str
     accelerator: str
     key: str
-    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
+    """Version in Secret Manager of the key that signs the archives."""
 
     def text(self) -> str:
         """Return the metadata value."""

@@ -1,4 +1,4 @@
-"""Preparation of a Cloud Run container before its server starts: copies of weights, compiled graphs."""
+"""Preparation of a Cloud Run container before its server starts."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class GraphCache:
     uri: str
     path: str
     key: str
-    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
+    """Version in Secret Manager of the key that signs the archives."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ContainerStart:
 
 
 def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
-    """Return the folder with a server's graphs, below the bucket's archives. The path of its weights does not affect graphs."""
+    """Return the folder with a server's graphs. The path of its weights does not affect them."""
     server = ServingDocument(
         image=image, command=(), arguments=(model, *arguments), environment={}, secret_environment={}, port=0
     )

@@ -1,4 +1,4 @@
-"""Guest attributes: state of the server, published by the agent on the TPU machine and readable without SSH."""
+"""Guest attributes: state of the server, published by the agent on the TPU machine."""
 
 from typing import Final
 

@@ -4,7 +4,7 @@ from typing import Final
 
 MACHINE_LOG: Final = "gemma-serving-machine"
 MACHINE_RESOURCE: Final = "generic_node"
-"""Type of the monitored resource. Its namespace is the id of the machine's service account, which is unique to a stack."""
+"""Type of the monitored resource. Its namespace is the id of the machine's service account."""
 SOURCE_LABEL: Final = "source"
 SERVER_SOURCE: Final = "server"
 AGENT_SOURCE: Final = "agent"
@@ -18,7 +18,7 @@ def machine_log_name(project: str) -> str:
 
 
 def account_parts(email: str) -> "tuple[str, str] | None":
-    """Return the project and the account id of a service account's e-mail address, or None for other addresses."""
+    """Return the project and the id of a service account's e-mail address; None for another address."""
     account, _, host = email.strip().partition("@")
     if not host.endswith(_ACCOUNT_DOMAIN):
         return None

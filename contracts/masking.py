@@ -93,7 +93,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @lru_cache(maxsize=256)
 def _forms(secret: str) -> "tuple[str, ...]":
-    """Return a value as plain text, JSON, URL, hex and base64, also within a longer base64 text, which shifts it by one or two bytes."""
+    """Return a value as plain text, JSON, URL, hex and base64, also within a longer base64 text, which shifts it."""
     if len(secret) < _SHORTEST or secret in MASK:
         return ()
     data, quoted = secret.encode(errors="replace"), json.dumps(secret)[1:-1]

@@ -28,7 +28,7 @@ def allowed_name(stack: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names of one stack's resources. Each contains `gemma-STACK`, so you can find it in the console."""
+    """Names of one stack's resources. Each contains `gemma-STACK`."""
 
     project: str
     stack: str
@@ -38,7 +38,7 @@ class Names:
 
     @property
     def base(self) -> str:
-        """Name of services, networks, repositories and queued resources, and prefix of secrets: maximum 63 characters."""
+        """Name of most resources, and prefix of secrets: maximum 63 characters."""
         return f"gemma-{self.stack}"
 
     @property
@@ -48,19 +48,14 @@ class Names:
 
     @property
     def account_email(self) -> str:
-        """E-mail of the service account."""
-        return account_email(self.account_id, self.project)
+        """E-mail of the service account. `example.com:name` is a project of a domain."""
+        domain, _, name = self.project.rpartition(":")
+        return f"{self.account_id}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket: maximum 63 characters, and globally unique, so it contains the project id."""
+        """Name of the bucket: maximum 63 characters, and globally unique."""
         return _within(f"{self.project}-{self.base}-models", 63)
-
-
-def account_email(account_id: str, project: str) -> str:
-    """Return the e-mail of a service account. `example.com:name` is a project of a domain."""
-    domain, _, name = project.rpartition(":")
-    return f"{account_id}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
 
 
 def _within(name: str, limit: int) -> str:

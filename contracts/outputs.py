@@ -1,7 +1,4 @@
-"""Stack outputs. `pulumi up` prints all but the `DETAILS`, which the state stores as the outputs of one component.
-
-Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars.
-"""
+"""Stack outputs. Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +13,6 @@ Verdict = Literal["fits", "out-of-memory", "blocked"]
 Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
-"""Type of the component whose outputs are the `DETAILS`."""
 DETAILS: Final = frozenset(map(camel_case, (
     "served_model", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "api_key_secret", "tunnel", "zone",
 )))  # fmt: skip

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
-    """Return the results of all functions, in order. Raises the first error, after which no further function starts."""
+    """Return all results in order. Raises the first error, after which no further function starts."""
     return [*in_order(tasks, workers=workers, ahead=len(tasks))]
 
 

@@ -1,4 +1,4 @@
-"""The path guard of a server with an API key (vm_agent/path_guard.py): vLLM's argument, and its file in the container."""
+"""The path guard of a server with an API key (vm_agent/path_guard.py)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,7 +6,6 @@ from typing import Final
 GUARD_MODULE: Final = "gemma_serving_path_guard"
 """Name of the file in the container, without its extension. No package of the image uses this name."""
 GUARD_ARGUMENT: Final = f"--middleware={GUARD_MODULE}.PathGuard"
-"""Argument of `vllm serve` that applies the guard to all paths."""
 PYTHON_PATH: Final = "PYTHONPATH"
 
 

@@ -1,4 +1,4 @@
-"""Make untrusted text safe to display: an escape sequence sets the clipboard (OSC 52), an override displays other words (CVE-2021-42574)."""
+"""Make untrusted text safe to display (OSC 52 sets the clipboard; CVE-2021-42574 displays other words)."""
 
 import re
 

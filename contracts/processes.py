@@ -4,13 +4,10 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
-
-_TOLERANCE_S: Final = 2.0
 
 
 def is_alive(pid: int, since: str) -> bool:
-    """Return whether the process that had this number at a time (RFC 3339) is still running, and not a later one with it."""
+    """Return whether the process that had this number at a time (RFC 3339) is still running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -24,11 +21,11 @@ def is_alive(pid: int, since: str) -> bool:
         return True
     # proc_pid_stat(5): fields 3, the state, and 22, the start in clock ticks after boot.
     started_s = float(booted[1] if booted else 0) + float(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return fields[0] != "Z" and started_s <= seconds_of(since) + _TOLERANCE_S
+    return fields[0] != "Z" and started_s <= seconds_of(since) + 2  # the clock of the ticks is not exact
 
 
 def seconds_of(since: str) -> float:
-    """Return an RFC 3339 time in seconds since 1970. An invalid time is in the far future, so its holder is treated as alive."""
+    """Return an RFC 3339 time in seconds since 1970. An invalid time is in the far future: its holder is alive."""
     try:
         return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", since)).astimezone(UTC).timestamp()
     except ValueError:

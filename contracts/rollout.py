@@ -1,4 +1,4 @@
-"""Limits for replacing the serving document on a TPU machine. Stacks write them, and the agent reads them."""
+"""Limits for replacing the serving document on a TPU machine."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from contracts.guest_attributes import PRIVILEGED
 
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
-"""Metadata key in addition to the document. It is separate because a changed limit must not restart the server."""
+"""Metadata key beside the document, because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
 """Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600
@@ -29,7 +29,6 @@ class RolloutLimits:
             "readyTimeoutS": self.ready_timeout_s,
             "drainS": self.drain_s,
             "shutdownFlag": self.shutdown_flag,
-            # Omitted by default, so the metadata of earlier machines does not change.
             **({"container": PRIVILEGED} if self.is_privileged else {}),
         }
         return json.dumps(values, sort_keys=True, separators=(",", ":"))

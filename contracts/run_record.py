@@ -1,4 +1,4 @@
-"""Usage of a stack's machines and services, as one word in the description of the stack's service account, which outlives them.
+"""Usage of a stack's machines, as one word in the description of its service account, which outlives them.
 
 `gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`: times in seconds since 1970, money in millionths of a dollar, rounded up.
 """
@@ -12,7 +12,7 @@ from contracts.labels import PRODUCT, words_of
 
 RUNS_WORD: Final = f"{PRODUCT}-runs"
 MOST_OPEN: Final = 3
-"""Unfinished runs in a record: the serving one, its renewal, and one more. Others are added to the spent amount."""
+"""Unfinished runs: the serving one, its renewal, and one more. Others are added to the spent amount."""
 MOST_BYTES: Final = 256
 """Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000
@@ -49,7 +49,7 @@ class RecordedRun:
         return f"{self.start_s}:{self.micros_per_hour}:{last}"
 
     def end_s(self, now_s: int) -> int:
-        """Return the latest possible end of a deleted machine: now, or the time at which Google would have deleted it."""
+        """Return the latest possible end of a deleted machine: now, or the end of its longest run."""
         return now_s if self.longest_s is None else min(now_s, self.start_s + self.longest_s)
 
     def micros(self, end_s: int) -> int:
@@ -148,7 +148,7 @@ class RunRecord:
         return min((start for start in starts if start is not None), default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record with new runs, and with finished runs in the spent amount. Unless `complete`, no run is finished."""
+        """Return the record with new runs, and finished runs as spent. Unless `complete`, no run is finished."""
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
         ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]
@@ -162,7 +162,7 @@ class RunRecord:
 
 
 def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
-    """Return a service's run at its highest price: Cloud Monitoring does not report which revision was billed at which price."""
+    """Return a service's run at its highest price: Cloud Monitoring does not tell revisions apart."""
     least = seen.micros_per_hour if seen is not None and run.is_service else 0
     return replace(run, micros_per_hour=max(run.micros_per_hour, least))
 

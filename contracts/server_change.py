@@ -1,4 +1,4 @@
-"""What changes about a server, from the inputs of its queued resource or service: the model, flags, the image, the environment."""
+"""What changes about a server, from the inputs of its queued resource or service."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from contracts.serving_document import DOCUMENT_METADATA_KEY
 MODEL: Final = "model"
 IMAGE: Final = "image"
 _SERVE: Final = "serve"
-_COMPILES: Final = frozenset({MODEL, IMAGE})
 _SHOWN_CHARACTERS: Final = 80
 
 
@@ -39,12 +38,12 @@ class ServerChange:
 
     @property
     def compiles(self) -> bool:
-        """True if the compiled programs of the server before it are of no use: it has another model or image."""
-        return any(value.key in _COMPILES for value in self.values)
+        """True if the compiled programs of the server before it are of no use."""
+        return any(value.key in {MODEL, IMAGE} for value in self.values)
 
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the arguments after `vllm serve` by flag, without secrets, with the model as `model`. A repeated flag has both values."""
+    """Return the arguments after `vllm serve` by flag, without secrets, with the model as `model`."""
     found = {MODEL: arguments[0]} if arguments else dict[str, str]()
     for argument in arguments[1:]:
         flag, given, _ = argument.partition("=")

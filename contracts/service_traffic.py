@@ -13,7 +13,6 @@ from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 
 NEXT_TAG: Final = "next"
-"""Tag of the revision under test. Cloud Run allows 46 characters for tag and service name together."""
 LONGEST_TAG_AND_SERVICE: Final = 46
 TEMPLATE_LABEL: Final = f"{PRODUCT}-template"
 """Label of a service: fingerprint of the last declared template."""
@@ -43,13 +42,13 @@ class TrafficTarget:
 
 
 FOLLOW_LATEST: Final = (TrafficTarget(percent=ALL),)
-"""Traffic without a rollout, and of a first deployment, because a revision cannot get traffic by name before it exists."""
+"""Traffic without a rollout, and of a first deployment, whose revision does not exist yet."""
 
 
 def declared_targets(
     service: Service | None, fingerprint: str, fixed: Mapping[str, int] | None = None
 ) -> Sequence[TrafficTarget]:
-    """Return the traffic to declare for a template. `fixed` is the traffic percentage by revision from the settings.
+    """Return the traffic to declare for a template; `fixed` are the shares by revision from the settings.
 
     For the same template and split it is exactly Google's. Otherwise revisions get shares by name, and a new one only the tag.
     """
@@ -86,10 +85,7 @@ def targets_of(service: Service) -> Sequence[TrafficTarget]:
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
-    """Return the traffic percentage by the short name of the revision, largest first.
-
-    Traffic that follows the latest revision names none (public states of `google_cloud_run_v2_service`): it is the latest ready one.
-    """
+    """Return the shares by the revision's short name, largest first; of traffic without a revision, the latest ready one's."""
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
     for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
@@ -101,7 +97,7 @@ def serving_shares(service: Service) -> Mapping[str, int]:
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the traffic percentages, empty if nothing has ever served, or None if Google does not return the complete split."""
+    """Return the shares, empty if nothing has ever served, or None if Google does not return all of them."""
     shares = serving_shares(service)
     is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
     return shares if is_whole else None
@@ -115,7 +111,7 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 
 
 def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
-    """Return the phase of a service's rollout, and the next command as a sentence, empty if there is none."""
+    """Return the phase of a rollout, and the next command as a sentence, empty if there is none."""
     shares = known_shares(service)
     latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
     new = ready if ready == latest or not latest else ""

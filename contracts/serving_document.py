@@ -1,4 +1,4 @@
-"""Serving document, which describes the server of a TPU machine. Stacks write it into instance metadata, the agent reads it."""
+"""Serving document, which describes the server of a TPU machine."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ class ServingDocument:
         return (*([self.weights] if self.weights is not None else []), *self.parts)
 
     def text(self) -> str:
-        """Return the metadata value: always the same text for the same document, because its hash identifies it."""
+        """Return the metadata value, whose hash identifies the document."""
         return json.dumps(
             {
                 "schema": DOCUMENT_SCHEMA,
@@ -83,16 +83,6 @@ def image_in(region: str, image: str, repositories: Mapping[str, str]) -> str:
     near = repositories.get(region)
     own = next((one for one in repositories.values() if image.startswith(f"{one}/")), None)
     return image if near is None or own is None else near + image.removeprefix(own)
-
-
-def repositories_text(repositories: Mapping[str, str]) -> str:
-    """Return the metadata value for the image's repositories."""
-    return json.dumps(dict(repositories), sort_keys=True, separators=(",", ":"))
-
-
-def parse_repositories(text: str) -> Mapping[str, str]:
-    """Parse the image's repositories by region. Raises ValueError."""
-    return dict(json.loads(text))
 
 
 def document_hash(text: str) -> str:

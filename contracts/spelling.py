@@ -14,7 +14,7 @@ class UnknownWordError(ValueError):
 
 
 def meant(word: str, known: Iterable[str]) -> Sequence[str]:
-    """Return the closest known words, at most two, with the same first letter. Case and the dashes of an option do not count."""
+    """Return the closest known words, at most two. Case and the dashes of an option do not count."""
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a misspelling needs it
 
     given = word.lower().lstrip("-")

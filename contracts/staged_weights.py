@@ -12,28 +12,21 @@ from contracts.fields import as_mapping, as_sequence
 
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last, so a folder with a manifest contains the complete checkpoint."""
-
 PARTS: Final = ".gemma-serving-parts"
 """Folder of a bucket for parts of incomplete files. It is outside the checkpoints, so no server reads it."""
-
 REAL_SIZE: Final = "real_size_bytes"
 """Key of a file in a manifest: size of the real file, if the local cloud's hub sent a shrunk one."""
-
 HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 """Variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
-
 OWN_FOLDER: Final = "sha256:"
 """Prefix of the hash in `bucket.manifest` and `bucket.parts`."""
-
 MODELS_FOLDER: Final = "/mnt/models"
 """Folder of a machine or container with the weights of a bucket."""
-
-_FOLDER_DIGITS: Final = 16
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """An object of a folder as listed by Cloud Storage, which computes the checksum from the stored bytes."""
+    """An object as listed by Cloud Storage, which computes the checksum from the stored bytes."""
 
     size_bytes: int
     crc32c: str
@@ -48,13 +41,13 @@ def stored_files(items: Iterable[Mapping[str, object]]) -> Mapping[str, StoredFi
 
 
 def listing_path(bucket: str, folder: str) -> str:
-    """Return the listing path of a folder's objects with the fields that `stored_files` reads, without a page token."""
+    """Return the listing path of a folder's objects, without a page token."""
     prefix, fields = quote(object_name(folder, ""), safe=""), quote("nextPageToken,items/name,items/size,items/crc32c")
     return f"storage/v1/b/{bucket}/o?prefix={prefix}&fields={fields}"
 
 
 def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) -> str | None:
-    """Return how a folder differs from its manifest, as a clause, or None if it contains exactly the listed files, byte by byte.
+    """Return how a folder differs from its manifest, as a clause, or None if it contains exactly the listed files.
 
     A manifest without files proves nothing. An unlisted file, such as a chat template, would be loaded with the others.
     """
@@ -72,7 +65,7 @@ def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) 
 
 
 def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Sequence[str]:
-    """Return the files of a folder that are not among these names, sorted. `stored` contains the names of objects in the bucket.
+    """Return the files of a folder that are not among these names, sorted. `stored` are the bucket's objects.
 
     Ignored are placeholders, nested checkpoints with their own manifest, and this project's other data beside weights in no folder.
     """
@@ -85,8 +78,8 @@ def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Seque
 
 
 def own_folder(folder: str, digest: str) -> str:
-    """Return the folder of the weights with this manifest's hash. It is next to `folder`, so listing `folder` does not return it."""
-    return f"{folder}-{digest[:_FOLDER_DIGITS]}" if folder else digest[:_FOLDER_DIGITS]
+    """Return the folder of the weights with this manifest's hash, next to `folder`, so listing that does not return it."""
+    return f"{folder}-{digest[:16]}" if folder else digest[:16]
 
 
 def _is_stored(file: Mapping[str, object], stored: Mapping[str, StoredFile], folder: str) -> bool:
@@ -102,7 +95,7 @@ def folder_uri(bucket: str, folder: str) -> str:
 
 
 def object_name(folder: str, file: str) -> str:
-    """Return the object name of a weights file. `folder` has no leading or trailing slash and may be empty."""
+    """Return the object name of a weights file. `folder` may be empty."""
     return f"{folder}/{file}" if folder else file
 
 
@@ -112,7 +105,7 @@ def file_names(manifest: Mapping[str, object]) -> Sequence[str]:
 
 
 def weights_bytes(manifest: Mapping[str, object]) -> int:
-    """Return the size of the weights in a manifest, or 0; the real size of weights that the local cloud's hub shrank."""
+    """Return the size of the weights in a manifest, or 0."""
     listed = (one for one in _files(manifest) if str(one.get("name")).endswith(".safetensors"))
     sizes = (one.get(REAL_SIZE) or one.get("size_bytes") for one in listed)
     return sum(size for size in sizes if isinstance(size, int))

@@ -1,4 +1,4 @@
-"""Custom role of `tpu.tunnelRole`. No stack creates it, because the id of a deleted role stays reserved for weeks."""
+"""Custom role of `tpu.tunnelRole`. No stack creates it: the id of a deleted role stays reserved for weeks."""
 
 from dataclasses import dataclass
 from typing import Final
