@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
-from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, Severity, row_of
+from contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
@@ -190,7 +190,7 @@ def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert |
         opened=str(incident.get("openTime") or ""),
         closed=closed or None,
         meaning=for_terminal(content.partition("\n")[0]) or (row.meaning if row else ""),
-        command=row.first_command(stack) if row else f"gemma logs {stack}",
+        command=row.command.replace("$stack", stack) if row else f"gemma logs {stack}",
         runbook=f"{RUNBOOK}#{row.anchor}" if row else RUNBOOK,
         incident=str(incident.get("name") or ""),
     )
@@ -225,7 +225,7 @@ def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
 
 
 def _notes(policies: Sequence[Item]) -> Iterator[str]:
-    has_server = any(isinstance(row_of(_title(policy)), LogAlert) for policy in policies)
+    has_server = any((row := row_of(_title(policy))) is not None and row.pattern for policy in policies)
     if has_server and not any(_needs_collector(policy) for policy in policies):
         yield "Without metrics.enabled, only log lines and, on Cloud Run, server errors and the daily cost are watched."
     if policies and not any(as_sequence(policy.get("notificationChannels")) for policy in policies):

@@ -17,7 +17,7 @@ from cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from cloud.quotas import Quota
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
-from contracts.parallel import each_in_time
+from contracts.parallel import each_within
 from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
 from planning.question.types import ProvisioningModel
 
@@ -149,9 +149,11 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
 
 def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
-    replies = each_in_time(tasks, workers=CALLS, remaining_s=remaining_s)
-    late = (Reply(what=call.what, problem="no response in time") for call in calls.values())
-    return {key: reply or other for key, reply, other in zip(calls, replies, late, strict=True)}
+    answers = each_within(tasks, workers=CALLS, limit_s=max(remaining_s(), 0.0))
+    return {
+        key: reply or Reply(what=call.what, problem=str(error))
+        for (key, call), (reply, error) in zip(calls.items(), answers, strict=True)
+    }
 
 
 def _reply(caller: GoogleCaller, call: _Call) -> Reply:

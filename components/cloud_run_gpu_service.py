@@ -269,12 +269,7 @@ def _plain(value: object) -> object:
 
 def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.ServiceTrafficArgs]:
     """Return the targets as arguments. A share of 0 is omitted, as in Google's responses."""
-    return [
-        gcp.cloudrunv2.ServiceTrafficArgs(
-            type=target.kind, percent=target.percent or None, revision=target.revision, tag=target.tag
-        )
-        for target in targets
-    ]
+    return [gcp.cloudrunv2.ServiceTrafficArgs(**target.to_api()) for target in targets]
 
 
 def _timeouts(probe: StartupProbe) -> pulumi.CustomTimeouts:

@@ -9,16 +9,8 @@ import pulumi
 
 from components import gcp
 from components.dashboard import dashboard_json
-from contracts.alerts import (
-    EVALUATION_S,
-    LOG_RATE_LIMIT_S,
-    RUNBOOK,
-    AlertValues,
-    LogAlert,
-    MetricAlert,
-    MetricCondition,
-    Severity,
-)
+from contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
+from contracts.collector import SHORTEST_INTERVAL_S
 from contracts.labels import Ownership
 
 _SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
@@ -34,8 +26,7 @@ class ObservabilityArgs:
     ownership: Ownership
     labels: Mapping[str, str]
     values: AlertValues
-    alerts: Sequence[MetricAlert]
-    log_alerts: Sequence[LogAlert] = ()
+    alerts: Sequence[Alert]
     log_filter: str = ""
     """Filter of Cloud Logging for the lines of this server."""
     has_dashboard: bool = False
@@ -68,16 +59,9 @@ class Observability(pulumi.ComponentResource):
             for key, kind, field, value in _channels(args)
         ]
         told = [channel.name for channel in channels]
-        every = [
-            *(
-                (alert, [_promql(alert.severity, each, args.values) for each in alert.conditions])
-                for alert in args.alerts
-            ),
-            *((alert, [_log_line(alert, args.log_filter)]) for alert in args.log_alerts),
-        ]
         declared = [
-            gcp.monitoring.AlertPolicy(f"{name}-{alert.anchor}", _policy(alert, conditions, args, told, labels), child)
-            for alert, conditions in every
+            gcp.monitoring.AlertPolicy(f"{name}-{alert.anchor}", _policy(alert, args, told, labels), child)
+            for alert in args.alerts
         ]
         if args.has_dashboard:
             gcp.monitoring.Dashboard(
@@ -99,8 +83,7 @@ def _channels(args: ObservabilityArgs) -> Sequence[tuple[str, str, str, str]]:
 
 
 def _policy(
-    alert: MetricAlert | LogAlert,
-    conditions: Sequence[gcp.monitoring.AlertPolicyConditionArgs],
+    alert: Alert,
     args: ObservabilityArgs,
     told: Sequence[pulumi.Input[str]],
     labels: Mapping[str, str],
@@ -110,7 +93,9 @@ def _policy(
         display_name=f"{args.values.name}: {alert.title}",
         combiner="OR",
         severity=_SEVERITIES[alert.severity],
-        conditions=list(conditions),
+        conditions=[_log_line(alert, args.log_filter)]
+        if alert.pattern
+        else [_promql(alert.severity, each, args.values) for each in alert.conditions],
         notification_channels=list(told),
         user_labels=labels,
         alert_strategy=gcp.monitoring.AlertPolicyAlertStrategyArgs(
@@ -119,7 +104,7 @@ def _policy(
             notification_rate_limit=gcp.monitoring.AlertPolicyAlertStrategyNotificationRateLimitArgs(
                 period=f"{LOG_RATE_LIMIT_S}s"
             )
-            if isinstance(alert, LogAlert)
+            if alert.pattern
             else None,
         ),
         documentation=gcp.monitoring.AlertPolicyDocumentationArgs(
@@ -130,7 +115,7 @@ def _policy(
     )
 
 
-def documentation(alert: MetricAlert | LogAlert, values: AlertValues) -> str:
+def documentation(alert: Alert, values: AlertValues) -> str:
     """Return the text of a notification: meaning, first command, runbook."""
     command = values.replace_in(alert.command)
     return f"{alert.meaning}\n\nFirst command: `{command}`\n\nRunbook: {RUNBOOK}#{alert.anchor}"
@@ -144,7 +129,7 @@ def _promql(
         condition_prometheus_query_language=gcp.monitoring.AlertPolicyConditionConditionPrometheusQueryLanguageArgs(
             query=values.replace_in(condition.expression),
             duration=values.replace_in(condition.hold),
-            evaluation_interval=f"{EVALUATION_S}s",
+            evaluation_interval=f"{SHORTEST_INTERVAL_S}s",
             alert_rule=condition.title.title().replace(" ", ""),
             rule_group=re.sub(r"\W", "_", values.name),
             labels={"severity": severity},
@@ -154,7 +139,7 @@ def _promql(
     )
 
 
-def _log_line(alert: LogAlert, log_filter: str) -> gcp.monitoring.AlertPolicyConditionArgs:
+def _log_line(alert: Alert, log_filter: str) -> gcp.monitoring.AlertPolicyConditionArgs:
     return gcp.monitoring.AlertPolicyConditionArgs(
         display_name=alert.title,
         condition_matched_log=gcp.monitoring.AlertPolicyConditionConditionMatchedLogArgs(

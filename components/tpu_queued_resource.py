@@ -21,7 +21,6 @@ from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
     REPOSITORIES_METADATA_KEY,
     SCRIPT_METADATA_KEY,
-    repositories_text,
 )
 from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type, machines_at_once
 
@@ -209,7 +208,7 @@ def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pu
     """Return the metadata with the image's repositories, or nothing if only the document's own exists."""
     if len(by_region) <= 1:
         return {}
-    return {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
+    return {REPOSITORIES_METADATA_KEY: pulumi.Output.json_dumps(by_region, sort_keys=True, separators=(",", ":"))}
 
 
 def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:

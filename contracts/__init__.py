@@ -1,5 +1,5 @@
 """Contracts between packages: one frozen type per contract, used by its writer and by every reader.
 
-Standard library only. Every package may import this one, except `localcloud` and `provider`, which are independent. Tests compare
-their texts with these. docs/authors/contracts.md is generated from this package.
+Standard library only, and Python 3.10, because the program of a machine includes some modules (components.startup_script).
+`localcloud` and `provider` do not import it; tests compare their texts.
 """

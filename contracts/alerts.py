@@ -1,15 +1,13 @@
-"""Alerts of a stack: metrics and log lines that open an incident, with the first command of each runbook.
+"""Alerts of a stack (alerts.toml)."""
 
-Expressions are PromQL over the metrics of vLLM 0.28 to 0.32, of the machine's agent, and of Google's platform. `$stack`, `$server` and the names of
-`AlertValues` are placeholders; `$server` selects the series of one server by the label that the collector sets (contracts.collector).
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from string import Template
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from contracts.collector import SHORTEST_INTERVAL_S
 from contracts.outputs import Target
 
 Severity = Literal["page", "ticket"]
@@ -17,13 +15,11 @@ Severity = Literal["page", "ticket"]
 
 RUNBOOK: Final = "docs/observability.md"
 NOT_READY: Final = "Not ready"
-EVALUATION_S: Final = SHORTEST_INTERVAL_S
-"""Interval of evaluation. Google accepts positive multiples of 30 s (discovery: monitoring.v3, PrometheusQueryLanguageCondition)."""
 LOG_RATE_LIMIT_S: Final = 300
-"""Minimum time between two notifications of a log alert, which Google requires for this kind of condition."""
+"""Minimum time between two notifications, which Google requires for a log alert."""
 
 TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
-"""Bounds of vLLM's histogram of the time to first token that are useful as a limit. Others match no series."""
+"""Useful bounds of vLLM's histogram of the time to first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +41,13 @@ class AlertValues:
     daily_usd: float = 0
 
     def replace_in(self, template: str) -> str:
-        """Return a text with these values."""
+        """Return a text with these values. Exporters write whole bounds with or without a decimal place."""
+        whole = f'le=~"{self.ttft_s:g}|{self.ttft_s:.1f}"'
         return Template(template).substitute(
             stack=self.stack,
             name=self.name,
             server=f'namespace="{self.name}"',
-            ttft=_le(self.ttft_s),
+            ttft=whole if self.ttft_s == int(self.ttft_s) else f'le="{self.ttft_s:g}"',
             budget=f"{1 - self.ttft_goal:.6g}",
             ready=f"{self.ready_s}s",
             idle=f"{self.idle_s}s" if self.idle_s % 60 else f"{self.idle_s // 60}m",
@@ -72,41 +69,33 @@ class MetricCondition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alert:
-    """What every alert has."""
+class Alert:
+    """It fires if an expression has a result, or if a log line has the pattern."""
 
     title: str
-    """Identifier. Unique for each target; rows with one title differ only in the expression and its conditions."""
+    """Identifier, unique for each target."""
     meaning: str
     """One sentence for the notification."""
     severity: Severity = "page"
     targets: Sequence[Target] = ("tpu",)
     command: str = "gemma logs $stack"
     """First command of the runbook."""
+    expression: str = ""
+    hold: str = "0s"
+    several: Sequence[MetricCondition] = ()
+    pattern: str = ""
+    """RE2 pattern of a log line, which needs no collector; empty for an alert on metrics."""
+    needs_budget: bool = False
+    """True if only a stack with `alerts.dailyCost` has the alert."""
 
     @property
     def anchor(self) -> str:
         """Heading of the runbook page."""
         return self.title.lower().replace(" ", "-")
 
-    def first_command(self, stack: str) -> str:
-        """Return the first command of the runbook for a stack."""
-        return Template(self.command).substitute(stack=stack)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricAlert(_Alert):
-    """An alert on metrics: it fires if its expression has a result, or one of several conditions holds."""
-
-    expression: str = ""
-    hold: str = "0s"
-    several: Sequence[MetricCondition] = ()
-    needs_budget: bool = False
-    """True if only a stack with `alerts.dailyCost` has the alert."""
-
     @property
     def conditions(self) -> Sequence[MetricCondition]:
-        """Conditions of its policy."""
+        """Conditions of its policy; one without an expression for an alert on log lines."""
         return self.several or (MetricCondition(title=self.title, expression=self.expression, hold=self.hold),)
 
     @property
@@ -115,214 +104,34 @@ class MetricAlert(_Alert):
         return any("$server" in condition.expression for condition in self.conditions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAlert(_Alert):
-    """An alert on log lines, which needs no collector."""
+@cache
+def every_alert() -> Sequence[Alert]:
+    """Return the alerts of all targets (alerts.toml)."""
+    # This package is checked as Python 3.10, which a machine has. No machine runs this module.
+    tomllib: Any = import_module("tomllib")
+    raw = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text(encoding="utf-8"))
+    fragments: dict[str, str] = {}
+    for name, text in raw["fragments"].items():
+        fragments[name] = Template(text).safe_substitute(fragments)
 
-    pattern: str
-    """RE2 pattern of the line."""
+    def filled(row: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {key: value for key, value in row.items() if isinstance(value, str)}
+        return {**row, **{key: Template(text).safe_substitute(fragments) for key, text in texts.items()}}
 
-
-def _le(bound_s: float) -> str:
-    """Return the matcher of a histogram's bound. Exporters write whole bounds with or without a decimal place."""
-    return f'le=~"{bound_s:g}|{bound_s:.1f}"' if bound_s == int(bound_s) else f'le="{bound_s:g}"'
-
-
-def _burn(window: str) -> str:
-    """Return the condition that slow first tokens in a window use up the error budget of a month in two days."""
-    good = f"sum by (namespace) (rate(vllm:time_to_first_token_seconds_bucket{{$server,$ttft}}[{window}]))"
-    every = f"sum by (namespace) (rate(vllm:time_to_first_token_seconds_count{{$server}}[{window}]))"
-    return f"(1 - {good} / {every}) > 14.4 * $budget"
-
-
-def _of_service(metric: str, **labels: str) -> str:
-    """Return the selector of a metric of Cloud Run for a service. Google rejects one without a resource type."""
-    selected = {"monitored_resource": "cloud_run_revision", "service_name": "$name", **labels}
-    matchers = ",".join(f'{name}="{value}"' for name, value in selected.items())
-    return f"run_googleapis_com:{metric}{{{matchers}}}"
+    rows = [
+        {**row, "several": [MetricCondition(**filled(one)) for one in row.get("several", ())]} for row in raw["alerts"]
+    ]
+    return [Alert(**filled(row)) for row in rows]
 
 
-def _requests(**labels: str) -> str:
-    """Return the requests of a service in five minutes as Cloud Run counts them."""
-    return f"sum(increase({_of_service('request_count', **labels)}[5m]))"
-
-
-_ENGINE: Final = "(namespace, engine)"
-"""With data parallelism, each replica is an engine with series of its own: the tokens of the others would hide one that hangs."""
-_STATUS: Final = "gemma status $stack"
-_PLAN: Final = "gemma plan $stack"
-_WAITING: Final = "vllm:num_requests_waiting{$server}"
-_RUNNING: Final = "vllm:num_requests_running{$server}"
-_BY_REASON: Final = "vllm:num_requests_waiting_by_reason"
-_REPORTS: Final = "max by (namespace) (up{$server})"
-_LAST_REPORT: Final = f"max_over_time((0 * {_REPORTS} + time())[1d:5m])"
-_LOST: Final = (
-    "max by (namespace) (last_over_time(up{$server}[1d])) unless on (namespace) "
-    f"max by (namespace) (last_over_time(gemma_serving_deadline_timestamp_seconds{{$server}}[1d])) - {_LAST_REPORT} < 600"
-)
-"""A machine that has reported within a day, except one that reported until its planned end."""
-_EXISTS: Final = (
-    'label_replace(max(last_over_time(tpu_googleapis_com:cpu_utilization{monitored_resource="tpu_worker",'
-    'node_id=~"$name(-b)?-node"}[10m])), "namespace", "$name", "", "")'
-)
-"""A machine by Google's own metric, for one that has never reported."""
-_SERVES: Final = 'gemma_serving_phase{$server,phase="ready"} or gemma_serving_phase{$server} and on (namespace) up{$server,job="vllm"} == 1'
-"""A ready server. After a failed change the phase is `failed`, and the former document serves."""
-_ENGINE_FATAL: Final = (
-    "OutOfMemoryError|CUDA error|CUDA out of memory|EngineDeadError|EngineCore failed|EngineCore encountered|RESOURCE_EXHAUSTED|"
-    "XlaRuntimeError|Ran out of memory in memory space hbm"
-)
-
-ALERTS: Final[Sequence[MetricAlert]] = (
-    MetricAlert(
-        title=NOT_READY,
-        meaning="The machine has not been ready, or has reported nothing, for the time in `tpu.readyTimeout`.",
-        # Not absent(): a stack that waits for capacity has no machine.
-        expression=f"({_REPORTS} or {_LOST} or {_EXISTS}) unless on (namespace) ({_SERVES})",
-        hold="$ready",
-        command=_STATUS,
-    ),
-    MetricAlert(
-        title="No tokens while requests wait",
-        meaning="Requests have waited or run for five minutes and the server produces no tokens.",
-        expression=(
-            f"max by {_ENGINE} (min_over_time({_WAITING}[5m]) > 0 or min_over_time({_RUNNING}[5m]) > 0) and on {_ENGINE} "
-            f"sum by {_ENGINE} (rate(vllm:generation_tokens_total{{$server}}[5m])) == 0 and "
-            # Without it, the window of a server that has just started counts as five minutes.
-            "on (namespace) max by (namespace) (up{$server} offset 5m) == 1"
-        ),
-    ),
-    MetricAlert(
-        title="Restart loop",
-        meaning="The server has restarted at least three times in 30 minutes.",
-        expression="sum by (namespace) (increase(gemma_serving_restarts_total{$server}[30m])) >= 3",
-    ),
-    MetricAlert(
-        title="HTTP errors",
-        meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
-        expression=(
-            'sum by (namespace) (rate(http_requests_total{$server,status="5xx"}[5m])) / '
-            "sum by (namespace) (rate(http_requests_total{$server}[5m])) > 0.05 and "
-            "sum by (namespace) (increase(http_requests_total{$server}[5m])) >= 20"
-        ),
-    ),
-    MetricAlert(
-        title="Slow first token",
-        meaning="Slow first tokens of at least 50 requests use up the month's error budget in two days.",
-        expression=(
-            f"{_burn('1h')} and {_burn('5m')} and "
-            "sum by (namespace) (increase(vllm:time_to_first_token_seconds_count{$server}[1h])) >= 50"
-        ),
-        command=_STATUS,
-    ),
-    MetricAlert(
-        title="Pressure",
-        meaning="The KV cache has been over 85% full for two minutes, or requests have waited for 30 seconds because the server has no capacity for them.",
-        several=(
-            MetricCondition(
-                title="KV cache nearly full",
-                expression="max by (namespace) (vllm:kv_cache_usage_perc{$server}) > 0.85",
-                hold="120s",
-            ),
-            MetricCondition(
-                title="Requests waiting",
-                expression=(
-                    f'sum by (namespace) ({_BY_REASON}{{$server,reason="capacity"}} or {_WAITING} unless on (namespace, instance) '
-                    f"{_BY_REASON}{{$server}}) > 0"
-                ),
-                hold="30s",
-            ),
-        ),
-        severity="ticket",
-        targets=("tpu", "cloud-run"),
-        command=_PLAN,
-    ),
-    MetricAlert(
-        title="Idle",
-        meaning="The server costs money and has served no request for the time in `alerts.idle`.",
-        expression=(
-            "sum by (namespace) (increase(vllm:request_success_total{$server}[$idle])) == 0 and on (namespace) "
-            f"max by (namespace) (max_over_time({_RUNNING}[$idle])) == 0 and on (namespace) {_REPORTS} and on (namespace) "
-            # A server that answered for less of the time is new, not idle. A restart in the meantime closes no incident.
-            'count_over_time((max by (namespace) (up{$server,job="vllm"}) == 1)[$idle:1m]) * 60 > 0.75 * $idle_seconds'
-        ),
-        severity="ticket",
-        command="gemma teardown $stack --dry-run",
-    ),
-    MetricAlert(
-        title="Server errors",
-        meaning="More than 5% of at least 20 responses in the last five minutes were server errors (5xx).",
-        expression=f"{_requests(response_code_class='5xx')} / {_requests()} > 0.05 and {_requests()} >= 20",
-        targets=("cloud-run",),
-    ),
-    MetricAlert(
-        title="No server answers",
-        meaning="The gateway answered requests with 503 in the last five minutes.",
-        expression=f"{_requests(response_code='503')} > 0",
-        targets=("gateway",),
-        command=_STATUS,
-    ),
-    MetricAlert(
-        title="Daily cost",
-        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
-        expression=f"sum(increase({_of_service('container_billable_instance_time')}[1d])) / 3600 * $price > $daily",
-        severity="ticket",
-        targets=("cloud-run",),
-        command=_STATUS,
-    ),
-    MetricAlert(
-        title="Daily cost",
-        meaning="What ran in the last 24 hours costs more than `alerts.dailyCost` at the planner's prices.",
-        expression="count_over_time(max by (namespace) (up{$server})[1d:1m]) / 60 * $price > $daily",
-        severity="ticket",
-        needs_budget=True,
-        command=_STATUS,
-    ),
-)
-"""Alerts on metrics, with those that affect users first."""
-
-LOG_ALERTS: Final[Sequence[LogAlert]] = (
-    LogAlert(
-        title="Engine fatal",
-        meaning="The engine logged an error after which it does not serve.",
-        pattern=_ENGINE_FATAL,
-    ),
-    LogAlert(
-        title="Does not start or engine fatal",
-        meaning="An instance did not start in time, exceeded its memory limit, or its engine logged an error after which it does not serve.",
-        pattern=f"STARTUP (TCP|HTTP) probe failed|Memory limit of .* exceeded|{_ENGINE_FATAL}",
-        targets=("cloud-run",),
-    ),
-)
-
-PLATFORM_METRICS: Final = (
-    "run_googleapis_com:container_billable_instance_time",
-    "run_googleapis_com:request_count",
-    "tpu_googleapis_com:cpu_utilization",
-)
-"""Metrics that Google's platform writes, by their PromQL names, such as run.googleapis.com/container/billable_instance_time."""
-AGENT_METRICS: Final = (
-    "gemma_serving_phase",
-    "gemma_serving_restarts_total",
-    "gemma_serving_deadline_timestamp_seconds",
-    "gemma_serving_info",
-)
-"""Metrics that the agent of a TPU machine serves itself."""
-
-
-def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[MetricAlert]:
+def alerts_of(target: Target, *, collects: bool = False, has_budget: bool = False) -> Iterator[Alert]:
     """Yield the alerts that can fire for a stack. `collects`: its collector is on."""
-    for alert in ALERTS:
+    for alert in every_alert():
         has_metrics = collects or not alert.needs_collector
         if target in alert.targets and has_metrics and (has_budget or not alert.needs_budget):
             yield alert
 
 
-def log_alerts_of(target: Target) -> Iterator[LogAlert]:
-    """Yield the alerts on log lines of a target."""
-    return (alert for alert in LOG_ALERTS if target in alert.targets)
-
-
-def row_of(title: str) -> MetricAlert | LogAlert | None:
+def row_of(title: str) -> Alert | None:
     """Return the first row with a title; None for a title of another release."""
-    return next((row for row in (*ALERTS, *LOG_ALERTS) if row.title == title), None)
+    return next((row for row in every_alert() if row.title == title), None)

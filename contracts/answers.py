@@ -1,8 +1,4 @@
-"""Result of an existence check: present, absent or unknown. No proof treats unknown as absent.
-
-Read an answer with `match` and a case for each of the three. Pyright in strict mode rejects a `match` without one of them
-(reportMatchNotExhaustive), and access to `value` before it (reportAttributeAccessIssue).
-"""
+"""Result of an existence check, to read with `match`. No proof treats unknown as absent."""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar

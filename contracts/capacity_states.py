@@ -1,7 +1,4 @@
-"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState).
-
-The provider has a separate table because it does not import project code. A test compares the two.
-"""
+"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,18 +21,11 @@ BILLED: Final = frozenset({"PROVISIONING", ACTIVE, "SUSPENDING", "DELETING"})
 
 INSTANCE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "WAITING_FOR_RESOURCES",
-    "PROVISIONING": "PROVISIONING",
-    "STAGING": "PROVISIONING",
-    "RUNNING": ACTIVE,
-    "REPAIRING": ACTIVE,
-    "PENDING_STOP": "SUSPENDING",
-    "STOPPING": "SUSPENDING",
-    "SUSPENDING": "SUSPENDING",
-    "DEPROVISIONING": "SUSPENDING",
-    "TERMINATED": "SUSPENDED",
-    "STOPPED": "SUSPENDED",
-    "SUSPENDED": "SUSPENDED",
+    **dict.fromkeys(("PROVISIONING", "STAGING"), "PROVISIONING"),
+    **dict.fromkeys(("RUNNING", "REPAIRING"), ACTIVE),
+    **dict.fromkeys(("PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"), "SUSPENDING"),
+    **dict.fromkeys(("TERMINATED", "STOPPED", "SUSPENDED"), "SUSPENDED"),
 }
 """Status of an instance (Compute Engine, "Instance lifecycle") -> state."""
 BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})
-"""Statuses of an instance in which it has a TPU (Compute Engine, "Instance lifecycle"). Those before RUNNING are free, and short."""
+"""Statuses of an instance in which it has a TPU. Those before RUNNING are free, and short."""

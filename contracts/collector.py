@@ -1,15 +1,12 @@
-"""The collector of metrics beside a server: its image, configuration, and share of a Cloud Run instance.
-
-It is Google's build of the OpenTelemetry collector. It scrapes the server on the loopback address and writes to Managed Service for Prometheus. The
-agent's program includes this module, so it must run on Python 3.10.
-"""
+"""The collector of metrics beside a server: Google's build of the OpenTelemetry collector."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
 
-from contracts.serving_document import API_KEY_VARIABLE, SECRET_VERSION
+from contracts.serving_document import API_KEY_VARIABLE
 
 COLLECTOR_REPOSITORY: Final = (
     "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google"
@@ -21,54 +18,29 @@ COLLECTOR_IMAGE: Final = f"{COLLECTOR_REPOSITORY}@{COLLECTOR_DIGEST}"
 
 COLLECTOR_CONTAINER: Final = "collector"
 CONFIG_VARIABLE: Final = "COLLECTOR_CONFIG"
-"""Environment variable of the collector's container with its configuration."""
 CONFIG_ARGUMENT: Final = f"--config=env:{CONFIG_VARIABLE}"
 COLLECTOR_METADATA_KEY: Final = "gemma-serving-collector"
-"""Metadata key of a TPU machine: a JSON object with `image` and `config`. Absent without metrics. A change of it does not
-restart the server."""
+"""Metadata key of a TPU machine. Absent without metrics. A change of it does not restart the server."""
 AGENT_METRICS_PORT: Final = 8001
-"""Loopback port of the machine at which the agent serves its own metrics."""
-
 AGENT_JOB: Final = "agent"
+_CREDENTIALS: Final = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
 
 COLLECTOR_VCPU: Final = 2
-"""vCPU of the collector on Cloud Run. A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger
-`run-collector-share`), so 8 vCPU are divided into 6 and 2."""
+"""A container has 1, 2, 4, 6 or 8 vCPU, and the sum is assumed to need such a value too (ledger `run-collector-share`)."""
 COLLECTOR_MIN_GIB: Final = 0.5
 GIB_PER_VCPU: Final = 4
 """Cloud Run's maximum memory of a container per vCPU."""
 
-KEPT_METRICS: Final = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:num_requests_waiting_by_reason",
-    "vllm:kv_cache_usage_perc",
-    "vllm:num_preemptions_total",
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:request_success_total",
-    "vllm:prefix_cache_(queries|hits)_total",
-    "vllm:spec_decode_num_(draft|accepted)_tokens_total",
-    "vllm:time_to_first_token_seconds_(bucket|count|sum)",
-    "vllm:inter_token_latency_seconds_(bucket|count|sum)",
-    "vllm:e2e_request_latency_seconds_(bucket|count|sum)",
-    "http_requests_total",
-    "gemma_serving_.*",
-)
-"""Patterns of the metrics that alerts and the dashboard read. Google bills samples, so the others are dropped."""
-
-
 SHORTEST_INTERVAL_S: Final = 30
-"""Shortest time between two scrapes: alerts are evaluated as often."""
+"""Time between two scrapes. Alerts are evaluated as often: Google accepts multiples of 30 s (discovery: monitoring.v3)."""
 LONGEST_INTERVAL_S: Final = 120
-"""Longest time between two scrapes. Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
+"""Windows of 5 minutes need two scrapes: with 3 minutes or more, some alerts do not fire."""
 MOST_SAMPLES: Final = 120
-"""Samples of one scrape, at most: every kept series of a server with speculative decoding, with all buckets filled, and the agent's. With data
-parallelism, at most this many for each engine."""
+"""Samples of one scrape and engine, at most: speculative decoding, all buckets filled, and the agent's."""
 
 
 def server_share(vcpu: float, memory_gib: float) -> "tuple[float, float]":
-    """Return vCPU and memory of the server in a Cloud Run instance that it shares with the collector."""
+    """Return vCPU and memory of the server in an instance that it shares with the collector."""
     own = vcpu - COLLECTOR_VCPU
     return own, min(memory_gib - COLLECTOR_MIN_GIB, own * GIB_PER_VCPU)
 
@@ -84,22 +56,14 @@ class CollectorSettings:
 
     def text(self) -> str:
         """Return the metadata value."""
-        value = {"config": self.config, "image": self.image, **({} if self.key is None else {"key": self.key})}
+        value = {name: text for name, text in asdict(self).items() if text is not None}
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def parse_collector(text: str) -> CollectorSettings:
-    """Parse the metadata value. Raises ValueError with the allowed form."""
-    value: object = json.loads(text)
-    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    image, config, key = raw.get("image"), raw.get("config"), raw.get("key")
-    if not isinstance(image, str) or "@sha256:" not in image:
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `image` is {image!r}, but must be a reference by digest")
-    if not isinstance(config, str) or not config:
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `config` is {config!r}, but must be the text of a configuration")
-    if key is not None and not (isinstance(key, str) and SECRET_VERSION.fullmatch(key)):
-        raise ValueError(f"{COLLECTOR_METADATA_KEY}: `key` is {key!r}, but must be projects/P/secrets/S/versions/V")
-    return CollectorSettings(image, config, key)
+    """Parse the metadata value, which the stack wrote. Raises ValueError."""
+    raw = json.loads(text)
+    return CollectorSettings(raw["image"], raw["config"], raw.get("key"))
 
 
 def collector_config(
@@ -113,44 +77,25 @@ def collector_config(
         cluster: another label of each series; Google requires one.
         ports: loopback ports whose /metrics is scraped.
         interval_s: scrape interval.
-        has_api_key: True if the server requires its API key at /metrics (contracts.path_guard). The collector reads it from the same variable.
+        has_api_key: True if the server requires its API key at /metrics (contracts.path_guard).
     """
-    jobs = [_job(namespace, cluster, port, interval_s, has_api_key=has_api_key) for port in ports]
-    config: dict[str, object] = {
-        "receivers": {"prometheus": {"config": {"scrape_configs": jobs}}},
-        "processors": {
-            "resourcedetection": {"detectors": ["gcp"], "timeout": "10s"},
-            "resource": {
-                "attributes": [
-                    {"key": "service.instance.id", "from_attribute": "faas.instance", "action": "upsert"},
-                    {"key": "gcp.project.id", "value": project, "action": "upsert"},
-                ]
-            },
-            # The exporter reads these two from the resource.
-            "groupbyattrs": {"keys": ["namespace", "cluster"]},
-            "batch": {"send_batch_max_size": 200, "send_batch_size": 200, "timeout": "5s"},
-        },
-        "exporters": {"googlemanagedprometheus": {}},
-        "service": {
-            "pipelines": {
-                "metrics": {
-                    "receivers": ["prometheus"],
-                    "processors": ["resourcedetection", "resource", "groupbyattrs", "batch"],
-                    "exporters": ["googlemanagedprometheus"],
-                }
-            }
-        },
-    }
+    config = json.loads(Path(__file__).with_name("collector.json").read_text(encoding="utf-8"))
+    scraped = config["receivers"]["prometheus"]["config"]
+    template = scraped["scrape_configs"][0]
+    # Google bills samples, so metrics that no alert and no tile reads are dropped.
+    kept = template["metric_relabel_configs"][0]
+    kept["regex"] = "|".join(kept["regex"])
+    scraped["scrape_configs"] = [
+        {
+            "job_name": "vllm" if port != AGENT_METRICS_PORT else AGENT_JOB,
+            **(_CREDENTIALS if has_api_key and port != AGENT_METRICS_PORT else {}),
+            **template,
+            "scrape_interval": f"{interval_s}s",
+            "static_configs": [
+                {"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}
+            ],
+        }
+        for port in ports
+    ]
+    config["processors"]["resource"]["attributes"][1]["value"] = project
     return json.dumps(config, separators=(",", ":"))
-
-
-def _job(namespace: str, cluster: str, port: int, interval_s: int, *, has_api_key: bool) -> Mapping[str, object]:
-    is_agent = port == AGENT_METRICS_PORT
-    credentials = {"authorization": {"credentials": f"${{env:{API_KEY_VARIABLE}}}"}}
-    return {
-        "job_name": AGENT_JOB if is_agent else "vllm",
-        **(credentials if has_api_key and not is_agent else {}),
-        "scrape_interval": f"{interval_s}s",
-        "static_configs": [{"targets": [f"127.0.0.1:{port}"], "labels": {"namespace": namespace, "cluster": cluster}}],
-        "metric_relabel_configs": [{"source_labels": ["__name__"], "regex": "|".join(KEPT_METRICS), "action": "keep"}],
-    }

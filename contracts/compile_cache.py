@@ -1,19 +1,14 @@
-"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs.
-
-The stack writes the archive's location to a separate metadata key, not to the serving document, so a change of it does not restart the
-server. The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs."""
 
 import hashlib
 import json
-import re
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from dataclasses import asdict, dataclass
+from typing import Final
 
-from contracts.serving_document import SECRET_VERSION, ServingDocument
+from contracts.serving_document import ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key: a JSON object with `uri`, `accelerator` and `key`. Absent without archives."""
+"""Metadata key beside the document's, so that a change does not restart the server."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
@@ -21,42 +16,16 @@ ARCHIVE_KEEP_DAYS: Final = 30
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
 """Environment variable of the server: folder of its container with compiled programs."""
 
-NEUTRAL_FLAGS: Final = frozenset(
-    {
-        "allowed-media-domains",
-        "allowed-origins",
-        "api-key",
-        "auto-tool-choice",
-        "chat-template",
-        "enable-auto-tool-choice",
-        "enable-log-requests",
-        "host",
-        "load-format",
-        "log-requests",
-        "log-stats",
-        "middleware",
-        "port",
-        "reasoning-parser",
-        "revision",
-        "safetensors-load-strategy",
-        "served-model-name",
-        "tokenizer-revision",
-        "tool-call-parser",
-        "uvicorn-log-level",
-    }
-)
-"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. XLA identifies a program by its contents, so
-another commit of the model with other dimensions finds none and compiles. All other flags are assumed to affect programs,
-because a missing program costs its compile time, while an unused one costs only a few megabytes."""
-NEUTRAL_VARIABLES: Final = frozenset(
-    {
-        COMPILE_CACHE_VARIABLE,
-        "HF_HOME",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
-        "VLLM_SERVER_DEV_MODE",
-    }
-)
+NEUTRAL_FLAGS: Final = frozenset({
+    "allowed-media-domains", "allowed-origins", "api-key", "auto-tool-choice", "chat-template", "enable-auto-tool-choice",
+    "enable-log-requests", "host", "load-format", "log-requests", "log-stats", "middleware", "port", "reasoning-parser", "revision",
+    "safetensors-load-strategy", "served-model-name", "tokenizer-revision", "tool-call-parser", "uvicorn-log-level",
+})  # fmt: skip
+"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. Others are assumed to affect
+them: a missing program costs its compile time, an unused one a few megabytes. XLA identifies a program by its contents."""
+NEUTRAL_VARIABLES: Final = frozenset({
+    COMPILE_CACHE_VARIABLE, "HF_HOME", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE",
+})  # fmt: skip
 """Environment variables that do not affect compiled programs."""
 
 
@@ -67,34 +36,21 @@ class ArchiveSettings:
     uri: str
     accelerator: str
     key: str
-    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
+    """Version in Secret Manager of the key that signs the archives."""
 
     def text(self) -> str:
         """Return the metadata value."""
-        named = {"accelerator": self.accelerator, "key": self.key, "uri": self.uri}
-        return json.dumps(named, sort_keys=True, separators=(",", ":"))
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
 
 def parse_archive(text: str) -> ArchiveSettings:
-    """Parse the metadata value. Raises ValueError with the value and the allowed form."""
-    value: object = json.loads(text)
-    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    uri, accelerator, key = raw.get("uri"), raw.get("accelerator"), raw.get("key")
-    if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+/[\w./-]+", uri):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `uri` is {uri!r}, but must be gs://BUCKET/FOLDER")
-    if not isinstance(accelerator, str) or not re.fullmatch(r"[a-z0-9-]+", accelerator):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `accelerator` is {accelerator!r}, but must be a slice such as v6e-4")
-    if not isinstance(key, str) or not SECRET_VERSION.fullmatch(key):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `key` is {key!r}, but must be projects/P/secrets/S/versions/V")
-    return ArchiveSettings(uri.rstrip("/"), accelerator, key)
+    """Parse the metadata value, which the stack wrote."""
+    raw = json.loads(text)
+    return ArchiveSettings(raw["uri"], raw["accelerator"], raw["key"])
 
 
 def programs_key(document: ServingDocument) -> str:
-    """Return the key of the programs that a server compiles: 32 hex digits.
-
-    It depends on the image's digest, the model, and the flags and environment variables that affect programs. The image's
-    registry is ignored, so machines of all regions share an archive.
-    """
+    """Return the key of the programs that a server compiles: 32 hex digits. Images of all registries share it."""
     digest = document.image.partition("@")[2]
     named = [digest or document.image, list(document.command), [one for one in document.arguments if not _neutral(one)]]
     variables = {name: text for name, text in document.environment.items() if name not in NEUTRAL_VARIABLES}

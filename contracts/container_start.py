@@ -1,12 +1,8 @@
-"""Preparation of a Cloud Run container before its server starts: copies of weights, compiled graphs.
-
-Stacks write them into the container's arguments, and the starter in the container reads them. The starter's text includes this module.
-"""
+"""Preparation of a Cloud Run container before its server starts."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
 
 from contracts.compile_cache import programs_key
 from contracts.serving_document import BucketWeights, ServingDocument
@@ -19,7 +15,7 @@ class GraphCache:
     uri: str
     path: str
     key: str
-    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
+    """Version in Secret Manager of the key that signs the archives."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +29,12 @@ class ContainerStart:
 
     def text(self) -> str:
         """Return the container's argument: always the same text for the same steps."""
-        named = {"weights": self.weights, "graphs": self.graphs}
-        found: dict[str, object] = {key: asdict(one) for key, one in named.items() if one is not None}
-        if self.parts:
-            found["parts"] = [asdict(part) for part in self.parts]
-        return json.dumps(found, sort_keys=True, separators=(",", ":"))
+        steps = {name: step for name, step in asdict(self).items() if step}
+        return json.dumps(steps, sort_keys=True, separators=(",", ":"))
 
 
 def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
-    """Return the folder with a server's graphs, below the bucket's archives: ACCELERATOR/KEY.
-
-    Args:
-        image: Reference of the container image. Only its digest matters, not its registry.
-        accelerator: Name of the GPU.
-        model: Id of the model. The path of its weights does not affect graphs.
-        arguments: The server's arguments after the model.
-    """
+    """Return the folder with a server's graphs. The path of its weights does not affect them."""
     server = ServingDocument(
         image=image, command=(), arguments=(model, *arguments), environment={}, secret_environment={}, port=0
     )
@@ -56,12 +42,10 @@ def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[
 
 
 def parse_start(text: str) -> ContainerStart:
-    """Parse the container's argument. Raises ValueError."""
-    value: object = json.loads(text)
-    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    weights, graphs = raw.get("weights"), raw.get("graphs")
+    """Parse the container's argument, which the stack wrote with this module."""
+    raw = json.loads(text)
     return ContainerStart(
-        None if weights is None else BucketWeights(str(weights["uri"]), str(weights["path"])),
-        None if graphs is None else GraphCache(str(graphs["uri"]), str(graphs["path"]), str(graphs["key"])),
-        tuple(BucketWeights(str(part["uri"]), str(part["path"])) for part in raw.get("parts") or ()),
+        weights=BucketWeights(**raw["weights"]) if "weights" in raw else None,
+        graphs=GraphCache(**raw["graphs"]) if "graphs" in raw else None,
+        parts=tuple(BucketWeights(**part) for part in raw.get("parts", ())),
     )

@@ -17,6 +17,16 @@ class Doc:
     text: str
 
 
+_WORDS: Mapping[object, str] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list",
+    Mapping: "an object",
+}
+
+
 class ContractError(ValueError):
     """A JSON value violates its contract. The message names the key and the expected value."""
 
@@ -46,7 +56,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
-    """Return a contract as JSON types. Keys become camelCase; None and values other than dataclasses are unchanged."""
+    """Return a contract as JSON types, with keys in camelCase."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {camel_case(f.name): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -63,80 +73,43 @@ def from_json(kind: type[T], value: object, *, path: str = "") -> T:
         ContractError: for a missing key or a value of another type. The message names the full path of the key.
     """
     if not isinstance(value, Mapping):
-        raise ContractError(f"{path or 'the value'} is {_shown(value)}; it must be an object.")
-    raw = cast("Mapping[str, object]", value)
+        raise ContractError(f"{path or 'the value'} is {repr(value)[:60]}; it must be an object.")
+    hints, raw = typing.get_type_hints(kind), cast("Mapping[str, object]", value)
     found: dict[str, object] = {}
-    for name, (hint, _, default) in _fields(kind).items():
-        key = camel_case(name)
+    for field in dataclasses.fields(cast("Any", kind)):
+        key = camel_case(field.name)
         where = f"{path}.{key}" if path else key
         if key in raw:
-            found[name] = _checked(hint, raw[key], where)
-        elif default is dataclasses.MISSING:
+            found[field.name] = _checked(hints[field.name], raw[key], where)
+        elif field.default is dataclasses.MISSING:
             raise ContractError(f"{where} is missing.")
     return kind(**found)
 
 
 def documented(kind: type[object]) -> Iterator[tuple[str, str]]:
     """Yield the JSON key and the description of each field, in declaration order."""
-    for name, (_, text, _) in _fields(kind).items():
-        yield camel_case(name), text
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        yield camel_case(name), "".join(one.text for one in getattr(hint, "__metadata__", ()) if isinstance(one, Doc))
 
 
-def _fields(kind: type[object]) -> Mapping[str, tuple[object, str, object]]:
-    """Return the type without markers, the description and the default of each field."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    found: dict[str, tuple[object, str, object]] = {}
-    for field in dataclasses.fields(cast("Any", kind)):
-        hint: object = hints[field.name]
-        texts = [item.text for item in getattr(hint, "__metadata__", ()) if isinstance(item, Doc)]
-        found[field.name] = (getattr(hint, "__origin__", hint) if texts else hint, "".join(texts), field.default)
-    return found
-
-
-def _checked(hint: object, value: object, path: str) -> object:
+def _checked(hint: object, value: object, path: str) -> object:  # noqa: PLR0911 - one return for each kind of type
     """Return the value as its type. Raises ContractError for another type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {Union, types.UnionType}:
-        if value is None and type(None) in arguments:
-            return None
-        return _checked(next(item for item in arguments if item is not type(None)), value, path)
-    if origin is Literal:
-        if value not in arguments:
-            raise ContractError(f"{path} is {_shown(value)}; it must be one of {', '.join(map(str, arguments))}.")
-        return value
+        return None if value is None else _checked(arguments[0], value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_json(cast("type[object]", hint), value, path=path)
-    if origin is tuple or (origin is not None and issubclass(origin, Mapping)):
-        return _container(arguments[0 if origin is tuple else 1], value, path, is_list=origin is tuple)
-    return _scalar(cast("object", hint), value, path)
-
-
-def _container(item_hint: object, value: object, path: str, *, is_list: bool) -> object:
-    if is_list:
-        if not isinstance(value, list | tuple):
-            _refuse("a list", value, path)
-        items = cast("Sequence[object]", value)
-        return tuple(_checked(item_hint, item, f"{path}[{i}]") for i, item in enumerate(items))
-    if not isinstance(value, Mapping):
-        _refuse("an object", value, path)
-    entries = cast("Mapping[str, object]", value)
-    return {key: _checked(item_hint, item, f"{path}.{key}") for key, item in entries.items()}
-
-
-def _scalar(hint: object, value: object, path: str) -> object:
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+    if origin is tuple and isinstance(value, list | tuple):
+        items = enumerate(cast("Sequence[object]", value))
+        return tuple(_checked(arguments[0], item, f"{path}[{index}]") for index, item in items)
+    if origin is Mapping and isinstance(value, Mapping):
+        entries = cast("Mapping[str, object]", value)
+        return {key: _checked(arguments[1], item, f"{path}.{key}") for key, item in entries.items()}
+    if hint is float and type(value) is int:
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():  # the engine keeps every number as a float
         return int(value)
-    if hint is object or (isinstance(hint, type) and type(value) is hint):
+    if hint in {object, type(value)} or (origin is Literal and value in arguments):
         return value
-    words = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-    return _refuse(words.get(cast("Any", hint), str(hint)), value, path)
-
-
-def _refuse(wanted: str, value: object, path: str) -> typing.NoReturn:
-    raise ContractError(f"{path} is {_shown(value)}; it must be {wanted}.")
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:60]
+    wanted = f"one of {', '.join(map(str, arguments))}" if origin is Literal else _WORDS[cast("object", origin or hint)]
+    raise ContractError(f"{path} is {repr(value)[:60]}; it must be {wanted}.")

@@ -4,7 +4,7 @@ from typing import Final
 
 ENVOY_REPOSITORY: Final = "envoyproxy/envoy"
 ENVOY_DIGEST: Final = "sha256:eb2c01c13125d1629637cb4e4cce7207009fb7cc2c8027f9742758549d15b6f4"
-"""distroless-v1.39.1. Ten public files of several projects name the tag with this digest (2026-11). No registry has confirmed it here."""
+"""distroless-v1.39.1, by ten public files of several projects (2026-11). No registry has confirmed it here."""
 ENVOY_COMMAND: Final = "/usr/local/bin/envoy"
 GATEWAY_VCPU: Final = 1
 CONCURRENCY: Final = 1000
@@ -12,13 +12,13 @@ CONCURRENCY: Final = 1000
 BUFFER_KIB: Final = 128
 """What Envoy keeps of one request, and of one answer. A larger body is not kept whole, so it goes to one server only."""
 REQUEST_KIB: Final = 3 * BUFFER_KIB
-"""Memory of one request at most (Envoy 1.39.1, 1,000 requests at once): 300 KiB for a body that waits, 365 KiB with an answer that its caller does not read."""
+"""Memory of one request at most (Envoy 1.39.1, 1,000 at once): 300 KiB for a body that waits, 365 KiB with an unread answer."""
 OUTSIDE_HEAP_MIB: Final = 64
 """Memory of Envoy that is not its heap: 50 MiB after the start."""
 GATEWAY_MIB: Final = 512
 """Memory of each instance: CONCURRENCY requests of REQUEST_KIB are 84 % of its heap."""
 GATEWAY_START_S: Final = 180
-"""Time for an instance to start and to find a server. An address in the network may take a minute or more (Cloud Run, Direct VPC egress)."""
+"""Time to start and to find a server. An address in the network may take a minute or more (Cloud Run, Direct VPC egress)."""
 LONGEST_REQUEST_S: Final = 3600
 """Cloud Run's longest request (docs.cloud.google.com/run/docs/configuring/request-timeout)."""
 

@@ -1,4 +1,4 @@
-"""Ownership markers: labels, or the description of resources without labels. Teardown finds a stack's resources by them."""
+"""Ownership markers: labels, or the description of resources without labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,33 +11,17 @@ MANAGED_BY_LABEL: Final = "managed-by"
 PROJECT_LABEL: Final = f"{PRODUCT}-project"
 STACK_LABEL: Final = f"{PRODUCT}-stack"
 URN_LABEL: Final = f"{PRODUCT}-urn"
-
 MAX_AGE_LABEL: Final = f"{PRODUCT}-max-age"
 MAX_USD_LABEL: Final = f"{PRODUCT}-max-usd"
 IDLE_AFTER_LABEL: Final = f"{PRODUCT}-idle-after"
-
 RETAINED_LABEL: Final = f"{PRODUCT}-retained"
 RETAINED: Final = "true"
-"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed. A teardown detects it without
-state or settings."""
-
+"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed."""
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
-
-LABELS: Final[Mapping[str, str]] = {
-    MANAGED_BY_LABEL: f"`{PRODUCT}`",
-    PROJECT_LABEL: "the Pulumi project's name",
-    STACK_LABEL: "the Pulumi stack's name",
-}
-"""Labels of every resource that supports labels, with their values."""
-
-
 ALWAYS: Final = 'request.time < timestamp("2100-01-01T00:00:00Z")'
-"""Expression of a condition that is true for every request to every service: `request.time` is the only attribute that all services provide.
-
-Attributes of resources would be narrower, but Cloud TPU and OS Login on a TPU machine provide none to IAM, and a condition on a missing
-attribute denies everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
-"""
+"""Condition that is true for every request. Cloud TPU and OS Login provide no attribute of resources to IAM, and a condition on a
+missing one denies everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11)."""
 
 
 def is_reserved(key: str) -> bool:
@@ -47,14 +31,14 @@ def is_reserved(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLimits:
-    """Maximum age, cost and idle time of a stack. They are stored in labels, so a guard needs neither state nor settings."""
+    """Maximum age, cost and idle time of a stack, stored in labels, so that a guard needs no state."""
 
     max_age_s: int | None = None
     """Seconds from the first start of a machine or the service (contracts.run_record)."""
     max_usd: int | None = None
     """US dollars at list prices."""
     idle_after_s: int | None = None
-    """Seconds without a request on a TPU machine, by the server's own counters (contracts.guest_attributes)."""
+    """Seconds without a request on a TPU machine, by the server's own counters."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -65,8 +49,8 @@ class StackLimits:
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
         """Return the limits in labels. A value with other characters than digits is ignored."""
-        given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL)}
-        age, usd, idle = (int(text) if text.isdecimal() else None for text in given.values())
+        texts = (str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL, IDLE_AFTER_LABEL))
+        age, usd, idle = (int(text) if text.isdecimal() else None for text in texts)
         return cls(max_age_s=age, max_usd=usd, idle_after_s=idle)
 
 
@@ -93,18 +77,15 @@ class Ownership:
 
     @property
     def description(self) -> str:
-        """The identity as words, for resources with a description instead of labels. Most cannot change it in place."""
+        """The identity as words, for resources without labels."""
         return " ".join(f"{key}={value}" for key, value in self.identity.items())
 
     def condition(self, expression: str = ALWAYS) -> Mapping[str, str]:
-        """Return the IAM condition of a project grant to a member outside the stack. Its description has the words of the labels.
-
-        IAM allows 100 characters for the title and 256 for the description.
-        """
+        """Return the IAM condition of a grant outside the stack. IAM limits its title to 100 characters."""
         return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
 
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:
-        """Return whether a resource with these labels or this description belongs to the stack. All words must match."""
+        """Return whether a resource belongs to the stack. All words must match."""
         if labels and all(labels.get(key) == value for key, value in self.identity.items()):
             return True
         return set(self.description.split()) <= set((description or "").split())
@@ -117,7 +98,7 @@ def words_of(description: str) -> Mapping[str, str]:
 
 
 def owner_of(*, labels: Mapping[str, object] | None = None, description: str | None = None) -> Ownership | None:
-    """Return the stack that owns a resource with these labels or this description, or None."""
+    """Return the stack that owns a resource, or None."""
     for found in (labels or {}, words_of(description or "")):
         project, stack = found.get(PROJECT_LABEL), found.get(STACK_LABEL)
         if found.get(MANAGED_BY_LABEL) == PRODUCT and project and stack:

@@ -1,18 +1,13 @@
-"""Log of a TPU machine in Cloud Logging: its name, and the labels of its entries.
-
-The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Log of a TPU machine in Cloud Logging: its name, and the labels of its entries."""
 
 from typing import Final
 
 MACHINE_LOG: Final = "gemma-serving-machine"
 MACHINE_RESOURCE: Final = "generic_node"
-"""Type of the monitored resource. Its namespace is the account id of the machine's service account, which is unique to a stack."""
+"""Type of the monitored resource. Its namespace is the id of the machine's service account."""
 SOURCE_LABEL: Final = "source"
 SERVER_SOURCE: Final = "server"
-"""Source of log lines of the server's container."""
 AGENT_SOURCE: Final = "agent"
-"""Source of log lines of the agent, such as a new phase."""
 
 _ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 
@@ -23,10 +18,7 @@ def machine_log_name(project: str) -> str:
 
 
 def account_parts(email: str) -> "tuple[str, str] | None":
-    """Return the project and the account id of a service account's e-mail address, or None for other addresses.
-
-    The machine itself may be in a Google-owned project, so its metadata does not name the stack's project.
-    """
+    """Return the project and the id of a service account's e-mail address; None for another address."""
     account, _, host = email.strip().partition("@")
     if not host.endswith(_ACCOUNT_DOMAIN):
         return None

@@ -1,7 +1,6 @@
-"""Mask secrets in untrusted text such as a container's output: the only list of token forms, for scripts, stacks and the agent.
+"""Mask secrets in untrusted text such as a container's output.
 
-The agent's program includes this module, so it must run on Python 3.10, whose `re` has no possessive quantifiers. A group in a look-ahead that
-is then repeated by its name matches as a whole in the same way, and avoids quadratic time on a long line.
+A group in a look-ahead that is then repeated by its name replaces a possessive quantifier, which Python 3.10 lacks: no quadratic time.
 """
 
 import base64
@@ -76,10 +75,7 @@ _COUNT: Final = re.compile(
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without the given secrets, tokens of known forms, and values named key, token, secret or password.
-
-    Existing masks are unchanged.
-    """
+    """Return the text without the given secrets, tokens of known forms, and values named key, token, secret or password."""
     if len(text) < _SHORTEST:
         return text
     # Copy first, because the agent's threads add secrets while others mask.
@@ -97,7 +93,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @lru_cache(maxsize=256)
 def _forms(secret: str) -> "tuple[str, ...]":
-    """Return a value as plain text, JSON, URL, hex and base64, also within a longer base64 text, which shifts it by one or two bytes."""
+    """Return a value as plain text, JSON, URL, hex and base64, also within a longer base64 text, which shifts it."""
     if len(secret) < _SHORTEST or secret in MASK:
         return ()
     data, quoted = secret.encode(errors="replace"), json.dumps(secret)[1:-1]

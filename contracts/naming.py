@@ -5,9 +5,6 @@ import re
 from dataclasses import dataclass
 
 _STACK = re.compile(r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")
-_MAX_ACCOUNT_ID = 30
-_MAX_BUCKET = 63
-_HASH_DIGITS = 6
 
 
 class NamingError(ValueError):
@@ -31,7 +28,7 @@ def allowed_name(stack: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names of one stack's resources. Each contains `gemma-STACK`, so you can find it in the console."""
+    """Names of one stack's resources. Each contains `gemma-STACK`."""
 
     project: str
     stack: str
@@ -41,38 +38,29 @@ class Names:
 
     @property
     def base(self) -> str:
-        """Name of services, networks, repositories and queued resources, and prefix of secrets: maximum 63 characters."""
+        """Name of most resources, and prefix of secrets: maximum 63 characters."""
         return f"gemma-{self.stack}"
 
     @property
     def account_id(self) -> str:
         """Id of the service account: 6 to 30 characters."""
-        return _within(self.base, _MAX_ACCOUNT_ID)
+        return _within(self.base, 30)
 
     @property
     def account_email(self) -> str:
-        """E-mail of the service account."""
-        return account_email(self.account_id, self.project)
+        """E-mail of the service account. `example.com:name` is a project of a domain."""
+        domain, _, name = self.project.rpartition(":")
+        return f"{self.account_id}@{f'{name}.{domain}' if domain else name}.iam.gserviceaccount.com"
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket: maximum 63 characters, and globally unique, so it contains the project id."""
-        return _within(f"{self.project}-{self.base}-models", _MAX_BUCKET)
-
-
-def account_email(account_id: str, project: str) -> str:
-    """Return the e-mail of a service account. `example.com:name` is a project of a domain."""
-    domain, _, name = project.rpartition(":")
-    return (
-        f"{account_id}@{name}.{domain}.iam.gserviceaccount.com"
-        if domain
-        else f"{account_id}@{name}.iam.gserviceaccount.com"
-    )
+        """Name of the bucket: maximum 63 characters, and globally unique."""
+        return _within(f"{self.project}-{self.base}-models", 63)
 
 
 def _within(name: str, limit: int) -> str:
     """Return a name of up to `limit` characters. A shortened name ends with a hash of the full one."""
     if len(name) <= limit:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{name[: limit - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"{name[: limit - len(digest) - 1].rstrip('-')}-{digest}"

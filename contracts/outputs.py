@@ -1,10 +1,4 @@
-"""Stack outputs: the contract that every script relies on.
-
-`pulumi up` prints the user-facing outputs, and `pulumi stack output --json` returns them to programs. The rest, `DETAILS`, would add sixty
-lines at the end of each `up`. The state stores them as the outputs of one component, and `pulumi stack export` shows them.
-Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars. JSON keys are the field names in
-camelCase. Stacks write `StackOutputs`, scripts read it.
-"""
+"""Stack outputs. Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,23 +13,9 @@ Verdict = Literal["fits", "out-of-memory", "blocked"]
 Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
-"""Type of the component whose outputs are the `DETAILS`."""
-DETAILS: Final = frozenset(
-    camel_case(field)
-    for field in (
-        "served_model",
-        "rollout",
-        "plan",
-        "vllm",
-        "smoke",
-        "features",
-        "labels",
-        "project",
-        "api_key_secret",
-        "tunnel",
-        "zone",
-    )
-)
+DETAILS: Final = frozenset(map(camel_case, (
+    "served_model", "rollout", "plan", "vllm", "smoke", "features", "labels", "project", "api_key_secret", "tunnel", "zone",
+)))  # fmt: skip
 """JSON keys of the outputs that `pulumi up` does not print."""
 
 
@@ -227,11 +207,6 @@ class StackOutputs:
     def servers(self) -> tuple[str, ...]:
         """Stacks of the servers to which a gateway sends requests; empty for other targets."""
         return tuple(one.stack for one in self.backends or () if one.address)
-
-    @property
-    def has_fixed_traffic(self) -> bool:
-        """True if the settings fix the traffic split of the service, so that no revision waits for a rollout."""
-        return self.rollout is not None and self.rollout.traffic is not None
 
     @property
     def engines(self) -> int:

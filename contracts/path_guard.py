@@ -1,8 +1,4 @@
-"""The path guard of a server with an API key: vLLM's argument, and the location of the guard's file in the container.
-
-The program on a TPU machine and the starter of a Cloud Run container write the file (`vm_agent/path_guard.py`) and add its folder to
-PYTHONPATH if the server's arguments name the guard. Their text includes this module, so it must run on Python 3.10.
-"""
+"""The path guard of a server with an API key (vm_agent/path_guard.py)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +6,6 @@ from typing import Final
 GUARD_MODULE: Final = "gemma_serving_path_guard"
 """Name of the file in the container, without its extension. No package of the image uses this name."""
 GUARD_ARGUMENT: Final = f"--middleware={GUARD_MODULE}.PathGuard"
-"""Argument of `vllm serve` that applies the guard to all paths."""
 PYTHON_PATH: Final = "PYTHONPATH"
 
 

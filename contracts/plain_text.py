@@ -1,20 +1,11 @@
-"""Make untrusted text safe to display, in a terminal and for a model.
-
-A server, a machine, a log line or a model can write anything. An escape sequence in it moves the cursor, clears the screen or sets the
-clipboard (OSC 52), and a bidirectional override displays different words (CVE-2021-42574).
-"""
+"""Make untrusted text safe to display (OSC 52 sets the clipboard; CVE-2021-42574 displays other words)."""
 
 import re
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters other than line feed and tab, bidirectional overrides and isolates, halves of surrogate pairs.
-
-Joiners, direction marks and unusual spaces are kept: Persian, Hindi, French and emoji need them.
-"""
+"""Control characters, bidirectional overrides and isolates, halves of surrogate pairs. Persian, Hindi and emoji need the others."""
 _HIDING = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]")
 """Characters that Python treats as printable but that display nothing: fillers, and variation selectors except the emoji one."""
-_SHORT = 0xFFFF
-"""Highest character of the short form of an escape."""
 
 
 def for_terminal(text: str) -> str:
@@ -28,13 +19,10 @@ def for_model(text: str) -> str:
     # True for nearly every text. Checking each character takes ten times as long.
     if shown.isprintable() and not _HIDING.search(shown):
         return text
-    return "".join(char if _is_plain(char) else _escape(char) for char in text)
-
-
-def _is_plain(char: str) -> bool:
-    return char in "\n\t" or (char.isprintable() and not _HIDING.match(char))
+    plain = {char for char in text if char in "\n\t" or (char.isprintable() and not _HIDING.match(char))}
+    return "".join(char if char in plain else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:
     code = ord(char)
-    return f"\\u{code:04x}" if code <= _SHORT else f"\\U{code:08x}"
+    return f"\\U{code:08x}" if code >> 16 else f"\\u{code:04x}"

@@ -1,34 +1,21 @@
-"""Limits for replacing the serving document on a TPU machine. Stacks write them, and the agent reads them.
-
-The agent's program includes this module, so it must run on Python 3.10.
-"""
+"""Limits for replacing the serving document on a TPU machine."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from contracts.guest_attributes import PRIVILEGED
 
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
-"""Metadata key in addition to the document. It is separate because a changed limit must not restart the server."""
+"""Metadata key beside the document, because a changed limit must not restart the server."""
 ENDS_AT_METADATA_KEY: Final = "gemma-serving-ends-at"
-"""Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it once Google has returned it."""
+"""Metadata key with the time at which Google deletes the machine, RFC 3339. The provider writes it."""
 DEFAULT_READY_TIMEOUT_S: Final = 3600
-
-ROLLOUT_KEYS: Final[Mapping[str, str]] = {
-    "readyTimeoutS": "Maximum seconds until the server of a changed document is ready. Then the agent rolls back to the last known good document. "
-    f"Default: {DEFAULT_READY_TIMEOUT_S}.",
-    "drainS": "Seconds for running requests to finish before their server is stopped. Default: 0, without a drain.",
-    "shutdownFlag": "True if the document's server has `--shutdown-timeout`, with which vLLM rejects new requests and finishes the running ones.",
-    "container": f"`{PRIVILEGED}` starts the server's container with `--privileged`. By default it gets only the accelerator's devices.",
-}
-"""All keys of the limits, with their content. A reader ignores other keys."""
 
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """Limits of one change. Times are in seconds."""
+    """Limits of one change."""
 
     ready_timeout_s: float = DEFAULT_READY_TIMEOUT_S
     drain_s: float = 0.0
@@ -42,29 +29,17 @@ class RolloutLimits:
             "readyTimeoutS": self.ready_timeout_s,
             "drainS": self.drain_s,
             "shutdownFlag": self.shutdown_flag,
-            # Omitted by default, so the metadata of earlier machines does not change.
             **({"container": PRIVILEGED} if self.is_privileged else {}),
         }
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 def parse_rollout(text: "str | None") -> RolloutLimits:
-    """Parse the limits; None means the defaults. Raises ValueError with the key and the value."""
-    raw: object = {} if text is None else json.loads(text)
-    if not isinstance(raw, dict):
-        raise ValueError(f"{ROLLOUT_METADATA_KEY} is not a JSON object")  # noqa: TRY004 - a bad value, like text that is not JSON
-    values = cast("dict[str, object]", raw)
+    """Parse the limits; None means the defaults. Raises ValueError."""
+    raw = json.loads(text or "{}")
     return RolloutLimits(
-        ready_timeout_s=_limit(values.get("readyTimeoutS"), "readyTimeoutS", DEFAULT_READY_TIMEOUT_S),
-        drain_s=_limit(values.get("drainS"), "drainS", 0.0),
-        shutdown_flag=values.get("shutdownFlag") is True,
-        is_privileged=values.get("container") == PRIVILEGED,
+        ready_timeout_s=float(raw.get("readyTimeoutS", DEFAULT_READY_TIMEOUT_S)),
+        drain_s=float(raw.get("drainS", 0)),
+        shutdown_flag=raw.get("shutdownFlag") is True,
+        is_privileged=raw.get("container") == PRIVILEGED,
     )
-
-
-def _limit(value: object, key: str, default: float) -> float:
-    if value is None:
-        return default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{ROLLOUT_METADATA_KEY}: `{key}` is {value!r}, but must be a number of seconds, 0 or more")
-    return float(value)

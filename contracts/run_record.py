@@ -1,8 +1,6 @@
-"""Usage of a stack's machines and services, stored in a place that outlives them: the description of the stack's service account.
+"""Usage of a stack's machines, as one word in the description of its service account, which outlives them.
 
-Every stack has that account, `pulumi up` never replaces it, the guard lists it anyway, and a teardown deletes it. The program writes the record
-(`stacks.hooks.run_keeper`); the guard and `scripts.status` read it. It is a single word, because a description has 256 bytes:
-`gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`, times in seconds since 1970, money in millionths of a dollar, rounded up.
+`gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`: times in seconds since 1970, money in millionths of a dollar, rounded up.
 """
 
 import re
@@ -14,7 +12,7 @@ from contracts.labels import PRODUCT, words_of
 
 RUNS_WORD: Final = f"{PRODUCT}-runs"
 MOST_OPEN: Final = 3
-"""Maximum number of unfinished runs in a record: the serving one, its renewal, and one more. Others are added to the spent amount."""
+"""Unfinished runs: the serving one, its renewal, and one more. Others are added to the spent amount."""
 MOST_BYTES: Final = 256
 """Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000
@@ -38,13 +36,20 @@ class RecordedRun:
     is_service: bool = False
     """True if its cost depends on use (Cloud Monitoring), not on time."""
 
+    @classmethod
+    def of(cls, text: str) -> "RecordedRun":
+        """Return a run from the text of `text`."""
+        start, rate, last = text.split(":")
+        longest_s = int(last) if last.isdecimal() else None
+        return cls(start_s=int(start), micros_per_hour=int(rate), longest_s=longest_s, is_service=last == "s")
+
     def text(self) -> str:
         """Return the run as text for the record."""
         last = "s" if self.is_service else "" if self.longest_s is None else str(self.longest_s)
         return f"{self.start_s}:{self.micros_per_hour}:{last}"
 
     def end_s(self, now_s: int) -> int:
-        """Return the latest possible end of a deleted machine: now, or the time at which Google would have deleted it."""
+        """Return the latest possible end of a deleted machine: now, or the end of its longest run."""
         return now_s if self.longest_s is None else min(now_s, self.start_s + self.longest_s)
 
     def micros(self, end_s: int) -> int:
@@ -70,9 +75,8 @@ class Seen:
     @property
     def run(self) -> RecordedRun:
         """Return it as a run. If its start is unknown, the run starts with its request."""
-        start_s = self.requested_s if self.started_s is None else self.started_s
         return RecordedRun(
-            start_s=start_s,
+            start_s=self.started_s or self.requested_s,
             micros_per_hour=self.micros_per_hour,
             longest_s=self.longest_s,
             is_service=self.is_service,
@@ -80,9 +84,7 @@ class Seen:
 
     def end_s(self, run: RecordedRun, now_s: int) -> int:
         """Return the time until which a run of this machine is billed."""
-        if self.started_s is None:
-            return run.end_s(now_s)
-        return now_s if self.stopped_s is None else self.stopped_s
+        return run.end_s(now_s) if self.started_s is None else self.stopped_s or now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,6 @@ class Use:
     end_s: int
     seen: Seen | None
     """The machine as it is now, or None if only the record has it."""
-    recorded: bool
 
     @property
     def micros(self) -> int:
@@ -123,7 +124,7 @@ class RunRecord:
         found = _TEXT.fullmatch(text)
         if found is None:
             raise RecordError(text)
-        runs = tuple(_run(part) for part in found[3].split(",") if part)
+        runs = tuple(RecordedRun.of(part) for part in found[3].split(",") if part)
         return cls(since_s=int(found[1]), spent_micros=int(found[2]), runs=runs)
 
     def written_into(self, description: str) -> str:
@@ -137,22 +138,17 @@ class RunRecord:
     def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[Use]:
         """Return the cost of each run: those in the record, then those that only Google shows."""
         pairs, left = _matched(self.runs, seen)
-        known = [Use(run=run, end_s=_end_s(run, one, now_s), seen=one, recorded=True) for run, one in pairs]
-        return (*known, *(Use(run=one.run, end_s=one.end_s(one.run, now_s), seen=one, recorded=False) for one in left))
+        every = [*pairs, *((one.run, one) for one in left)]
+        ends = [run.end_s(now_s) if one is None else one.end_s(run, now_s) for run, one in every]
+        return [Use(run=run, end_s=end_s, seen=one) for (run, one), end_s in zip(every, ends, strict=True)]
 
     def first_start_s(self, seen: Sequence[Seen]) -> int | None:
         """Return the start of the stack's first machine or service, or None."""
-        starts = [] if self.since_s is None else [self.since_s]
-        return min([*starts, *(one.run.start_s for one in seen)], default=None)
+        starts = [self.since_s, *(one.run.start_s for one in seen)]
+        return min((start for start in starts if start is not None), default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record updated with Google's current data: new runs are added, and finished runs move to the spent amount.
-
-        Args:
-            seen: the stack's machines, and its service.
-            now_s: seconds since 1970.
-            complete: whether all could be read. If not, no run is treated as finished.
-        """
+        """Return the record with new runs, and finished runs as spent. Unless `complete`, no run is finished."""
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
         ended = [run for (run, _), is_gone in zip(pairs, gone, strict=True) if is_gone]
@@ -165,21 +161,10 @@ class RunRecord:
         return RunRecord(since_s=self.first_start_s(seen), spent_micros=spent, runs=tuple(runs))
 
 
-def _run(part: str) -> RecordedRun:
-    start, rate, last = part.split(":")
-    longest_s = int(last) if last.isdecimal() else None
-    return RecordedRun(start_s=int(start), micros_per_hour=int(rate), longest_s=longest_s, is_service=last == "s")
-
-
-def _end_s(run: RecordedRun, seen: Seen | None, now_s: int) -> int:
-    return run.end_s(now_s) if seen is None else seen.end_s(run, now_s)
-
-
 def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
-    """Return a service's run at its highest price: Cloud Monitoring does not report which revision was billed at which price."""
-    if seen is None or not run.is_service:
-        return run
-    return replace(run, micros_per_hour=max(run.micros_per_hour, seen.micros_per_hour))
+    """Return a service's run at its highest price: Cloud Monitoring does not tell revisions apart."""
+    least = seen.micros_per_hour if seen is not None and run.is_service else 0
+    return replace(run, micros_per_hour=max(run.micros_per_hour, least))
 
 
 def _matched(
@@ -187,23 +172,19 @@ def _matched(
 ) -> tuple[Sequence[tuple[RecordedRun, Seen | None]], Sequence[Seen]]:
     """Return each run with its machine, and the machines without a run.
 
-    A machine belongs to the run with its start, otherwise to the newest run that is not older than its request. A stack has one service.
+    A machine belongs to the run with its start, otherwise to the newest run that is not older than its request.
     """
-    left = list(seen)
-    found: dict[int, Seen] = {}
+    left, found = list(seen), dict[int, Seen]()
     order = sorted(range(len(runs)), key=lambda at: -runs[at].start_s)
-    for fits in (_exactly, _later):
+    for is_exact in (True, False):
         for at in (at for at in order if at not in found):
-            fitting = [one for one in left if fits(runs[at], one)]
+            run = runs[at]
+            fitting = [one for one in left if one.is_service == run.is_service and _fits(run, one, is_exact=is_exact)]
             if fitting:
                 found[at] = max(fitting, key=lambda one: one.requested_s)
                 left.remove(found[at])
     return [(run, found.get(at)) for at, run in enumerate(runs)], left
 
 
-def _exactly(run: RecordedRun, seen: Seen) -> bool:
-    return run.is_service == seen.is_service and (seen.is_service or seen.started_s == run.start_s)
-
-
-def _later(run: RecordedRun, seen: Seen) -> bool:
-    return run.is_service == seen.is_service and seen.requested_s <= run.start_s
+def _fits(run: RecordedRun, seen: Seen, *, is_exact: bool) -> bool:
+    return (run.is_service or seen.started_s == run.start_s) if is_exact else seen.requested_s <= run.start_s

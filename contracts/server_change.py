@@ -1,22 +1,19 @@
-"""What changes about a server, from the inputs of its queued resource or service: the model, flags, the image, the environment."""
+"""What changes about a server, from the inputs of its queued resource or service."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from contracts.fields import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence, json_object
 from contracts.masking import masked
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.serving_document import DOCUMENT_METADATA_KEY
 
 MODEL: Final = "model"
-"""Key of the first argument of `vllm serve`: an id on the hub, or a folder."""
 IMAGE: Final = "image"
 _SERVE: Final = "serve"
-_COMPILES: Final = frozenset({MODEL, IMAGE})
 _SHOWN_CHARACTERS: Final = 80
-_NOT_SET: Final = "not set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +26,8 @@ class ChangedValue:
 
     def text(self) -> str:
         """Return the value before and after on one line, shortened."""
-        return f"{self.key}: {_shortened(self.before)} -> {_shortened(self.after)}"
+        before, after = ("not set" if text is None else text for text in (self.before, self.after))
+        return f"{self.key}: {_shortened(before)} -> {_shortened(after)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,12 @@ class ServerChange:
 
     @property
     def compiles(self) -> bool:
-        """True if the compiled programs of the server before it are of no use: it has another model or image."""
-        return any(value.key in _COMPILES for value in self.values)
+        """True if the compiled programs of the server before it are of no use."""
+        return any(value.key in {MODEL, IMAGE} for value in self.values)
 
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the arguments after `vllm serve` by flag, without secrets, with the model as `model`. A repeated flag has both values."""
+    """Return the arguments after `vllm serve` by flag, without secrets, with the model as `model`."""
     found = {MODEL: arguments[0]} if arguments else dict[str, str]()
     for argument in arguments[1:]:
         flag, given, _ = argument.partition("=")
@@ -59,19 +57,17 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server of a resource of this type, from its inputs before and after.
-
-    None if it is not known: the inputs have no server, or a part of it is known only after `up`.
-    """
+    """Return what changes about the server of a resource, from its inputs; None if a part of it is known only after `up`."""
     old, new = (_server(kind, inputs) for inputs in (before, after))
-    if old is None or new is None:
-        return None
-    return ServerChange(
-        tuple(
-            ChangedValue(key=key, before=old.get(key), after=new.get(key))
-            for key in dict.fromkeys((*new, *old))
-            if old.get(key) != new.get(key)
-        )
+    return None if old is None or new is None else ServerChange(changed_values(old, new))
+
+
+def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
+    """Return the differences in the order of the new texts, with removed keys at the end."""
+    return tuple(
+        ChangedValue(key=key, before=before.get(key), after=after.get(key))
+        for key in dict.fromkeys((*after, *before))
+        if before.get(key) != after.get(key)
     )
 
 
@@ -82,22 +78,14 @@ def _server(kind: str, inputs: Mapping[str, object]) -> dict[str, str] | None:
 
 
 def _of_document(text: object) -> dict[str, str] | None:
-    try:
-        document = as_mapping(json.loads(text)) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    if not document:
-        return None
-    rest = {
-        key: _spelled(value) for key, value in document.items() if key not in {"schema", "args", "env", "secretEnv"}
-    }
-    secrets = as_mapping(document.get("secretEnv"))
+    document = json_object(text if isinstance(text, str) else "")
+    others = {key: value for key, value in document.items() if key not in {"schema", "args", "env", "secretEnv"}}
     return {
         **flags_of([str(argument) for argument in as_sequence(document.get("args"))]),
         **{name: _variable(name, value) for name, value in as_mapping(document.get("env")).items()},
-        **{name: str(version) for name, version in secrets.items()},
-        **rest,
-    }
+        **{name: str(version) for name, version in as_mapping(document.get("secretEnv")).items()},
+        **{key: _spelled(value) for key, value in others.items()},
+    } or None
 
 
 def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
@@ -106,11 +94,8 @@ def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
     # A starter has the server's whole command among its arguments, after one of its own that may be unknown.
     served = arguments[arguments.index(_SERVE) + 1 :] if _SERVE in arguments else arguments
     image, variables = container.get("image"), _variables(as_sequence(container.get("envs")))
-    if not served or variables is None or not isinstance(image, str):
-        return None
-    if not all(isinstance(argument, str) for argument in served):
-        return None
-    return {**flags_of(cast("Sequence[str]", served)), **variables, IMAGE: image}
+    is_known = served and variables is not None and all(isinstance(text, str) for text in (image, *served))
+    return {**flags_of(cast("Sequence[str]", served)), **(variables or {}), IMAGE: str(image)} if is_known else None
 
 
 def _variables(given: Sequence[object]) -> dict[str, str] | None:
@@ -132,7 +117,5 @@ def _spelled(value: object) -> str:
     return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
 
 
-def _shortened(text: str | None) -> str:
-    if text is None:
-        return _NOT_SET
+def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,20 +1,18 @@
-"""Traffic of a Cloud Run service. The program declares it, `gemma rollout` moves it, and both read it from Google with this module.
+"""Traffic of a Cloud Run service, which `gemma rollout` moves.
 
-Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
-revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
+The program declares the current traffic, so an `up` never moves it. A changed template adds the new revision, with a tag and without traffic.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 
 NEXT_TAG: Final = "next"
-"""Tag of the revision under test. Cloud Run allows 46 characters for tag and service name together."""
 LONGEST_TAG_AND_SERVICE: Final = 46
 TEMPLATE_LABEL: Final = f"{PRODUCT}-template"
 """Label of a service: fingerprint of the last declared template."""
@@ -22,12 +20,10 @@ LATEST: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 ALL: Final = 100
 
-_FINGERPRINT_DIGITS: Final = 40
-
 Service = Mapping[str, object]
 """A service as returned by run.v2."""
 RolloutPhase = Literal["none", "waits", "unknown"]
-"""`none`: the latest revision has all traffic, or did not start. `waits`: it has not. `unknown`: Google does not return the traffic split."""
+"""`none`: the latest revision has all traffic, or did not start. `waits`: it has not. `unknown`: Google returns no split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +34,23 @@ class TrafficTarget:
     percent: int = 0
     tag: str | None = None
 
-    @property
-    def kind(self) -> str:
-        """The API's allocation type."""
-        return LATEST if self.revision is None else BY_REVISION
-
-    def to_api(self) -> dict[str, object]:
+    def to_api(self) -> dict[str, Any]:
         """Return the target for run.v2. Empty fields are omitted, as in its responses."""
-        fields = {"type": self.kind, "revision": self.revision, "percent": self.percent, "tag": self.tag}
+        kind = LATEST if self.revision is None else BY_REVISION
+        fields = {"type": kind, "revision": self.revision, "percent": self.percent, "tag": self.tag}
         return {key: value for key, value in fields.items() if value}
 
 
 FOLLOW_LATEST: Final = (TrafficTarget(percent=ALL),)
-"""Traffic without a rollout, and of a first deployment, because a revision cannot get traffic by name before it exists."""
+"""Traffic without a rollout, and of a first deployment, whose revision does not exist yet."""
 
 
 def declared_targets(
     service: Service | None, fingerprint: str, fixed: Mapping[str, int] | None = None
 ) -> Sequence[TrafficTarget]:
-    """Return the traffic to declare for a template. `fixed` is the traffic percentage by revision from the settings.
+    """Return the traffic to declare for a template; `fixed` are the shares by revision from the settings.
 
-    If the service already has this template and this split, the result is exactly Google's. Otherwise the serving revisions keep their shares by
-    name, or get the settings' shares, and a new latest revision gets only the tag.
+    For the same template and split it is exactly Google's. Otherwise revisions get shares by name, and a new one only the tag.
     """
     if service is None:
         return FOLLOW_LATEST
@@ -78,20 +69,23 @@ def declared_targets(
 def template_fingerprint(template: object) -> str:
     """Return a label value that identifies a template in JSON types."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def targets_of(service: Service) -> Sequence[TrafficTarget]:
     """Return the traffic as last requested."""
-    return tuple(_target(as_mapping(entry)) for entry in as_sequence(service.get("traffic")))
+    return tuple(
+        TrafficTarget(
+            revision=str(entry.get("revision") or "") or None if entry.get("type") == BY_REVISION else None,
+            percent=_percent(entry),
+            tag=str(entry.get("tag") or "") or None,
+        )
+        for entry in map(as_mapping, as_sequence(service.get("traffic")))
+    )
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
-    """Return the traffic percentage by the short name of the revision, largest first.
-
-    Google names no revision if the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`). Then it is the
-    latest ready one.
-    """
+    """Return the shares by the revision's short name, largest first; of traffic without a revision, the latest ready one's."""
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
     for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
@@ -103,14 +97,10 @@ def serving_shares(service: Service) -> Mapping[str, int]:
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the traffic percentages, empty if nothing has ever served, or None if Google does not return the complete split.
-
-    While a service reconciles, its statuses may be outdated (discovery: run.v2, Service.reconciling).
-    """
+    """Return the shares, empty if nothing has ever served, or None if Google does not return all of them."""
     shares = serving_shares(service)
-    if sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision")):
-        return shares
-    return None
+    is_whole = sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision"))
+    return shares if is_whole else None
 
 
 def shares_text(shares: Mapping[str, int] | None) -> str:
@@ -121,7 +111,7 @@ def shares_text(shares: Mapping[str, int] | None) -> str:
 
 
 def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
-    """Return the phase of a service's rollout, and the next command as a sentence, empty if there is none."""
+    """Return the phase of a rollout, and the next command as a sentence, empty if there is none."""
     shares = known_shares(service)
     latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
     new = ready if ready == latest or not latest else ""
@@ -131,11 +121,10 @@ def rollout_of(service: Service, stack: str) -> tuple[RolloutPhase, str]:
         check = f" To check {new} and move all traffic to it, run `gemma rollout {stack}`." if new else ""
         back = f"To roll back, run `gemma rollout {stack} --to {next(iter(shares))}`."
         return "waits", f"Traffic: {shares_text(shares)}.{check} {back}"
-    if new and shares and new not in shares:
-        return "waits", (
-            f"Revision {new} has no traffic yet. To check it and move all traffic to it, run `gemma rollout {stack}`."
-        )
-    return "none", ""
+    if not new or not shares or new in shares:
+        return "none", ""
+    rollout = f"To check it and move all traffic to it, run `gemma rollout {stack}`."
+    return "waits", f"Revision {new} has no traffic yet. {rollout}"
 
 
 def is_ready(revision: Mapping[str, object]) -> bool:
@@ -153,14 +142,6 @@ def tag_urls(service: Service) -> Mapping[str, str]:
     """Return the URL of each tag."""
     entries = map(as_mapping, as_sequence(service.get("trafficStatuses")))
     return {str(entry["tag"]): str(entry["uri"]) for entry in entries if entry.get("tag") and entry.get("uri")}
-
-
-def _target(entry: Mapping[str, object]) -> TrafficTarget:
-    return TrafficTarget(
-        revision=str(entry["revision"]) if entry.get("type") == BY_REVISION and entry.get("revision") else None,
-        percent=_percent(entry),
-        tag=str(entry["tag"]) if entry.get("tag") else None,
-    )
 
 
 def _percent(entry: Mapping[str, object]) -> int:

@@ -13,7 +13,7 @@ def stacks_in(folder: Path) -> Sequence[str]:
 
 
 def no_settings_file(stack: str, folder: Path) -> str:
-    """Return the error for a stack without a settings file: git's copy, the stack that was probably meant, or those that have one."""
+    """Return the error for a stack without a settings file, with what was probably meant."""
     name = f"Pulumi.{stack}.yaml"
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
@@ -24,9 +24,9 @@ def no_settings_file(stack: str, folder: Path) -> str:
 
 def committed_text(name: str, folder: Path) -> str | None:
     """Return the text of a file in the checked-out commit; None if it is not committed, or without git."""
-    words = ["git", "show", f"HEAD:./{name}"]
+    git = ["git", "show", f"HEAD:./{name}"]
     try:
-        done = subprocess.run(words, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(git, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except OSError:
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

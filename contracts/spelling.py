@@ -1,10 +1,8 @@
 """The words that were probably meant."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-_CLOSE: Final = 0.75
-_MOST: Final = 2
+_CLOSE = 0.75
 
 
 class UnknownWordError(ValueError):
@@ -16,17 +14,14 @@ class UnknownWordError(ValueError):
 
 
 def meant(word: str, known: Iterable[str]) -> Sequence[str]:
-    """Return the known words that are closest to a misspelled one, equally close ones together, at most two; none if none is close.
-
-    A close word has the same first letter. Case and the dashes of an option do not count.
-    """
+    """Return the closest known words, at most two. Case and the dashes of an option do not count."""
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a misspelling needs it
 
     given = word.lower().lstrip("-")
     plain = {one: one.lower().lstrip("-") for one in known}
     scores = {one: SequenceMatcher(None, given, text).ratio() for one, text in plain.items() if text[:1] == given[:1]}
     best = max(scores.values(), default=0.0)
-    return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:_MOST]
+    return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:2]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

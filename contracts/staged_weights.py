@@ -1,43 +1,32 @@
-"""Manifest of a staged checkpoint: written by `scripts.stage_model`, checked by the program, the doctor and the planner's command."""
+"""Manifest of a staged checkpoint."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 from urllib.parse import quote
 
 from contracts.compile_cache import ARCHIVE_PREFIX
+from contracts.fields import as_mapping, as_sequence
 
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last, so a folder with a manifest contains the complete checkpoint."""
-
 PARTS: Final = ".gemma-serving-parts"
 """Folder of a bucket for parts of incomplete files. It is outside the checkpoints, so no server reads it."""
-
 REAL_SIZE: Final = "real_size_bytes"
-"""Key of a file in a manifest: size of the real file in bytes, if the local cloud's hub sent a shrunk one. Otherwise absent."""
-
+"""Key of a file in a manifest: size of the real file, if the local cloud's hub sent a shrunk one."""
 HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
-"""Environment variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
-
+"""Variable of the server with the hash of its pinned weights: other weights mean a new revision, or a restart."""
 OWN_FOLDER: Final = "sha256:"
 """Prefix of the hash in `bucket.manifest` and `bucket.parts`."""
-
 MODELS_FOLDER: Final = "/mnt/models"
 """Folder of a machine or container with the weights of a bucket."""
-
-_FOLDER_DIGITS: Final = 16
-_WEIGHTS_SUFFIX: Final = ".safetensors"
-
-
-LISTED_FIELDS: Final = "nextPageToken,items/name,items/size,items/crc32c"
-"""Fields that a folder listing must return for `difference`."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """An object of a folder as listed by Cloud Storage, which computes the checksum from the stored bytes."""
+    """An object as listed by Cloud Storage, which computes the checksum from the stored bytes."""
 
     size_bytes: int
     crc32c: str
@@ -53,19 +42,18 @@ def stored_files(items: Iterable[Mapping[str, object]]) -> Mapping[str, StoredFi
 
 def listing_path(bucket: str, folder: str) -> str:
     """Return the listing path of a folder's objects, without a page token."""
-    prefix = quote(object_name(folder, ""), safe="")
-    return f"storage/v1/b/{bucket}/o?prefix={prefix}&fields={quote(LISTED_FIELDS)}"
+    prefix, fields = quote(object_name(folder, ""), safe=""), quote("nextPageToken,items/name,items/size,items/crc32c")
+    return f"storage/v1/b/{bucket}/o?prefix={prefix}&fields={fields}"
 
 
 def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) -> str | None:
-    """Return how a folder differs from its manifest, as a clause, or None if it contains exactly the listed files, byte by byte.
+    """Return how a folder differs from its manifest, as a clause, or None if it contains exactly the listed files.
 
-    A manifest without files proves nothing, so it differs from every folder. An unlisted file, such as a chat template, would be
-    loaded with the others.
+    A manifest without files proves nothing. An unlisted file, such as a chat template, would be loaded with the others.
     """
-    if not isinstance(manifest, dict) or not _files(cast("Mapping[str, object]", manifest)):
+    files = _files(as_mapping(manifest))
+    if not files:
         return f"{MANIFEST} cannot be read or lists no file"
-    files = _files(cast("Mapping[str, object]", manifest))
     wrong = [str(file.get("name")) for file in files if not _is_stored(file, stored, folder)]
     if wrong:
         return f"{len(wrong)} of {len(files)} files are missing or differ in size or checksum (first: {wrong[0]})"
@@ -77,10 +65,9 @@ def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) 
 
 
 def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Sequence[str]:
-    """Return the files of a folder that are not among these names, sorted. `stored` contains the names of its objects in the bucket.
+    """Return the files of a folder that are not among these names, sorted. `stored` are the bucket's objects.
 
-    Ignored are the manifest, folder placeholders, nested checkpoints with their own manifest, and this project's other data
-    in a bucket whose weights are in no folder.
+    Ignored are placeholders, nested checkpoints with their own manifest, and this project's other data beside weights in no folder.
     """
     start, known = object_name(folder, ""), {*names, MANIFEST}
     found = sorted(name.removeprefix(start) for name in stored if name.startswith(start) and not name.endswith("/"))
@@ -91,16 +78,15 @@ def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Seque
 
 
 def own_folder(folder: str, digest: str) -> str:
-    """Return the folder of the weights with this manifest's hash. It is next to `folder`, so listing `folder` does not return it."""
-    return f"{folder}-{digest[:_FOLDER_DIGITS]}" if folder else digest[:_FOLDER_DIGITS]
+    """Return the folder of the weights with this manifest's hash, next to `folder`, so listing that does not return it."""
+    return f"{folder}-{digest[:16]}" if folder else digest[:16]
 
 
 def _is_stored(file: Mapping[str, object], stored: Mapping[str, StoredFile], folder: str) -> bool:
     found = stored.get(object_name(folder, str(file.get("name"))))
-    if found is None or found.size_bytes != file.get("size_bytes"):
-        return False
     # Every manifest written by this project has the checksum.
-    return file.get("crc32c") in {None, found.crc32c}
+    checksum = None if found is None else file.get("crc32c", found.crc32c)
+    return found is not None and (file.get("size_bytes"), checksum) == (found.size_bytes, found.crc32c)
 
 
 def folder_uri(bucket: str, folder: str) -> str:
@@ -109,7 +95,7 @@ def folder_uri(bucket: str, folder: str) -> str:
 
 
 def object_name(folder: str, file: str) -> str:
-    """Return the object name of a weights file. `folder` has no leading or trailing slash and may be empty."""
+    """Return the object name of a weights file. `folder` may be empty."""
     return f"{folder}/{file}" if folder else file
 
 
@@ -119,11 +105,8 @@ def file_names(manifest: Mapping[str, object]) -> Sequence[str]:
 
 
 def weights_bytes(manifest: Mapping[str, object]) -> int:
-    """Return the size of the weights in a manifest, or 0.
-
-    Weights of the local cloud's hub are shrunk. Their manifest also has the real size, which is used here.
-    """
-    listed = (one for one in _files(manifest) if str(one.get("name")).endswith(_WEIGHTS_SUFFIX))
+    """Return the size of the weights in a manifest, or 0."""
+    listed = (one for one in _files(manifest) if str(one.get("name")).endswith(".safetensors"))
     sizes = (one.get(REAL_SIZE) or one.get("size_bytes") for one in listed)
     return sum(size for size in sizes if isinstance(size, int))
 
@@ -136,7 +119,5 @@ def manifest_hash(manifest: Mapping[str, object]) -> str:
 
 
 def _files(manifest: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """Return the files of a manifest, or nothing if they are not a list of objects."""
-    files = manifest.get("files")
-    found = cast("Sequence[object]", files if isinstance(files, list) else ())
-    return cast("Sequence[Mapping[str, object]]", found) if all(isinstance(one, dict) for one in found) else []
+    """Return the files of a manifest. An entry that is not an object has no name."""
+    return [as_mapping(file) for file in as_sequence(manifest.get("files"))]

@@ -1,14 +1,10 @@
-"""Custom role of `tpu.tunnelRole`: its permissions, names, and the commands to create and change it.
-
-No stack creates it, because the id of a deleted role stays reserved for weeks, so a stack could not be deployed again after a teardown.
-"""
+"""Custom role of `tpu.tunnelRole`. No stack creates it: the id of a deleted role stays reserved for weeks."""
 
 from dataclasses import dataclass
 from typing import Final
 
 PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.update", "tpu.operations.get")
-"""Permissions for gcloud's calls to a Cloud TPU node before it logs in. It reads the node and its guest attributes, writes the SSH key into its
-metadata, and waits for that operation (gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
+"""gcloud reads a node, writes the SSH key into its metadata, and waits (gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
 SUGGESTED_ID: Final = "gemmaTunnel"
 ADMIN: Final = "roles/tpu.admin"
 """Role of members without the setting: the narrowest predefined role with the three permissions."""
@@ -29,25 +25,13 @@ class TunnelRole:
 
     def create_command(self) -> str:
         """Return the command that creates the role, once for all stacks."""
-        what = f"--title='gemma-serving tunnel' --stage=GA --permissions={','.join(PERMISSIONS)}"
-        return f"gcloud iam roles create {self._place} {what}"
+        permissions = f"--permissions={','.join(PERMISSIONS)}"
+        return self.command("create", "--title='gemma-serving tunnel'", "--stage=GA", permissions)
 
-    def add_command(self, permissions: "tuple[str, ...]") -> str:
-        """Return the command that adds permissions to the role."""
-        return f"gcloud iam roles update {self._place} --add-permissions={','.join(permissions)}"
-
-    def enable_command(self) -> str:
-        """Return the command that enables a disabled role again."""
-        return f"gcloud iam roles update {self._place} --stage=GA"
-
-    def undelete_command(self) -> str:
-        """Return the command that restores the role within 7 days after its deletion."""
-        return f"gcloud iam roles undelete {self._place}"
-
-    @property
-    def _place(self) -> str:
+    def command(self, verb: str, *options: str) -> str:
+        """Return a gcloud command for the role. `undelete` restores it within 7 days after its deletion."""
         kind, _, owner = self.parent.partition("/")
-        return f"{self.id} --{kind.removesuffix('s')}={owner}"
+        return " ".join(("gcloud iam roles", verb, self.id, f"--{kind.removesuffix('s')}={owner}", *options))
 
 
 def tunnel_role(setting: str, project: str) -> TunnelRole:

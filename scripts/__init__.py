@@ -3,6 +3,15 @@
 Each command is a folder; `cli/` is shared code. Another command may import only a command's `face.py`.
 """
 
-from contracts.interpreter import require
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
-require("rich")
+from contracts.exit_codes import ExitCode
+
+if find_spec("rich") is None:
+    root = Path(__file__).resolve().parents[1]
+    is_set_up = (root / ".venv" / "bin" / "python").exists()
+    fix = f"Run `{root / 'gemma'}` or `.venv/bin/python`" if is_set_up else f"Run `make -C {root} setup`"
+    sys.stderr.write(f"{sys.executable} lacks the packages of this project. {fix}.\n")
+    raise SystemExit(ExitCode.REFUSED)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pulumi
 
-from contracts.alerts import AlertValues, alerts_of, log_alerts_of
+from contracts.alerts import AlertValues, alerts_of
 from contracts.collector import (
     AGENT_METRICS_PORT,
     COLLECTOR_IMAGE,
@@ -40,7 +40,6 @@ def watch(context: Context, foundation: Foundation) -> None:
             alerts=list(
                 alerts_of(target, collects=settings.collects_metrics, has_budget=alerts.daily_cost is not None)
             ),
-            log_alerts=list(log_alerts_of(target)),
             log_filter=_log_filter(context),
             has_dashboard=settings.collects_metrics,
             email=alerts.email,

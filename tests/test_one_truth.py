@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts import guest_attributes, labels, outputs, serving_document
+from authors.contract_tables import keys
+from contracts import labels, outputs, serving_document
 from contracts.dropped_words import FINDINGS
 from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case
@@ -205,7 +206,7 @@ def output_keys() -> Found:
 
 def machine_keys() -> Found:
     """Guest attributes, phases and metadata keys. Those of one word, such as `phase`, are ordinary words and are not counted."""
-    words = {*guest_attributes.GUEST_ATTRIBUTES, *guest_attributes.PHASES, serving_document.DOCUMENT_METADATA_KEY}
+    words = {*keys()["guest-attributes"], *keys()["phases"], serving_document.DOCUMENT_METADATA_KEY}
     return places_of({word for word in words if not word.isalpha()})
 
 

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE, RETRYING, WAITING_FOR_STORAGE
-from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in, parse_repositories
+from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in
 from vm_agent.base import ServingError, environment_variable, log
 
 # The metadata server and the model server are never reached through a proxy.
@@ -101,7 +101,7 @@ def near_image(metadata: MetadataClient, image: str) -> str:
     """Return the image's reference in the machine's region, if a repository there has it."""
     try:
         text, _ = metadata.attribute(REPOSITORIES_METADATA_KEY)
-        return image if text is None else image_in(metadata.region(), image, parse_repositories(text))
+        return image if text is None else image_in(metadata.region(), image, dict(json.loads(text)))
     except CONNECTION_ERRORS as error:
         log(f"Pulling the image from the location in the document because the nearest repository is unknown ({error}).")
         return image

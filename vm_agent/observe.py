@@ -14,7 +14,7 @@ from contracts.collector import (
     CollectorSettings,
     parse_collector,
 )
-from contracts.guest_attributes import DOCUMENT_HASH_KEY, PHASE_KEY
+from contracts.guest_attributes import PHASE_KEY
 from contracts.serving_document import API_KEY_VARIABLE, document_hash
 from vm_agent.base import CONTAINER, ServingError, SupersededError, environment_variable, log
 from vm_agent.bounded import BoundedServer, QuietHandler
@@ -147,8 +147,6 @@ class Observer:
             f'gemma_serving_phase{{phase="{published.get(PHASE_KEY, "")}"}} 1',
             "# TYPE gemma_serving_restarts_total counter",
             f"gemma_serving_restarts_total {self.publisher.restarts}",
-            "# TYPE gemma_serving_info gauge",
-            f'gemma_serving_info{{document_hash="{published.get(DOCUMENT_HASH_KEY, "")}"}} 1',
         ]
         if ends_at_s is not None:
             lines += [

@@ -233,11 +233,10 @@ def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
     if resolved.platform not in WATCHED_PLATFORMS:
         return
     if resolved.deployment.watch.alerts_enabled:
-        from contracts.alerts import alerts_of, log_alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
+        from contracts.alerts import alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
         target = "cloud-run" if resolved.platform == "cloud-run" else "tpu"
         conditions = sum(len(alert.conditions) for alert in alerts_of(target, collects=collects))
-        conditions += len([*log_alerts_of(target)])
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
     if collects:

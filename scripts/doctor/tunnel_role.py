@@ -46,10 +46,10 @@ def _judged(role: TunnelRole, found: Mapping[str, object]) -> Diagnosis:
     more = ", ".join(permission for permission in held if permission not in PERMISSIONS)
     if found.get("deleted"):
         detail = f"{role.name} is deleted and grants nothing; it can be restored for 7 days"
-        return missing(detail, role.undelete_command())
+        return missing(detail, role.command("undelete"))
     if found.get("stage") == "DISABLED":
-        return missing(f"{role.name} is disabled and grants nothing", role.enable_command())
+        return missing(f"{role.name} is disabled and grants nothing", role.command("update", "--stage=GA"))
     if lacking:
         detail = f"{role.name} lacks permissions that a tunnel needs: {', '.join(lacking)}"
-        return missing(detail, role.add_command(lacking))
+        return missing(detail, role.command("update", f"--add-permissions={','.join(lacking)}"))
     return ok(f"{len(PERMISSIONS)} permissions{f', plus some that a tunnel does not need: {more}' if more else ''}")

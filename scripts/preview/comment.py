@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.resource_types import CAPACITY_TYPE
-from contracts.server_change import ChangedValue
+from contracts.server_change import ChangedValue, changed_values
 from engine.steps import ResourceChange
 from scripts.cli.markdown import code, fenced, named, plain, prose, row
 from scripts.preview.effects import (
@@ -14,7 +14,6 @@ from scripts.preview.effects import (
     TRAFFIC,
     ZONES,
     StackEffect,
-    changed_values,
     consequences,
     effect_of,
     moved_traffic,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
-from contracts.server_change import ChangedValue
+from contracts.server_change import ChangedValue, changed_values
 from scripts.preview.plans import RESTART, START, StackDescription
 from stacks.settings.block import EffectName
 from stacks.settings.keys import gateway_fields, setting_fields
@@ -39,16 +39,6 @@ NEW_CAPACITY: Final = (
     "New capacity can take hours or never arrive. "
     "Google does not hold your place, and a rollback has to request it again."
 )
-
-
-def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
-    """Return the differences in the order of the new texts, with removed keys at the end."""
-    keys = dict.fromkeys((*after, *before))
-    return tuple(
-        ChangedValue(key=key, before=before.get(key), after=after.get(key))
-        for key in keys
-        if before.get(key) != after.get(key)
-    )
 
 
 def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:

@@ -9,7 +9,7 @@ from cloud.google_api import connect
 from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.guest_attributes import DETAIL_KEY, ENDING, FAILED, PHASE_KEY, READY, RESTART_KEY, serving_document
+from contracts.guest_attributes import DETAIL_KEY, ENDING, FAILED, PHASE_KEY, READY, RESTART_KEY, SERVING_HASH_KEY
 from contracts.labels import PRODUCT, Ownership
 from contracts.resource_types import CAPACITY_TYPE
 from contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
@@ -86,8 +86,9 @@ def restart(found: FoundMachine) -> str:
         # Another restart at the same time stands for this one: the agent follows the last one.
         is_taken = published.get(RESTART_KEY, "") not in {"", before}
         phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the machine to read the request"
-        serving = f"Document {serving_document(published)[:12] or 'none'} is serving after {duration(elapsed_s)}."
-        if phase == READY and serving_document(published):
+        document = published.get(SERVING_HASH_KEY, "")
+        serving = f"Document {document[:12] or 'none'} is serving after {duration(elapsed_s)}."
+        if phase == READY and document:
             return serving
         if phase in {FAILED, ENDING}:
             why = published.get(DETAIL_KEY, "").strip().rpartition("\n")[2].rstrip(".") or "no reason reported"

@@ -24,7 +24,7 @@ from contracts.guest_attributes import (
     DOCUMENT_HASH_KEY,
     FORMER_HASH_KEY,
     PHASE_KEY,
-    serving_document,
+    SERVING_HASH_KEY,
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.plain_text import for_terminal
@@ -187,7 +187,7 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         phase=published.get(PHASE_KEY) or "booting",
         phase_detail=for_terminal(published.get(DETAIL_KEY) or "") or None,
         reported=published.get(DOCUMENT_HASH_KEY) or None,
-        running=serving_document(published) or None,
+        running=published.get(SERVING_HASH_KEY) or None,
         former=published.get(FORMER_HASH_KEY) or None,
         container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
     )

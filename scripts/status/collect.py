@@ -185,6 +185,7 @@ def _address(outputs: StackOutputs | None) -> str:
 
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
     """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
-    if outputs is not None and outputs.has_fixed_traffic and facts.rollout_phase == "waits":
+    rollout = None if outputs is None else outputs.rollout
+    if rollout is not None and rollout.traffic is not None and facts.rollout_phase == "waits":
         return replace(facts, rollout_phase="none", rollout="")
     return facts

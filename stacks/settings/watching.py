@@ -4,8 +4,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from contracts.alerts import EVALUATION_S, TTFT_BUCKETS_S
-from contracts.collector import LONGEST_INTERVAL_S
+from contracts.alerts import TTFT_BUCKETS_S
+from contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
 from stacks.settings.block import Block, Judged
 from stacks.settings.text import Matching, PositiveNumber
 from stacks.units import DurationS
@@ -71,6 +71,6 @@ class MetricsSettings(Block):
     @field_validator("interval_s")
     @classmethod
     def _interval_is_useful(cls, interval_s: int) -> int:
-        if not EVALUATION_S <= interval_s <= LONGEST_INTERVAL_S:
-            raise ValueError(f"interval is {interval_s}s; expected {EVALUATION_S}s to {LONGEST_INTERVAL_S}s")
+        if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
+            raise ValueError(f"interval is {interval_s}s; expected {SHORTEST_INTERVAL_S}s to {LONGEST_INTERVAL_S}s")
         return interval_s

@@ -4,7 +4,6 @@ A life is a list of changes on one clock: the machine, its agent, its server and
 metrics are what the agent writes, the server's what the simulated server writes, and Prometheus' own engine evaluates the stack's expressions.
 """
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from contracts.alerts import alerts_of
-from contracts.collector import AGENT_JOB, AGENT_METRICS_PORT, KEPT_METRICS, collector_config
+from contracts.collector import AGENT_JOB, AGENT_METRICS_PORT, collector_config
 from contracts.guest_attributes import (
     DOCUMENT_HASH_KEY,
     ENDING,
@@ -32,6 +31,7 @@ from localcloud.vllm.metrics import Metrics
 from stacks.base import PORT
 from stacks.watching import alert_values
 from tests.agreement.simulated_stacks import served, settings_of
+from tests.agreement.test_alert_metrics import KEPT
 from tests.agreement.test_alerts import ON_MACHINE
 from vm_agent.observe import Observer
 
@@ -127,15 +127,11 @@ def collected():
     return {each.resource["job"]: dict(each.resource) for each in targets(text, ON_MACHINE)}
 
 
-@cache
-def is_kept(name):
-    """Return whether the collector does not drop a metric."""
-    return re.fullmatch("|".join(KEPT_METRICS), name) is not None
-
-
 def kept(text):
     """Return the lines that the collector does not drop."""
-    return "".join(f"{line}\n" for line in text.splitlines() if is_kept(line.partition(" ")[0].partition("{")[0]))
+    return "".join(
+        f"{line}\n" for line in text.splitlines() if KEPT.fullmatch(line.partition(" ")[0].partition("{")[0])
+    )
 
 
 @cache
@@ -150,6 +146,7 @@ def rules_of(stack):
         (alert.title, values.replace_in(each.expression), float(values.replace_in(each.hold).removesuffix("s")))
         for alert in alerts_of("tpu", collects=settings.collects_metrics, has_budget=has_budget)
         for each in alert.conditions
+        if each.expression
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cloud import google_api
 from cloud.alerts import _needs_collector, read_alerts
-from contracts.alerts import ALERTS, LOG_ALERTS, AlertValues, MetricAlert, row_of
+from contracts.alerts import AlertValues, every_alert, row_of
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, SCENARIO, Client
@@ -23,7 +23,7 @@ HAS_DATA = f'count(last_over_time(up{{namespace="{NAME}"}}[1d]))'
 def policy(title, *, stack=STACK, values=VALUES, **changes):
     """An alert policy as components.observability declares it."""
     row = row_of(title)
-    if isinstance(row, MetricAlert):
+    if not row.pattern:
         queries = [
             {
                 "query": values.replace_in(each.expression),
@@ -38,11 +38,11 @@ def policy(title, *, stack=STACK, values=VALUES, **changes):
     return {
         "displayName": f"{values.name}: {title}",
         "combiner": "OR",
-        "severity": "CRITICAL" if isinstance(row, MetricAlert) and row.severity == "page" else "WARNING",
+        "severity": "CRITICAL" if not row.pattern and row.severity == "page" else "WARNING",
         "userLabels": dict(owner(stack).labels),
         "documentation": {"content": f"{row.meaning}\n\nmore", "mimeType": "text/markdown"},
         "conditions": conditions,
-        **({} if isinstance(row, MetricAlert) else {"alertStrategy": {"notificationRateLimit": {"period": "300s"}}}),
+        **({"alertStrategy": {"notificationRateLimit": {"period": "300s"}}} if row.pattern else {}),
         **changes,
     }
 
@@ -144,7 +144,7 @@ def test_policies_that_are_disabled_or_deleted_cannot_fire(world):
 
 def test_alerts_of_log_lines_need_no_collector_and_the_note_says_what_is_not_watched(world, monkeypatch):
     monkeypatch.setenv("LOCALCLOUD_URL", "http://127.0.0.1")
-    world.add(LOG_ALERTS[0].title)
+    world.add("Engine fatal")
     world.set()
     found = world.read()
     assert found.verdict == "silent"
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(monkeypatch):
 
 
 def test_every_alert_on_the_servers_metrics_is_known_to_need_the_collector():
-    assert [_needs_collector(policy_of(row)) for row in ALERTS] == [row.needs_collector for row in ALERTS]
+    assert [_needs_collector(policy_of(row)) for row in every_alert()] == [row.needs_collector for row in every_alert()]
 
 
 def policy_of(row):

@@ -17,7 +17,7 @@ from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
 from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
 from contracts.labels import owner_of
-from contracts.naming import account_email
+from contracts.naming import Names
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
@@ -447,7 +447,7 @@ def test_a_grant_on_somebody_elses_bucket_is_found():
 
 
 def test_a_project_of_a_domain_has_its_domain_in_the_address():
-    assert account_email("gemma-x", "example.com:p") == "gemma-x@p.example.com.iam.gserviceaccount.com"
+    assert Names(project="example.com:p", stack="x").account_email == "gemma-x@p.example.com.iam.gserviceaccount.com"
 
 
 def test_a_place_that_is_gone_holds_nothing():

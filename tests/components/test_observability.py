@@ -5,7 +5,7 @@ import json
 import pytest
 
 from components.observability import Observability, ObservabilityArgs
-from contracts.alerts import AlertValues, alerts_of, log_alerts_of
+from contracts.alerts import AlertValues, alerts_of
 
 VALUES = AlertValues(
     stack="x", name="gemma-x", ttft_s=5.0, ttft_goal=0.95, idle_s=5400, ready_s=3600, usd_per_hour=1.5, daily_usd=36.0
@@ -21,7 +21,6 @@ def watched(declare, ownership):
             "labels": {"team": "ml"},
             "values": VALUES,
             "alerts": list(alerts_of("tpu", collects=True, has_budget=True)),
-            "log_alerts": list(log_alerts_of("tpu")),
             "log_filter": 'resource.type="cloud_run_revision"',
             "has_dashboard": True,
             "email": "a@example.com",

@@ -11,7 +11,7 @@ from components.startup_script import startup_script
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs, timeouts
 from contracts.labels import Ownership
 from contracts.rollout import RolloutLimits, parse_rollout
-from contracts.serving_document import BucketWeights, ServingDocument, image_in, parse_repositories
+from contracts.serving_document import BucketWeights, ServingDocument, image_in
 from gcp_tpu_provider.capacity import PROVISIONING_S
 from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.transport import Pacing
@@ -79,7 +79,7 @@ def test_a_machine_is_told_the_repository_of_each_region_beside_the_document(dec
     repositories = {"us-east5": "us-east5-docker.pkg.dev/p/r", "europe-west4": "europe-west4-docker.pkg.dev/p/r-2"}
     one, _ = declared(declare)
     inputs, _ = declared(declare, image_repositories=repositories)
-    assert parse_repositories(inputs["metadata"].pop("gemma-serving-image-repositories")) == repositories
+    assert json.loads(inputs["metadata"].pop("gemma-serving-image-repositories")) == repositories
     assert inputs == one
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from contracts.server_change import changed_values
 from planning import plan
 from planning.data.overheads import DOCKER_INSTALL_S
-from scripts.preview.effects import changed_values
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 

@@ -14,7 +14,6 @@ from components import gcp
 from components.stack_details import StackDetails
 from contracts.labels import Ownership
 from contracts.naming import NamingError
-from contracts.serving_document import parse_repositories
 from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.loading import SettingsError
@@ -448,7 +447,7 @@ def test_a_stack_that_names_neither_is_what_it_was(configured, declare):
 def repositories_of(recorder):
     """Return what each region pulls the image from, as the machine reads it."""
     metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
-    return parse_repositories(metadata["gemma-serving-image-repositories"])
+    return json.loads(metadata["gemma-serving-image-repositories"])
 
 
 def test_machines_elsewhere_pull_from_docker_hub_only_through_cloud_nat_that_the_stack_has_for_the_hub(

@@ -30,7 +30,7 @@ def test_a_role_is_named_by_its_id_or_in_full(tmp_path, subtests):
             words = shlex.split(role.create_command())
             assert words[:6] == ["gcloud", "iam", "roles", "create", role.id, place]
             assert f"--permissions={','.join(PERMISSIONS)}" in words
-            assert shlex.split(role.undelete_command())[3:] == ["undelete", role.id, place]
+            assert shlex.split(role.command("undelete"))[3:] == ["undelete", role.id, place]
 
 
 def test_names_that_google_would_refuse_are_refused(tmp_path, subtests):

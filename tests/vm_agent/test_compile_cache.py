@@ -155,17 +155,8 @@ class TestTheKey:
         assert programs_key(with_environment(HF_HOME="/x")) == KEY
         assert programs_key(with_environment(VLLM_TPU_BUCKET_PADDING_GAP="512")) != KEY
 
-    def test_the_metadata_value_is_read_back_and_a_wrong_one_is_one_sentence(self):
+    def test_the_metadata_value_is_read_back(self):
         assert parse_archive(SETTINGS.text()) == SETTINGS
-        for text in (
-            "[]",
-            '{"uri": "s3://x/y", "accelerator": "v6e-4"}',
-            '{"uri": "gs://bucket/x", "accelerator": "V6E 4"}',
-            '{"uri": "gs://bucket/x", "accelerator": "v6e-4"}',
-            '{"uri": "gs://bucket/x", "accelerator": "v6e-4", "key": "a-key"}',
-        ):
-            with pytest.raises(ValueError, match="but must be"):
-                parse_archive(text)
 
 
 def with_arguments(*flags: str) -> ServingDocument:

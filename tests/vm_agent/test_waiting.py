@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.guest_attributes import PHASES, RETRYING, WAITING, WITH_REASON
+from authors.contract_tables import keys
+from contracts import guest_attributes
+from contracts.guest_attributes import RETRYING, WAITING, WITH_REASON
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.machine import IMAGE, Machine, eventually
@@ -70,9 +72,12 @@ def test_the_last_exception_decides(subtests: pytest.Subtests):
     assert waiting_phase([of_storage, ENGINE]) == STORAGE
 
 
-def test_each_phase_is_listed_with_its_meaning_and_has_a_reason():
+def test_each_key_and_phase_is_listed_with_its_meaning_and_has_a_reason():
+    named = {name: value for name, value in vars(guest_attributes).items() if isinstance(value, str) and name.isupper()}
+    assert {value for name, value in named.items() if name.endswith("_KEY")} == set(keys()["guest-attributes"])
+    assert set(keys()["phases"]) <= set(named.values())
     assert {HUB, REGISTRY, STORAGE} == WAITING
-    assert set(PHASES) > WAITING
+    assert set(keys()["phases"]) > WAITING
     assert WITH_REASON > WAITING
 
 

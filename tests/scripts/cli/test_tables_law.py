@@ -17,7 +17,7 @@ from rich.text import Text
 from authors import demo
 from cloud.alerts import AlertReport, StackAlert
 from cloud.found import FoundResource
-from contracts.alerts import ALERTS, LOG_ALERTS, RUNBOOK
+from contracts.alerts import RUNBOOK, every_alert
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES, slice_parts
 from planning.machine.hardware import ACCELERATORS
@@ -126,7 +126,7 @@ def demo_summary(folder):
 
 def alerts():
     """Every alert, as two series fire for days in another time zone, and as one that ended."""
-    rows = {row.title: row for row in (*ALERTS, *LOG_ALERTS)}.values()
+    rows = {row.title: row for row in every_alert()}.values()
     firing = [
         StackAlert(
             title=row.title,
@@ -134,7 +134,7 @@ def alerts():
             opened=(NOW - timedelta(days=number, minutes=7)).isoformat(),
             closed=None,
             meaning=row.meaning,
-            command=row.first_command("tpu-v6e4-e4b-turbo"),
+            command=row.command.replace("$stack", "tpu-v6e4-e4b-turbo"),
             runbook=f"{RUNBOOK}#{row.anchor}",
             incident=f"projects/my-project-1234/alerts/{number}",
         )

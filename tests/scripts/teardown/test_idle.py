@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from authors.contract_tables import keys
 from cloud.idle import idle_since, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
-from contracts.guest_attributes import NOT_IDLE, PHASES
+from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
 from scripts.teardown import run
 from tests.cloud.populated import PROJECT, open_world, owner
@@ -57,7 +58,7 @@ def test_what_proves_nothing_is_unknown(changes, words):
 def test_a_ready_server_is_idle_or_busy_and_one_that_starts_is_busy():
     assert reported(attributes(), NOW) == Present(NOW - timedelta(hours=3))
     assert reported(attributes(idle_since=NOT_IDLE), NOW) == Absent()
-    answers = {phase: type(reported(attributes(phase=phase), NOW)) for phase in PHASES}
+    answers = {phase: type(reported(attributes(phase=phase), NOW)) for phase in keys()["phases"]}
     assert {phase for phase, kind in answers.items() if kind is Present} == {"ready"}
     assert {phase for phase, kind in answers.items() if kind is Unknown} == {"failed", "ending"}
 
