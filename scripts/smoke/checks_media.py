@@ -124,14 +124,14 @@ async def limits(context: CheckContext) -> Outcome:
     context.wanted = "400 for more items than allowed"
     measured: list[str] = []
     faults: list[str] = []
-    of_kinds: tuple[tuple[MediaKind, int], ...] = (
-        ("image", context.features().images),
-        ("video", context.features().videos),
+    features = context.features()
+    of_kinds: tuple[tuple[MediaKind, int, bytes], ...] = (
+        ("image", features.images, media.picture("red")),
+        ("video", features.videos, media.video()),
     )
-    for kind, limit in of_kinds:
+    for kind, limit, file in of_kinds:
         if limit > MOST_ITEMS:
             continue
-        file = media.picture("red") if kind == "image" else media.video()
         content = [*([media_part(file, kind)] * (limit + 1)), {"type": "text", "text": "What is this?"}]
         answer = await send(context, request(context, [user(content)], max_tokens=ANSWER_TOKENS))
         measured.append(f"{limit + 1} {kind}s: {answer.status}")
@@ -171,10 +171,7 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
     least, most = question.tokens
     is_right = _has_in_order(text, question.words)
     measured = f"{tokens} tokens, {short(text, 40)!r}"
-    values = {
-        "media_tokens": tokens,
-        "right": is_right,
-    }
+    values = {"media_tokens": tokens, "right": is_right}
     if tokens < MARKS:
         fault = f"the server accepted the {kind} but did not pass it to the model: it added {tokens} prompt tokens."
         return failed(measured, fault, values)

@@ -1,17 +1,77 @@
-"""State of one run of the checks."""
+"""The server to check with its thresholds, and the state of one run of the checks."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
 
 from contracts.features import ServedFeatures
+from contracts.gateway import GATEWAY_START_S
+from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from loadtest.client.openai import OpenAIClient
+from planning.speed.residuals import SmokeFigures
 from scripts.cli.access import ServerAccess
 from scripts.cli.check_result import Values
 from scripts.smoke.results import Outcome
-from scripts.smoke.target import SmokeTarget
 
+_CACHE_CONFIG_LABELS: Final = {
+    "blockSize": "block_size",
+    "gpuMemoryUtilization": "gpu_memory_utilization",
+    "kvCacheDtype": "cache_dtype",
+}
+"""`cache_config_info` labels by vLLM settings key."""
+
+Failure = Callable[[], str | None]
+"""Return why the server will not become ready, to stop waiting early."""
 ReportProgress = Callable[[str], None]
 """Show one line of progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeTarget:
+    """A server and its thresholds. A metric whose threshold is None is reported but not checked."""
+
+    model: str
+    """The name to send as `model`."""
+    thresholds: SmokeThresholds
+    memory: MemorySummary | None = None
+    """Planned memory and KV cache; None without a stack."""
+    cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Expected options, by `cache_config_info` label."""
+    replicas: int = 1
+    """Expected engines, each with a `cache_config_info` of its own: `vllm.dataParallelSize` times the servers of a gateway."""
+    features: ServedFeatures | None = None
+    """Features from the stack's settings; None without a stack."""
+    stack: str | None = None
+    opens_origins: bool = False
+    """True if the stack's extra arguments allow other web origins."""
+    planned: SmokeFigures | None = None
+    """Planned speed for the requests of these checks; None without a stack."""
+    failure: Failure | None = None
+
+
+def stack_target(
+    stack: str, outputs: StackOutputs, planned: SmokeFigures | None = None, failure: Failure | None = None
+) -> SmokeTarget:
+    """Return the target for a stack's outputs and plan."""
+    thresholds = outputs.smoke
+    if outputs.target == "gateway":  # it does not start its servers
+        budget_s = min(thresholds.startup_budget_s, GATEWAY_START_S)
+        thresholds = replace(thresholds, startup_budget_s=budget_s)
+    options = {label: str(outputs.vllm[key]) for key, label in _CACHE_CONFIG_LABELS.items() if key in outputs.vllm}
+    given = outputs.vllm.get("extraArgs")
+    extra = cast("Sequence[object]", given) if isinstance(given, list | tuple) else ()
+    return SmokeTarget(
+        stack=stack,
+        model=outputs.served_model,
+        thresholds=thresholds,
+        memory=outputs.plan.memory,
+        cache_options=options,
+        replicas=outputs.engines,
+        features=outputs.features,
+        opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
+        planned=planned,
+        failure=failure,
+    )
 
 
 class NotApplicableError(Exception):
@@ -27,7 +87,7 @@ class CheckContext:
     target: SmokeTarget
     report_progress: ReportProgress
     wanted: str = ""
-    """What the current check expects. Each check sets it once, and the runner puts it beside each of its results."""
+    """The expectation of the current check. Each check sets it once, and the runner puts it beside each of its results."""
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""

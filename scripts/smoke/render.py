@@ -80,7 +80,6 @@ def print_table(report: SmokeReport, target: Console) -> None:
 
 def to_json(report: SmokeReport) -> dict[str, Any]:
     """Return the report as JSON types, as docs/smoke.md describes."""
-    rows = [(check.name, check.outcome, check.elapsed_s) for check in report.checks]
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": report.stack,
@@ -93,15 +92,15 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
         "elapsed_s": round(report.elapsed_s, 3),
         "checks": [
             {
-                "name": name,
-                "verdict": found.state,
-                "measured": found.measured,
-                "wanted": found.wanted,
-                "detail": found.detail,
-                "values": dict(found.values),
-                "elapsed_s": round(elapsed_s, 3),
+                "name": check.name,
+                "verdict": check.outcome.state,
+                "measured": check.outcome.measured,
+                "wanted": check.outcome.wanted,
+                "detail": check.outcome.detail,
+                "values": dict(check.outcome.values),
+                "elapsed_s": round(check.elapsed_s, 3),
             }
-            for name, found, elapsed_s in rows
+            for check in report.checks
         ],
     }
 
@@ -121,15 +120,10 @@ def to_junit(report: SmokeReport) -> str:
     if report.simulated is not None:
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="simulated", value=report.simulated)
+    place = f"smoke.{report.stack or 'url'}"
     for check in report.checks:
-        outcome = check.outcome
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            classname=f"smoke.{report.stack or 'url'}",
-            name=check.name,
-            time=f"{check.elapsed_s:.3f}",
-        )
+        outcome, time = check.outcome, f"{check.elapsed_s:.3f}"
+        case = ET.SubElement(suite, "testcase", classname=place, name=check.name, time=time)
         text = f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}"
         # XML forbids most control characters.
         message = "".join(char for char in text if char >= " " or char in "\t\n")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
@@ -20,19 +21,17 @@ class Outcome(CheckResult):
     """The runner sets it."""
 
 
+def _outcome(state: State, measured: str, detail: str = "", values: Values | None = None) -> Outcome:
+    return Outcome(state, detail, values=values or {}, measured=measured)
+
+
+failed: Final = partial(_outcome, "failed")
+warned: Final = partial(_outcome, "warned")
+
+
 def passed(measured: str, values: Values | None = None, note: str = "") -> Outcome:
     """Return the result of a check that passed."""
-    return Outcome("passed", note, values=values or {}, measured=measured)
-
-
-def failed(measured: str, detail: str = "", values: Values | None = None) -> Outcome:
-    """Return the result of a check that failed."""
-    return Outcome("failed", detail, values=values or {}, measured=measured)
-
-
-def warned(measured: str, detail: str, values: Values | None = None) -> Outcome:
-    """Return the result of a check that passed with a warning."""
-    return Outcome("warned", detail, values=values or {}, measured=measured)
+    return _outcome("passed", measured, note, values)
 
 
 def judged(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
