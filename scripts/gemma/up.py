@@ -128,7 +128,6 @@ def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged:
     counts = Counter(change.op for change in changes)
     counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
     return [
-        f"{effect.headline}.",
         *effect.sentences,
         f"Resources: {', '.join([*counted, f'{unchanged} unchanged'])}.",
         f"Cost: {effect.cost}",

@@ -67,14 +67,12 @@ def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
 
 def replacing(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
     """Return the changed settings that replace the queued resource or the service."""
-    settings = changed_values(before.settings, after.settings)
-    moved = [change for change in settings if change.key == "target"]
-    gone = bool(removed_zones(before, after))
-    return moved or [
-        change
-        for change in settings
-        if _effect(change, "restart") in {"capacity", "service"} or (change.key == ZONES and gone)
-    ]
+    settings = {change.key: change for change in changed_values(before.settings, after.settings)}
+    if "target" in settings:
+        return [settings["target"]]
+    replaced = {key for key, change in settings.items() if _effect(change, "restart") in {"capacity", "service"}}
+    replaced |= {ZONES} if removed_zones(before, after) else set()
+    return [change for key, change in settings.items() if key in replaced]
 
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:

@@ -8,7 +8,7 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import ServerChange, server_change
+from contracts.server_change import server_change
 from engine import runner
 from engine.changes import ResourceChange
 from engine.deployment import read_deployment, type_in
@@ -24,9 +24,8 @@ from stacks.planned import today
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upcoming:
-    """The effect in sentences for a terminal, and the prices."""
+    """The effect in sentences for a terminal, the headline first, and the prices."""
 
-    headline: str
     sentences: tuple[str, ...]
     cost: str
 
@@ -46,11 +45,8 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if after.figures:
         usd, _, basis = after.figures[MOST].partition(" (")
         cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
-    return Upcoming(
-        headline=headline(stack, changes),
-        sentences=tuple(_sentences(after, changes, now=now, change=_server_change(preview))),
-        cost=f"{cost}.",
-    )
+    sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
+    return Upcoming(sentences=(f"{headline(stack, changes)}.", *sentences), cost=f"{cost}.")
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
@@ -114,7 +110,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
 
 
 def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, change: ServerChange | None
+    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool
 ) -> Iterator[str]:
     if not after.figures:
         return
@@ -125,17 +121,18 @@ def _sentences(
         yield NEW_CAPACITY.partition(". ")[0] + "." if made else NEW_CAPACITY
     if not made and effect == "service":
         yield "The old service and its URL are deleted."
-    yield from consequences("capacity" if made else effect, after, compiles=change is not None and change.compiles)
+    yield from consequences("capacity" if made else effect, after, compiles=compiles)
     rollout = now.rollout if now else None
     shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
     yield from moved_traffic(after, shares, rolled_out=rollout is not None)
 
 
-def _server_change(preview: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server that is updated in place, or None."""
+def _compiles(preview: Mapping[str, object]) -> bool:
+    """Return whether a server that is updated in place gets another model or image."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
-            return server_change(kind, before, after)
-    return None
+            change = server_change(kind, before, after)
+            return change is not None and change.compiles
+    return False
