@@ -1,55 +1,26 @@
 """The arguments of a command, with the stack as a word."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.spelling import did_you_mean, meant
 from engine import runner
-from scripts.cli.command import Command
+from scripts.cli.command import Command, say
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE, Entry
 
 
-@dataclass(frozen=True, slots=True)
-class GemmaCall:
+class GemmaCall(NamedTuple):
     """A command with the words after it. `lead` selects a subcommand."""
 
     name: str
     command: Command[Any]
     words: Sequence[str]
     lead: Sequence[str] = ()
-
-    def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:
-        """Return the arguments with the stack as `--stack NAME`.
-
-        The first word is the stack if it has a settings file, or if there are more words than the command takes.
-
-        Raises CommandRefusedError if a command that changes something has no stack.
-        """
-        fields, words = option_fields(self.command.options), [*self.lead, *self.words]
-        stack = fields.get("stack")
-        own = self.words[: self.words.index("--")] if "--" in self.words else self.words
-        if stack is None or {"-h", "--help"} & set(own):
-            return words
-        leading = own[: next((at for at, word in enumerate(own) if word.startswith("-")), len(own))]
-        takes = sum(one.option.positional for one in fields.values())
-        if leading and (has_settings(leading[0]) or len(leading) > takes):
-            if self.name not in WITHOUT_STATE:
-                require_known(leading[0])
-            if not takes and leading[1:] and has_settings(leading[1]):
-                each = " and ".join(f"`gemma {self.name} {one}`" for one in leading)
-                raise CommandRefusedError(f"{self.name} takes one stack, not {len(leading)}. Run {each}.")
-            return [*self.lead, stack.flag, *self.words]
-        is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
-        if is_given or not (stack.is_required or "url" in fields):
-            return words
-        if self.name in NEVER_GUESSED:
-            raise CommandRefusedError(f"No stack named. Run `gemma {self.name} STACK`.")
-        return [*self.lead, stack.flag, default(), *self.words]
 
 
 def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
@@ -63,6 +34,37 @@ def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
     if whole.run is None and "run" in found and words and has_settings(words[0]):
         return GemmaCall(entry.name, found["run"], words, ["run", "--create"])
     return GemmaCall(entry.name, whole, words)
+
+
+def with_stack(call: GemmaCall) -> Sequence[str]:
+    """Return the arguments with the stack as `--stack NAME`.
+
+    The first word is the stack if it has a settings file, or if there are more words than the command takes.
+
+    Raises CommandRefusedError if a command that changes something has no stack.
+    """
+    fields, words = option_fields(call.command.options), [*call.lead, *call.words]
+    stack = fields.get("stack")
+    own = call.words[: call.words.index("--")] if "--" in call.words else call.words
+    if stack is None or {"-h", "--help"} & set(own):
+        return words
+    leading = list(takewhile(lambda word: not word.startswith("-"), own))
+    takes = sum(one.option.positional for one in fields.values())
+    if leading and (has_settings(leading[0]) or len(leading) > takes):
+        if call.name not in WITHOUT_STATE:
+            require_known(leading[0])
+        if not takes and leading[1:] and has_settings(leading[1]):
+            each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
+            raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
+        return [*call.lead, stack.flag, *call.words]
+    is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
+    if is_given or not (stack.is_required or "url" in fields):
+        return words
+    if call.name in NEVER_GUESSED:
+        raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
+    name, why = default_stack(call.name)
+    say("gemma", f"stack {name} ({why})")
+    return [*call.lead, stack.flag, name, *call.words]
 
 
 def has_settings(stack: str) -> bool:

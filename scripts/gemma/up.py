@@ -126,21 +126,19 @@ def _require_weights(settings: Settings, stack: str) -> None:
 def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
     """Return what a deployment does to the server, in counts and in dollars."""
     counts = Counter(change.op for change in changes)
-    counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
-    return [
-        *effect.sentences,
-        f"Resources: {', '.join([*counted, f'{unchanged} unchanged'])}.",
-        f"Cost: {effect.cost}",
-    ]
+    counted = ", ".join([*(f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]), f"{unchanged} unchanged"])
+    return [*effect.sentences, f"Resources: {counted}.", f"Cost: {effect.cost}"]
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
-    code, output, elapsed_s = _updated(stack, options, steps=steps)
+    started_s = time.monotonic()
+    code, output = _updated(stack, options, steps=steps)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
-        code, output, elapsed_s = _updated(stack, options, steps=steps)
+        code, output = _updated(stack, options, steps=steps)
     if code == 0:
-        tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
+        done = f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
+        tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
         return ExitCode.DONE
     reason = runner.first_error(output, code).rstrip(".")
     hint = runner.recover_hint(stack, output)
@@ -148,11 +146,11 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
-    """Deploy without a preview. Return the engine's exit code, its output, and its seconds."""
-    started_s = time.monotonic()
+def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str]:
+    """Deploy without a preview. Return the engine's exit code and its output."""
     with private_folder() as folder, moving("starting") as show:
-        log = EventLog(path=folder / "events", plain=_for_line, steps=steps)
+        # A message is one line that cannot steer the terminal.
+        log = EventLog(path=folder / "events", plain=lambda text: for_terminal(text)[:_LONGEST_LINE], steps=steps)
 
         def watch() -> None:
             for one in log.fresh():
@@ -160,13 +158,7 @@ def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, st
                 show(step, "" if one.text == step else one.text)
 
         words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
-        code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
-    return code, output, time.monotonic() - started_s
-
-
-def _for_line(text: str) -> str:
-    """Return a message of the engine as one line that cannot steer the terminal."""
-    return for_terminal(text)[:_LONGEST_LINE]
+        return runner.attended(*words, *options, variables=VARIABLES, watch=watch)
 
 
 class _Elapsed(ProgressColumn):
@@ -201,20 +193,17 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
             f"The capacity is {outputs.state}, so nothing serves yet.",
             f"Run `gemma status {stack} --watch` to follow the request.",
         ]
-    where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
-    ends = [f"Google deletes the machine at {_minute(outputs.deadline)} UTC."] if outputs.deadline else []
+    lines = [f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"]
+    if outputs.deadline:
+        end = datetime.fromisoformat(outputs.deadline).astimezone(UTC)
+        lines.append(f"Google deletes the machine at {end:%Y-%m-%d %H:%M} UTC.")
     return [
-        where,
-        *ends,
+        *lines,
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
         f"  gemma smoke {stack}",
     ]
-
-
-def _minute(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:
