@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from cloud import quotas
 from cloud.capacity import QueuedResource
@@ -30,9 +30,6 @@ from planning.question.types import ProvisioningModel
 from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings
-
-_STATES: Final[Mapping[str, State]] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
-"""State by the planner's word for a provisioning model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,6 @@ class JudgedPlace:
         return (self.hardware, self.models[self.model], self.quota)
 
     @property
-    def is_open(self) -> bool:
-        """True if all gates are open."""
-        return all(gate.state == "passed" for gate in self.gates)
-
-    @property
     def usd_per_hour(self) -> float:
         """USD per hour."""
         return sum(part.usd_per_hour for part in self.parts)
@@ -106,11 +98,15 @@ class JudgedPlace:
         return any(part.price.is_assumed for part in self.parts)
 
     @property
+    def group(self) -> int:
+        """0: all gates are open. 1: some are unknown. 2: at least one is closed."""
+        return max({"passed": 0, "failed": 2}.get(gate.state, 1) for gate in self.gates)
+
+    @property
     def promise(self) -> tuple[object, ...]:
         """The sort key."""
-        group = 0 if self.is_open else 2 if any(gate.state == "failed" for gate in self.gates) else 1
         price = (round(self.usd_per_hour, 4), self.price_is_assumed)
-        return (group, price, math.inf if self.position is None else self.position, self.place)
+        return (self.group, price, math.inf if self.position is None else self.position, self.place)
 
 
 def question_of(
@@ -133,13 +129,14 @@ def judge(
     asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
 ) -> Sequence[JudgedPlace]:
     """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    prices = book_of(settings.prices if settings else None) or LIST_PRICES
-    comparison = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings, prices=prices)
+    of = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
-        names = zones_of(asked, answers.get("zones")) if accelerator.is_tpu else asked.regions_of(accelerator)
-        of_kind = comparison.zone if accelerator.is_tpu else comparison.region
-        places += sorted((of_kind(accelerator, name) for name in names), key=lambda place: place.promise)
+        if accelerator.is_tpu:
+            found = [of.zone(accelerator, zone) for zone in zones_of(asked, answers.get("zones"))]
+        else:
+            found = [of.region(accelerator, region) for region in asked.regions_of(accelerator)]
+        places += sorted(found, key=lambda place: place.promise)
     return places
 
 
@@ -173,41 +170,36 @@ class _Comparison:
     answers: Answers
     stack: str | None
     settings: Settings | None
-    prices: PriceBook
+
+    @property
+    def prices(self) -> PriceBook:
+        return book_of(self.settings.prices if self.settings else None) or LIST_PRICES
+
+    def position(self, place: str) -> int | None:
+        return self.asked.places.index(place) if place in self.asked.places else None
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
         here = [QueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
-        tpu = self.settings.tpu if self.settings else None
+        tpu, model = self.settings.tpu if self.settings else None, self.asked.provisioning
+        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices
+        generation, devices = accelerator.name.partition("-")[0], accelerator.devices
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(zone, name),
             models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
-            model=self.asked.provisioning,
-            quota=judge_quota(
-                self.asked.quota_of(accelerator),
-                zone,
-                self.answers,
-                machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices,
-                chips,
-                listed,
-            ),
+            model=model,
+            quota=judge_quota(self.asked.quota_of(accelerator), zone, self.answers, needed, chips, listed),
             own=[
                 Own(one.name, one.stack, one.state, one.created, one.detail)
                 for one in here
                 if one.stack is not None and name in one.accelerators
             ],
-            parts=slice_parts(
-                self.prices,
-                generation=accelerator.name.partition("-")[0],
-                chips=accelerator.devices,
-                provisioning=self.asked.provisioning,
-                place=zone,
-            ),
-            position=_index(self.asked.places, zone),
+            parts=slice_parts(self.prices, generation=generation, chips=devices, provisioning=model, place=zone),
+            position=self.position(zone),
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
@@ -216,6 +208,7 @@ class _Comparison:
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
+        used, needed = sum(_instances(item, self.asked) for item in others), run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
@@ -223,14 +216,7 @@ class _Comparison:
             hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
             models={"instance": accepted},
             model="instance",
-            quota=judge_quota(
-                self.asked.quota_of(gpu),
-                region,
-                self.answers,
-                run.max_instances if run else 1,
-                sum(_instances(item, self.asked) for item in others),
-                reply,
-            ),
+            quota=judge_quota(self.asked.quota_of(gpu), region, self.answers, needed, used, reply),
             own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             parts=instance_parts(
                 self.prices,
@@ -240,7 +226,7 @@ class _Comparison:
                 zonal_redundancy=self.asked.zonal_redundancy,
                 place=region,
             ),
-            position=_index(self.asked.places, region),
+            position=self.position(region),
         )
 
     def _counts(self, request: QueuedResource) -> bool:
@@ -279,12 +265,9 @@ class _Comparison:
         return Gate("failed", "the project has no reservation there", source=source)
 
 
-def _index(places: Sequence[str], place: str) -> int | None:
-    return places.index(place) if place in places else None
-
-
 def _gate(known: Acceptance) -> Gate:
-    return Gate(_STATES[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
+    states: Mapping[str, State] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
+    return Gate(states[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
 
 
 def _names(reply: Reply, key: str) -> set[str]:
