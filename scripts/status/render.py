@@ -12,7 +12,7 @@ from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
-from scripts.cli.tables import FittedTable, table
+from scripts.cli.tables import table
 from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
@@ -40,7 +40,11 @@ class ReportView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table and the lines below it. Without a terminal, lines are not wrapped."""
         simulated = " (local cloud, simulated)" if self._report.simulated else ""
-        yield _table(self._report, f"{self._stamp(self._report.at_s)}{simulated}")
+        title = f"{self._stamp(self._report.at_s)}{simulated}"
+        shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
+        for status in self._report.stacks:
+            shown.add_row(*_row(status, self._report.at_s))
+        yield shown
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
         for status in self._report.stacks:
@@ -65,37 +69,25 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
     return wrapped(prefix + text, width, " " * len(prefix))
 
 
-def _table(report: StatusReport, title: str) -> FittedTable:
-    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
-    for status in report.stacks:
-        shown.add_row(*_row(status, report.at_s))
-    return shown
-
-
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     cloud, server = status.cloud, status.server
     if cloud is None:
         undeployed = "unknown" if status.deployed or status.unanswered else "not deployed"
         return (status.stack, "network only" if status.target == "gateway" else undeployed, *[""] * 6)
-    left_s = status.left_s(now_s)
+    left_s, requests = status.left_s(now_s), ""
+    if server is not None and server.running_requests is not None:
+        requests = f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
     phase = cloud.phase or (status.health if cloud.state == "READY" else "") or ""
     return (
         status.stack,
         _STATES.get(cloud.state, cloud.state),
         phase,
         "" if left_s is None else _left(left_s),
-        _requests(status),
+        requests,
         "" if server is None or server.kv_use_share is None else f"{server.kv_use_share:.0%}",
         "" if cloud.usd_per_hour is None else f"{cloud.usd_per_hour:.2f}",
         "" if cloud.usd is None else f"{cloud.usd:.2f}",
     )
-
-
-def _requests(status: StackStatus) -> str:
-    server = status.server
-    if server is None or server.running_requests is None:
-        return ""
-    return f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
 
 
 def _left(seconds: float) -> str:
