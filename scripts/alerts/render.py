@@ -18,16 +18,11 @@ class AlertTimes:
     now: datetime
     zone: tzinfo | None
 
-    def stamp(self, text: str) -> str:
-        """Return an RFC 3339 time in the zone."""
-        at = _moment(text)
-        return "unknown" if at is None else f"{at.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
-
-    def lasted(self, alert: StackAlert) -> str:
-        """Return for how long an alert fires, or fired."""
-        start = _moment(alert.opened)
-        end = _moment(alert.closed) if alert.closed else self.now
-        return "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
+    def of(self, alert: StackAlert) -> tuple[str, str]:
+        """Return since when an alert fires, in the zone, and for how long it fires or fired."""
+        start, end = _moment(alert.opened), _moment(alert.closed) if alert.closed else self.now
+        since = "unknown" if start is None else f"{start.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
+        return since, "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
 
 
 def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simulated: bool) -> None:
@@ -57,7 +52,7 @@ def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> Fitte
     headings = ("alert", "severity", "since", "for")
     shown = table(title, headings, whole=headings)
     for alert in alerts:
-        shown.add_row(alert.title, alert.severity or "", times.stamp(alert.opened), times.lasted(alert))
+        shown.add_row(alert.title, alert.severity or "", *times.of(alert))
     return shown
 
 
