@@ -46,9 +46,8 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         has_closed=options.closed,
     )
     if options.as_json:
-        print(
-            json.dumps({"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict, **asdict(report)})
-        )
+        found = {"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict}
+        print(json.dumps({**found, **asdict(report)}))
     else:
         from cloud.clock import GOOGLE_CLOCK
         from scripts.alerts.render import AlertTimes, print_alerts

@@ -29,9 +29,9 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
     """Print a report on a console."""
     count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
     titles = {alert.title: alert for alert in report.firing}
-    silent = f"none of {count} fires" if report.verdict == "silent" else "unknown whether an alert fires"
-    mark = " (local cloud, simulated)" if simulated else ""
-    paragraph(out, f"{report.stack}: {f'{len(titles)} of {count} fire' if titles else silent}{mark}")
+    words = {"silent": f"none of {count} fires", "fires": f"{len(titles)} of {count} fire"}
+    verdict = words.get(report.verdict, "unknown whether an alert fires")
+    paragraph(out, f"{report.stack}: {verdict}{' (local cloud, simulated)' if simulated else ''}")
     if report.firing:
         out.print(_table("", report.firing, times), crop=False)
     for alert in titles.values():

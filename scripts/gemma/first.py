@@ -1,4 +1,4 @@
-"""What `gemma` without words prints: the stacks with their price, and the commands of a first day.
+"""Output of `gemma` without words: the stacks with their price, and the commands of a first day.
 
 It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown.
 """
