@@ -43,7 +43,7 @@ class Gate(CheckResult):
 
 @dataclass(frozen=True, slots=True)
 class QuotaGate(Gate):
-    """Whether a quota suffices beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
+    """A quota beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
 
     limit: float | None = None
     """Infinite: no limit. None: unknown."""

@@ -145,7 +145,7 @@ class Chat:
     max_tokens: int | None = None
     shows_thinking: bool = False
     thinks: bool | None = None
-    """Whether the model should think; None leaves it to the server."""
+    """True to request thinking, False to request none. None leaves it to the server."""
     system: str | None = None
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 

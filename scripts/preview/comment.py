@@ -1,4 +1,4 @@
-"""The comment on a pull request: each stack's verdict, cost, changed settings with their effect, and the engine's preview."""
+"""The comment on a pull request: verdict, cost, changed settings and the engine's preview of each stack."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

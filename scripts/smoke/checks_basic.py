@@ -18,7 +18,7 @@ from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""Grace period for denied access or a network failure. Most IAM changes take effect within two minutes."""
+"""Most IAM changes take effect within two minutes."""
 FORBIDDEN_GRACE_S: Final = 420.0
 """The same for 403. A deployment does not wait for a new roles/run.invoker grant, which can need seven minutes according to Google
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
@@ -86,7 +86,7 @@ async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | Unrea
 
 
 def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str, float]:
-    """Return the probe's result, why it does not reflect the server's health (empty if it does), and how long that may last."""
+    """Return the response as text, why it is not the server's own (or empty), and how long that may last."""
     if isinstance(answer, UnreachableError):
         return str(answer), not_reached(context.access, answer), ACCESS_GRACE_S
     reply = f"{answer.status} {answer.message}"
@@ -141,7 +141,7 @@ def _found(faults: Mapping[str, bool]) -> str:
 
 
 async def streaming(context: CheckContext) -> Outcome:
-    """Check that a streamed chat arrives in several events, in the right format, and completes."""
+    """Check that a streamed chat arrives in several events and completes."""
     context.wanted = "2 events or more, [DONE]"
     body = chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True)
     streamed = await context.client.stream(body, limit_s=CALL_LIMIT_S)
@@ -157,7 +157,7 @@ async def streaming(context: CheckContext) -> Outcome:
 
 
 async def usage(context: CheckContext) -> Outcome:
-    """Check that token counts exist, add up, and match with and without streaming."""
+    """Check the token counts, with and without streaming."""
     context.wanted = f"usage in both, same prompt tokens, <= {USAGE_TOKENS} output tokens"
     model, extra = context.target.model, context.without_thinking
     body = chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, extra=extra)

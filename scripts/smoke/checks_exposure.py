@@ -22,14 +22,14 @@ GUARDED: Final[Mapping[str, Mapping[str, object] | None]] = {
 (vLLM docs/usage/security.md); /invocations runs the model."""
 ORIGIN: Final = "https://smoke.invalid"
 MEDIA_URL: Final = "http://smoke.invalid/image.png"
-"""A URL that no server can fetch, because the name never resolves (RFC 6761). A closed server rejects it by name, without a DNS query."""
+"""The name never resolves (RFC 6761). A closed server rejects it without a DNS query."""
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 _NO_MEDIA: Final = ("allowed domains", "not a multimodal model", "at most 0 ", "does not support")
-"""Parts of the errors that vLLM returns for an image it does not fetch: domain not allowed, or images not supported."""
+"""Parts of vLLM's errors for an image that it does not fetch."""
 
 
 class _Seen(NamedTuple):
-    """One part of the check: its words for users, and the end of a sentence about an open path or an inconclusive response."""
+    """One part of the check. `sentence` says what is open or inconclusive."""
 
     measured: str
     state: State = "passed"
@@ -37,7 +37,7 @@ class _Seen(NamedTuple):
 
 
 async def anonymous(context: CheckContext) -> Outcome:
-    """Check that no path serves callers without credentials, that web pages are denied, and that callers' URLs are not fetched."""
+    """Check access without credentials and of web pages, and that callers' URLs are not fetched."""
     access, target = context.access, context.target
     if not access.private and target.stack is None:
         return skipped("no credentials to omit")
@@ -94,7 +94,7 @@ async def _page(context: CheckContext) -> _Seen:
 
 
 async def _media(context: CheckContext) -> _Seen:
-    """Request an image from a host that does not exist. Only a rejection by name proves that the server does not fetch URLs."""
+    """Request an image of a host that does not exist. Only a rejection by name is proof."""
     image = {"type": "image_url", "image_url": {"url": MEDIA_URL}}
     body = request(context, [user([{"type": "text", "text": "Hi"}, image])], max_tokens=1)
     answer = await send(context, body, limit_s=CALL_LIMIT_S)

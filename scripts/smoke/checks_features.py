@@ -1,4 +1,4 @@
-"""Checks of reasoning, tool calls and structured output, alone and together, of the system message, and of the length limit."""
+"""Checks of reasoning, tool calls, structured output, the system message and the length limit."""
 
 import json
 from collections.abc import Mapping
@@ -71,14 +71,14 @@ async def reasoning(context: CheckContext) -> Outcome:
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """Check that a question that needs the tool returns a call with valid arguments."""
+    """Check that the tool is called with valid arguments."""
     if not context.target.thresholds.expect_tool_calls:
         return skipped("no tool-call parser in the settings")
     return await _called(context, max_tokens=512, thinks=False, hint=TOOL_HINT)
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model calls the tool, with its reasoning in a separate field."""
+    """Check that a thinking model calls the tool."""
     if not (context.features().tools and context.features().thinking):
         return skipped("needs a tool-call parser and a reasoning parser in the settings")
     hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
@@ -112,7 +112,7 @@ async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint:
 
 
 async def tool_result(context: CheckContext) -> Outcome:
-    """Check that the response to a tool's result contains the number of the result."""
+    """Check that the model sees the result of a tool."""
     context.wanted = f"the tool's {TEMPERATURE} in the response"
     if not context.features().tools:
         return skipped("no tool-call parser in the settings")
@@ -141,7 +141,7 @@ async def structured_output(context: CheckContext) -> Outcome:
 
 
 async def schema_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model's response matches the schema, with its reasoning in a separate field."""
+    """Check that a thinking model's response matches the schema."""
     context.wanted = "reasoning in its field, JSON that matches the schema"
     if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
@@ -152,7 +152,7 @@ async def schema_with_thinking(context: CheckContext) -> Outcome:
 
 
 async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tuple[ServerAnswer, str]:
-    """Return a response to a request for a city as JSON, and how it violates the schema; empty if it is valid."""
+    """Return a response that should be a city as JSON, and its fault or empty."""
     schema = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
     body = request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, response_format=schema)
     answer = await answered(context, body)
@@ -206,7 +206,7 @@ async def schema_instructions(context: CheckContext) -> Outcome:
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
-    """Check that the server reports the configured length and rejects a longer prompt with 400."""
+    """Check the reported length, and that a longer prompt is rejected."""
     configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")

@@ -27,7 +27,7 @@ FRAME_TOKENS: Final = 64
 """Tokens of a square video frame, of at most 70 (vLLM, model_executor/models/gemma4_mm.py)."""
 BEEPS: Final = 4
 UNSET: Final = 999
-"""Items of a kind that vLLM allows if the settings name no limit. A rejected item of such a kind is only a warning."""
+"""vLLM's limit without a setting. A rejected item of such a kind is only a warning."""
 MOST_ITEMS: Final = 8
 """Limits above it are not tested, because the request would be large."""
 BEEP_WORDS: Final = "4|four"
@@ -35,7 +35,7 @@ BEEP_WORDS: Final = "4|four"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """A question about files. `words` are the expected words in their order; each may have several forms, separated by `|`."""
+    """A question about files. `words`: expected in this order; `|` separates forms of a word."""
 
     kind: MediaKind
     files: Sequence[bytes]
@@ -61,12 +61,12 @@ class _Question:
 
 
 async def image(context: CheckContext) -> Outcome:
-    """Check that the response names the color of an image, and that the image has the configured tokens."""
+    """Check the color and the tokens of an image."""
     return await _images(context, ("blue",), "What color is this image? Answer with one word.")
 
 
 async def two_images(context: CheckContext) -> Outcome:
-    """Check that the response names the colors of two images in their order."""
+    """Check the colors and their order."""
     text = "What color is the first image, and what color is the second image?"
     return await _images(context, ("red", "yellow"), f"{text} Answer with the two colors in this order.")
 
@@ -90,7 +90,7 @@ async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Ou
 
 
 async def sound(context: CheckContext) -> Outcome:
-    """Check that a sound reaches the model. Gemma 4 is trained on speech, so a wrong number of beeps is a warning."""
+    """Check that a sound reaches the model. Gemma 4 is trained on speech, not on beeps."""
     text = "How many beeps are in this recording? Answer with one number."
     question = _Question(
         kind="audio",
@@ -105,7 +105,7 @@ async def sound(context: CheckContext) -> Outcome:
 
 
 async def video(context: CheckContext) -> Outcome:
-    """Check that the response names the colors of a video in their order."""
+    """Check the colors of a video and their order."""
     text = "This video shows one color after another. Name the colors in the order in which they appear."
     question = _Question(
         kind="video",
@@ -120,7 +120,7 @@ async def video(context: CheckContext) -> Outcome:
 
 
 async def limits(context: CheckContext) -> Outcome:
-    """Check that a request with more images or videos than the settings allow is rejected with 400."""
+    """Check that more items than the settings allow are rejected."""
     context.wanted = "400 for more items than allowed"
     measured: list[str] = []
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""Checks of the server's start: the whole context, each adapter, speculative decoding, metrics, and the options in effect."""
+"""Checks of the context, adapters, speculative decoding, metrics and options of a server."""
 
 import math
 from http import HTTPStatus
@@ -50,7 +50,7 @@ def context_limit_s(target: SmokeTarget) -> float:
 
 
 async def context_length(context: CheckContext) -> Outcome:
-    """Check that a prompt that fills max-model-len is accepted whole, and that a fact at its start is found."""
+    """Check that a prompt of max-model-len is read from its start."""
     context.features()
     length = context.length
     if length is None:
@@ -88,7 +88,7 @@ def _long_request(context: CheckContext, fillers: int, max_tokens: int) -> dict[
 
 
 async def adapters(context: CheckContext) -> Outcome:
-    """Check that each LoRA adapter is listed and answers under its name, and that an unknown name returns 404."""
+    """Check that each LoRA adapter is listed and answers under its name."""
     names = context.features().adapters
     if not names:
         return skipped("no LoRA adapters in the settings")
@@ -117,7 +117,7 @@ def _to_adapter(context: CheckContext, name: str) -> dict[str, object]:
 
 
 async def speculation(context: CheckContext) -> Outcome:
-    """Check that speculative decoding proposes tokens, and report the share that the model accepts."""
+    """Check that tokens are proposed, and the share that the model accepts."""
     method = context.features().speculation
     if method == "none":
         return skipped("no speculative decoding in the settings")
@@ -149,14 +149,14 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
 
 
 def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
-    """Return the growth of a counter between two scrapes; None if the second one does not have it."""
+    """Return the growth of a counter; None if the server does not have it."""
     last = after.total(names) if after is not None else None
     first = before.total(names) if before is not None else None
     return None if last is None else last - (first or 0.0)
 
 
 async def metrics(context: CheckContext) -> Outcome:
-    """Check that KV cache use, queued requests and the token counter are readable."""
+    """Check that the metrics of load are readable."""
     context.wanted = "KV use, waiting and running requests, counted tokens"
     scrape = await context.client.metrics(limit_s=SCRAPE_LIMIT_S)
     kv = scrape.highest(KV_USAGE)
@@ -170,7 +170,7 @@ async def metrics(context: CheckContext) -> Outcome:
 
 
 async def options(context: CheckContext) -> Outcome:
-    """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly, the block count within a tolerance."""
+    """Compare `cache_config_info` with the plan. The block count has a tolerance."""
     memory, replicas, planned = context.target.memory, context.target.replicas, context.target.cache_options
     wanted = [f"{replicas} engines"] if replicas > 1 else []
     wanted += [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
@@ -218,7 +218,7 @@ def _blocks(context: CheckContext, measured: str, blocks: float | None, values: 
 
 
 def _same(actual: str | None, wanted: str) -> bool:
-    """Return whether an option has the planned value. One that the server does not export is not compared."""
+    """Return whether an option is as planned, or not exported."""
     if actual is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Speed checks: time to first token and output rate, for one stream and for a short burst, and their comparison with the plan."""
+"""Speed of one stream and of a short burst, and the comparison with the plan."""
 
 import asyncio
 import secrets
@@ -64,7 +64,7 @@ def _short(speed: float, least: float | None) -> list[str]:
 
 
 async def burst(context: CheckContext) -> Outcome:
-    """Check that all concurrent streams complete, and that their total rate is high enough."""
+    """Check that all concurrent streams complete, and their total rate."""
     count = context.target.thresholds.burst_requests
     least = context.target.thresholds.min_burst_tok_per_s
     context.wanted = f"{count} of {count} completed" + (f", >= {least:g} tok/s in total" if least is not None else "")
@@ -86,7 +86,7 @@ async def burst(context: CheckContext) -> Outcome:
 
 
 async def plan(context: CheckContext) -> Outcome:
-    """Compare the measurements with the planned bands. A slower one fails unless it meets a threshold of the stack; other deviations warn."""
+    """Compare with the planned bands. A slower value fails unless it meets a threshold of the stack."""
     context.wanted = "every metric within its band"
     planned, limits = context.target.planned, context.target.thresholds
     if planned is None:

@@ -38,7 +38,7 @@ class SmokeTarget:
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Expected options, by `cache_config_info` label."""
     replicas: int = 1
-    """Expected engines, each with a `cache_config_info` of its own: `vllm.dataParallelSize` times the servers of a gateway."""
+    """Expected engines: `vllm.dataParallelSize` times the servers of a gateway."""
     features: ServedFeatures | None = None
     """Features from the stack's settings; None without a stack."""
     stack: str | None = None
@@ -80,14 +80,14 @@ class NotApplicableError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class CheckContext:
-    """Client, target and results of one run. Checks set the mutable fields for later checks."""
+    """State of one run. Checks set the mutable fields for later checks."""
 
     client: OpenAIClient
     access: ServerAccess
     target: SmokeTarget
     report_progress: ReportProgress
     wanted: str = ""
-    """The expectation of the current check. Each check sets it once, and the runner puts it beside each of its results."""
+    """The expectation of the current check, which sets it. The runner puts it beside the result."""
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
@@ -108,7 +108,7 @@ class CheckContext:
 
     @property
     def without_thinking(self) -> Mapping[str, object]:
-        """Fields of a request that turn thinking off, or none if it is off by default. A short response would end in its reasoning."""
+        """Fields of a request that turn thinking off, because a short response would end in its reasoning."""
         features = self.target.features
         on = features is not None and features.thinks_by_default
         return {"chat_template_kwargs": {"enable_thinking": False}} if on else {}

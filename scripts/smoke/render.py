@@ -46,7 +46,7 @@ def summary(report: SmokeReport) -> str:
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
+    """Print the report and write the JUnit file. Raises OSError."""
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
@@ -56,7 +56,7 @@ def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
-    """Print the table, the notes of its checks, a note if the server is simulated, and the summary."""
+    """Print the table, the notes of its checks, and the summary."""
     headings = ("check", "result", "measured", "expected", "s")
     shown = table(
         f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",), least=("s", "expected")
@@ -106,7 +106,7 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
 
 
 def to_junit(report: SmokeReport) -> str:
-    """Return JUnit XML: one test case per check, with warnings in the test case's output."""
+    """Return JUnit XML: one test case per check."""
     counts = {state: len(report.of_state(state)) for state in _COLORS}
     suite = ET.Element(
         "testsuite",

@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Outcome(CheckResult):
-    """Result of one check. `measured` and `wanted` are text for users; `detail` is the reason and size of a failure, or a note."""
+    """Result of one check. `detail`: the reason and size of a failure, or a note."""
 
     measured: str = ""
     wanted: str = ""
@@ -35,12 +35,12 @@ def passed(measured: str, values: Values | None = None, note: str = "") -> Outco
 
 
 def judged(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
-    """Return a failed result with `faults` as its detail, or a passed result if there are none."""
+    """Return a failed result with its faults, or a passed one without any."""
     return failed(measured, faults, values) if faults else passed(measured, values, note)
 
 
 def unknown(detail: str) -> Outcome:
-    """Return the result of a check that could not reach the server, so its health is unknown."""
+    """Return the result of a check that did not reach the server."""
     return Outcome("unknown", detail, measured="not reached")
 
 
@@ -87,7 +87,7 @@ class SmokeReport:
 
     @property
     def verdict(self) -> ReportVerdict:
-        """Result of the run. `unreachable`: no check failed, but at least one could not reach the server."""
+        """Result of the run. `unreachable`: no check failed, and one did not reach the server."""
         if self.interrupted:
             return "interrupted"
         if self.of_state("unknown") and not self.failed:

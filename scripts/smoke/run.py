@@ -56,7 +56,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("burst", checks_speed.burst, checks_speed.single_limit_s),
 )
 PLAN_CHECK: Final = Check("plan", checks_speed.plan)
-"""Compares the other checks' measurements with the plan. Runs last, for servers with a plan."""
+"""Runs last, for servers with a plan."""
 
 
 def run_smoke(

@@ -157,7 +157,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
 
 
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
-    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption."""
+    """Return the facts with how the run has ended. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     if facts.state not in DEAD | {MISSING} or not planned:
         return facts
@@ -240,7 +240,7 @@ def _limits(limits: StackLimits) -> str:
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
-    """Return the service account that has the record of the stack's past machines. If unreadable, `spending` reports it."""
+    """Return the account with the record of past machines. If unreadable, `spending` reports it."""
     try:
         document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
     except GoogleListError:

@@ -63,7 +63,7 @@ class ReportView:
 
 
 def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> Sequence[str]:
-    """Return a line, wrapped at spaces if there is a width. A `whole` line is not wrapped so that a command can be pasted."""
+    """Return a line, wrapped if there is a width. A command is `whole`, so that it can be pasted."""
     if width is None or whole:
         return [prefix + text]
     return wrapped(prefix + text, width, " " * len(prefix))
@@ -102,7 +102,7 @@ def _heading(status: StackStatus) -> str:
 
 
 def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment and pending operations."""
+    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment."""
     cloud = status.cloud
     if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
         return
@@ -158,7 +158,7 @@ def _enforced(cloud: CloudFacts) -> str:
 
 
 def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
-    """Return the idle time of a machine beside its limit; empty for a busy machine, and for an unknown time without a limit."""
+    """Return the idle time of a machine beside its limit; empty for a busy machine."""
     limit = "" if cloud.idle_after_s is None else f"tpu.idleAfter is {duration(cloud.idle_after_s)}"
     if cloud.idle_since is not None:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
