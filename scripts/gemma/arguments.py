@@ -49,7 +49,8 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     if stack is None or {"-h", "--help"} & set(own):
         return words
     leading = list(takewhile(lambda word: not word.startswith("-"), own))
-    takes = sum(one.option.positional for one in fields.values())
+    # A repeated word, such as an accelerator, has no limit.
+    takes = sum(len(own) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
     if leading and (has_settings(leading[0]) or len(leading) > takes):
         if call.name not in WITHOUT_STATE:
             require_known(leading[0])

@@ -65,6 +65,7 @@ def test_the_overview_lists_every_command_with_what_it_does():
         (("status", "l4-qat"), ["--stack", "l4-qat"]),
         (("doctor",), []),
         (("capacity", "v6e-4"), ["v6e-4"]),
+        (("capacity", "v6e-4", "L4"), ["v6e-4", "L4"]),
         (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
         (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
         (("preview", "l4-qat", "--json"), ["run", "--create", "--stack", "l4-qat", "--json"]),
