@@ -74,11 +74,11 @@ def has_settings(stack: str) -> bool:
 
 
 class ListedStack(NamedTuple):
-    """One stack of the backend. `resources` is -1 if their number is unknown."""
+    """One stack of the backend. An updated one with an unknown number of resources counts as deployed."""
 
     name: str
     is_selected: bool
-    resources: int
+    is_deployed: bool
 
 
 def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
@@ -86,10 +86,9 @@ def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
     found: list[ListedStack] = []
     stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
     for stack in map(as_mapping, cast("list[object]", stacks)):
-        count = stack.get("resourceCount")
-        resources = count if isinstance(count, int) else -1 if stack.get("lastUpdate") else 0
+        is_deployed = bool(stack.get("resourceCount", stack.get("lastUpdate")))
         name = str(stack.get("name")).rpartition("/")[2]
-        found.append(ListedStack(name, stack.get("current") is True, resources))
+        found.append(ListedStack(name, stack.get("current") is True, is_deployed))
     return found
 
 
@@ -99,7 +98,7 @@ def default_stack(command: str) -> tuple[str, str]:
     for stack in stacks:
         if stack.is_selected:
             return stack.name, "selected"
-    deployed = [stack.name for stack in stacks if stack.resources != 0]
+    deployed = [stack.name for stack in stacks if stack.is_deployed]
     if len(deployed) == 1:
         return deployed[0], "the only one deployed"
     several = f"Deployed: {', '.join(deployed)}." if deployed else "No stack is deployed."

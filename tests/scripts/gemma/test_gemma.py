@@ -104,14 +104,14 @@ def listing(monkeypatch, *found):
 
 
 def test_the_selected_stack_comes_before_the_only_deployed_one(monkeypatch):
-    listing(monkeypatch, ("a", False, 5), ("b", True, 0))
+    listing(monkeypatch, ("a", False, True), ("b", True, False))
     assert default_stack("smoke") == ("b", "selected")
-    listing(monkeypatch, ("a", False, 5), ("b", False, 0))
+    listing(monkeypatch, ("a", False, True), ("b", False, False))
     assert default_stack("smoke") == ("a", "the only one deployed")
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"), [((), "No stack is deployed."), ((("a", False, 5), ("b", False, 1)), "Deployed: a, b.")]
+    ("found", "reason"), [((), "No stack is deployed."), ((("a", False, True), ("b", False, True)), "Deployed: a, b.")]
 )
 def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypatch, found, reason):
     listing(monkeypatch, *found)
