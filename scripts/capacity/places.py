@@ -164,8 +164,6 @@ def judge_quota(  # noqa: PLR0917 - the facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """Data for judging the locations."""
-
     asked: CapacityQuestion
     answers: Answers
     stack: str | None
@@ -179,7 +177,6 @@ class _Comparison:
         return self.asked.places.index(place) if place in self.asked.places else None
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
-        """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
         here = [QueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
@@ -203,7 +200,6 @@ class _Comparison:
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
-        """Return the judgment of a service with a GPU in a region."""
         reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
         owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
@@ -230,12 +226,10 @@ class _Comparison:
         )
 
     def _counts(self, request: QueuedResource) -> bool:
-        """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
 
     def _hardware(self, zone: str, name: str) -> Gate:
-        """Return the gate for the type and the boot image in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
         wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
@@ -271,7 +265,6 @@ def _gate(known: Acceptance) -> Gate:
 
 
 def _names(reply: Reply, key: str) -> set[str]:
-    """Return the last parts of the names in a catalog."""
     return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in reply.items}
 
 

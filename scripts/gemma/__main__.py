@@ -85,7 +85,6 @@ def _version() -> str:
 
 
 def _first() -> str:
-    """Return what `gemma` without words prints."""
     from scripts.gemma.first import first_lines
 
     lines = first_lines()
@@ -95,7 +94,6 @@ def _first() -> str:
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
-    """Return the sentence about a word that is not a command."""
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
     if has_settings(word):
@@ -110,7 +108,6 @@ def _unknown(word: str, rest: Sequence[str]) -> str:
 
 
 def _start(entry: Entry, rest: Sequence[str]) -> int:
-    """Run a command with the stack as an option."""
     arguments = with_stack(call_of(entry, rest))
     main_of = getattr(import_module(entry.module), "main", None)
     return main_of(arguments) if main_of else run_command(entry.whole(), arguments)

@@ -114,7 +114,6 @@ def _settings_of(stack: str) -> Settings:
 
 
 def _require_weights(settings: Settings, stack: str) -> None:
-    """Raise CommandRefusedError unless the weights that the server will load are staged."""
     from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for check in staged_weights(settings, stack):

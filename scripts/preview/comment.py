@@ -189,7 +189,6 @@ def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview]) -
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
-    """Return the comment's first line, which states the worst effect."""
     of_effect = [(named(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST]
     if worst := [f"{names} {heading}" for names, heading in of_effect if names]:
         return "; ".join(worst)
@@ -223,7 +222,6 @@ def _section(verdict: Verdict) -> Iterator[str]:
 
 
 def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
-    """Yield what a preview without a base does, its price and its findings."""
     yield from (f"#### {plain(headline(preview.stack, preview.changes))}", "")
     if described.figures:
         yield from (f"{described.figures[HOURLY]} per hour for each instance.", "")
@@ -235,7 +233,6 @@ def _state(finding: DescribedFinding) -> tuple[str, str, bool]:
 
 
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
-    """Yield warnings and blockers in full, the other findings by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
         yield from (f"**{title}**", "")
@@ -251,7 +248,6 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
 
 
 def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
-    """Yield the engine's preview of a stack, folded."""
     if preview is None:
         return
     new = " as a new stack" if preview.new_stack else ""
@@ -268,7 +264,6 @@ def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
-    """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
@@ -285,7 +280,6 @@ def _lines(change: ResourceChange) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the unchanged stacks, and those that `up` changes nevertheless."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")

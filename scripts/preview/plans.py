@@ -143,7 +143,6 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 
 def _figures(planned: Plan) -> dict[str, str]:
-    """Return the metrics in the order in which they are shown."""
     memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
     return {
         "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",

@@ -56,7 +56,6 @@ def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) ->
 
 
 def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
-    """Return the preview of one stack, or the engine's error."""
     say("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
     hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
