@@ -26,7 +26,7 @@ class AlertTimes:
 
 
 def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simulated: bool) -> None:
-    """Print a report on a console."""
+    """Print a report."""
     count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
     titles = {alert.title: alert for alert in report.firing}
     words = {"silent": f"none of {count} fires", "fires": f"{len(titles)} of {count} fire"}

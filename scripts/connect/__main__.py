@@ -96,7 +96,6 @@ class ChatOptions:
 
 @contextmanager
 def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
-    """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
@@ -151,7 +150,6 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
-    """Run a command with the endpoint and return its exit code."""
     from engine.handed_over import run_child
 
     variables = {

@@ -246,7 +246,6 @@ def talk(
 
 
 def _change(chat: Chat, words: str) -> None:
-    """Change the conversation by a command."""
     match words.split():
         case ["/new"]:
             chat.messages.clear()

@@ -98,7 +98,6 @@ def _logs(options: LogsOptions) -> ExitCode:
 def _follow(
     options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", more: "Iterator[PrintedLine | None]"
 ) -> None:
-    """Print lines, then new ones until Ctrl-C, and each known cause once."""
     from scripts.logs.place import sentence
     from scripts.logs.reading import newest_cause
 

@@ -65,7 +65,6 @@ async def anonymous(context: CheckContext) -> Outcome:
 
 
 async def _path(context: CheckContext, path: str, body: Mapping[str, object] | None) -> _Seen:
-    """Call a path without credentials."""
     method = "GET" if body is None else "POST"
     try:
         answer = await context.client.request(method, path, body=body, limit_s=CALL_LIMIT_S, anonymous=True)

@@ -86,7 +86,6 @@ async def tools_with_thinking(context: CheckContext) -> Outcome:
 
 
 async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint: str) -> Outcome:
-    """Return the result of a question that should call get_weather for Tokyo."""
     context.wanted = 'get_weather({"location": "…Tokyo…"})'
     tools = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
     body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, **tools)
@@ -173,7 +172,6 @@ def _format(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _object_in(answer: ServerAnswer) -> Mapping[str, object] | None:
-    """Return the JSON object of a response; None if it is none."""
     try:
         found: object = json.loads(content_of(answer))
     except ValueError:

@@ -166,7 +166,6 @@ async def _judge(context: CheckContext, question: _Question) -> Outcome:
 
 
 def _judged(question: _Question, text: str, tokens: int) -> Outcome:
-    """Return the result for a response and for the tokens that the files added."""
     kind = question.kind
     least, most = question.tokens
     is_right = _has_in_order(text, question.words)
@@ -185,6 +184,5 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
 
 
 def _has_in_order(text: str, words: Sequence[str]) -> bool:
-    """Return whether each word is in the text after the one before it."""
     pattern = ".*".join(rf"\b(?:{word})\b" for word in words)
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

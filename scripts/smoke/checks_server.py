@@ -201,7 +201,6 @@ async def options(context: CheckContext) -> Outcome:
 
 
 def _blocks(context: CheckContext, measured: str, blocks: float | None, values: Values) -> Outcome:
-    """Return the result for options that are in effect, by the number of blocks."""
     memory = context.target.memory
     if memory is None or blocks is None:
         state = "passed" if context.target.cache_options else "skipped"

@@ -125,7 +125,6 @@ def _meets(key: str, measured: float | None, limit: float | None) -> bool:
 
 
 def _shown(key: str, band: Band, measured: float | None) -> str:
-    """Return the planned and the measured value as text."""
     names = {"decode_tok_per_s": "one stream", "ttft_s": "first token", "burst_tok_per_s": "burst"}
     digits, unit = (3, "s") if key == "ttft_s" else (1, "tok/s")
     low, typical, high = (f"{value:,.{digits}f}" for value in (band.low, band.typical, band.high))

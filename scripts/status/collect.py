@@ -116,7 +116,6 @@ def _known(state: StackState) -> _Known:
 
 
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _Answers]]:
-    """Return the queries for a stack by source."""
     stack, outputs, found = one.state.stack, one.state.outputs, one.serves
     queries: dict[str, Callable[[], _Answers]] = {}
     if found is not None:

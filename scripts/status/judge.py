@@ -161,7 +161,6 @@ def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackS
 
 
 def _moved(state: StackState, rows: Mapping[str, StackStatus]) -> Iterator[str]:
-    """Yield a sentence for each backend whose address is not the one that the gateway uses."""
     for one in map(as_mapping, as_sequence(state.printed.get("backends"))):
         stack, used = str(one.get("stack")), str(one.get("address") or "")
         now = rows[stack].address if stack in rows else used
