@@ -39,7 +39,7 @@ from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
 from scripts.cli.tables import console
-from scripts.preview.face import Upcoming, upcoming
+from scripts.preview.face import upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
@@ -68,12 +68,12 @@ def _up(options: UpOptions) -> ExitCode:
         changes, unchanged, warnings = changes_of(document)
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
-        effect = upcoming(stack, document, changes) if changes else None
+        sentences, cost = upcoming(stack, document, changes) if changes else ((), "")
     shown = told(stack, diagnostics(document, "info"), warnings)
-    if effect is None:
+    if not changes:
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    tell("\n".join([*shown, *effect_lines(effect, changes, unchanged)]))
+    tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}"]))
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -83,8 +83,8 @@ def _up(options: UpOptions) -> ExitCode:
     try:
         return _deploy(stack, refresh, steps=len(changes))
     except KeyboardInterrupt:
-        cost = effect.cost.partition(". ")[0].rstrip(".")
-        kept = f"interrupted. What exists stays, also capacity and its request, and costs {cost}."
+        price = cost.partition(". ")[0].rstrip(".")
+        kept = f"interrupted. What exists stays, also capacity and its request, and costs {price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
 
@@ -122,11 +122,11 @@ def _require_weights(settings: Settings, stack: str) -> None:
             raise CommandRefusedError(fault.text)
 
 
-def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
-    """Return what a deployment does to the server, in counts and in dollars."""
+def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
+    """Return the number of changes by operation."""
     counts = Counter(change.op for change in changes)
-    counted = ", ".join([*(f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]), f"{unchanged} unchanged"])
-    return [*effect.sentences, f"Resources: {counted}.", f"Cost: {effect.cost}"]
+    found = [*(f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]), f"{unchanged} unchanged"]
+    return f"Resources: {', '.join(found)}."
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:

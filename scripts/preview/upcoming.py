@@ -1,7 +1,6 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.errors import CommandRefusedError
@@ -22,16 +21,8 @@ from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, descr
 from stacks.planned import today
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upcoming:
-    """The effect in sentences for a terminal, the headline first, and the prices."""
-
-    sentences: tuple[str, ...]
-    cost: str
-
-
-def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
-    """Return what the changes of a preview in JSON do.
+def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> tuple[Sequence[str], str]:
+    """Return the effect of a preview in JSON in sentences, the headline first, and the prices.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
@@ -46,7 +37,7 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
         usd, _, basis = after.figures[MOST].partition(" (")
         cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
     sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
-    return Upcoming(sentences=(f"{headline(stack, changes)}.", *sentences), cost=f"{cost}.")
+    return [f"{headline(stack, changes)}.", *sentences], f"{cost}."
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
