@@ -17,7 +17,6 @@ from scripts.preview.effects import (
     changed_values,
     consequences,
     effect_of,
-    moved_traffic,
     permission,
     removed_zones,
     replacing,
@@ -36,7 +35,6 @@ MAX_COMMENT_BYTES: Final = 65_536
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _UNSET: Final = "-"
-_NOT_SET: Final = "(not set)"
 _SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
 """Settings of a new stack that are shown. The pull request has the others."""
 _WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "removed")
@@ -151,8 +149,8 @@ class Verdict:
         if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
             return
         compiles = any(change.key == "model" or change.key.startswith("image.") for change in self.changed)
-        yield from consequences(effect, after, compiles=compiles)
-        yield from moved_traffic(after, before.settings.get(TRAFFIC), rolled_out=rolls_out(before))
+        shares, rolled_out = before.settings.get(TRAFFIC), rolls_out(before)
+        yield from consequences(effect, after, compiles=compiles, shares=shares, rolled_out=rolled_out)
         if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":
             stays = "capacity in another zone" if effect == "at risk" else "running capacity"
             yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."
@@ -214,8 +212,9 @@ def _section(verdict: Verdict) -> Iterator[str]:
     ]
     if rows:
         yield from (row(("", "before", "after")), "| --- | --- | --- |", *map(row, rows), "")
-    known = {_state(finding) for finding in before.findings}
-    yield from _findings("New findings", [one for one in after.findings if _state(one) not in known])
+    known = {(one.id, one.severity, one.accepted) for one in before.findings}
+    new = [one for one in after.findings if (one.id, one.severity, one.accepted) not in known]
+    yield from _findings("New findings", new)
     kept = {finding.id for finding in after.findings}
     if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
         yield from (f"No longer reported: {gone}.", "")
@@ -226,10 +225,6 @@ def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
     if described.figures:
         yield from (f"{described.figures[HOURLY]} per hour for each instance.", "")
     yield from _findings("Findings", described.findings)
-
-
-def _state(finding: DescribedFinding) -> tuple[str, str, bool]:
-    return finding.id, finding.severity, finding.accepted
 
 
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
@@ -270,7 +265,7 @@ def _lines(change: ResourceChange) -> Iterator[str]:
     for one in change.changes:
         forces = " (forces the replacement)" if one.replaces else ""
         if "\n" not in one.before + one.after:
-            yield f"    {one.path}: {one.before or _NOT_SET} → {one.after or _NOT_SET}{forces}"
+            yield f"    {one.path}: {one.before or '(not set)'} → {one.after or '(not set)'}{forces}"
             continue
         yield f"    {one.path}:{forces}"
         yield from (f"-     {line}" for line in one.before.splitlines())

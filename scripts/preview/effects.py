@@ -112,8 +112,13 @@ def permission(after: StackDescription) -> str:
     return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
 
 
-def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes."""
+def consequences(
+    effect: StackEffect, after: StackDescription, *, compiles: bool, shares: str | None, rolled_out: bool
+) -> Iterator[str]:
+    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes.
+
+    `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
+    """
     start = after.figures[START]
     if effect == "restart":
         about = f"about {start if compiles else after.figures[RESTART]} (planned)"
@@ -142,10 +147,6 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
         yield f"The first start takes {'' if after.is_tpu else 'at most '}{start} (planned)."
     elif effect == "update":
         yield "No requests are lost."
-
-
-def moved_traffic(after: StackDescription, shares: str | None, *, rolled_out: bool) -> Iterator[str]:
-    """Yield how `up` changes the traffic of a service that was deployed with `shares` or `rolled_out`."""
     new = after.settings.get(TRAFFIC)
     if new and new != shares:
         yield f"`up` sets the traffic split, in percent: `{new}`."

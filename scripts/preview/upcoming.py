@@ -16,7 +16,7 @@ from engine.stack import outputs_in
 from engine.steps import CAPACITY_TYPES
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
-from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, moved_traffic, permission
+from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import today
 
@@ -112,10 +112,10 @@ def _sentences(
         yield NEW_CAPACITY.partition(". ")[0] + "." if made else NEW_CAPACITY
     if not made and effect == "service":
         yield "The old service and its URL are deleted."
-    yield from consequences("capacity" if made else effect, after, compiles=compiles)
     rollout = now.rollout if now else None
     shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
-    yield from moved_traffic(after, shares, rolled_out=rollout is not None)
+    of_server: StackEffect = "capacity" if made else effect
+    yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
 
 
 def _compiles(preview: Mapping[str, object]) -> bool:
