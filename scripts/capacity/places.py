@@ -102,12 +102,6 @@ class JudgedPlace:
         """0: all gates are open. 1: some are unknown. 2: at least one is closed."""
         return max({"passed": 0, "failed": 2}.get(gate.state, 1) for gate in self.gates)
 
-    @property
-    def promise(self) -> tuple[object, ...]:
-        """The sort key."""
-        price = (round(self.usd_per_hour, 4), self.price_is_assumed)
-        return (self.group, price, math.inf if self.position is None else self.position, self.place)
-
 
 def question_of(
     project: str, settings: Settings | None, accelerators: Sequence[str] = (), provisioning: str | None = None
@@ -136,8 +130,13 @@ def judge(
             found = [of.zone(accelerator, zone) for zone in zones_of(asked, answers.get("zones"))]
         else:
             found = [of.region(accelerator, region) for region in asked.regions_of(accelerator)]
-        places += sorted(found, key=lambda place: place.promise)
+        places += sorted(found, key=_order)
     return places
+
+
+def _order(place: JudgedPlace) -> tuple[object, ...]:
+    position = math.inf if place.position is None else place.position
+    return (place.group, round(place.usd_per_hour, 4), place.price_is_assumed, position, place.place)
 
 
 def judge_quota(  # noqa: PLR0917 - the facts
@@ -202,7 +201,12 @@ class _Comparison:
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
         reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
-        owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
+        selected = [
+            item
+            for item in reply.items
+            if as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") == name
+        ]
+        owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
         used, needed = sum(_instances(item, self.asked) for item in others), run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
@@ -274,10 +278,6 @@ def _instances(item: Item, asked: CapacityQuestion) -> int:
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0
     return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
-
-
-def _gpu_of(item: Item) -> str:
-    return str(as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") or "")
 
 
 def _own(item: Item, stack: str) -> Own:

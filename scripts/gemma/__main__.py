@@ -27,7 +27,7 @@ from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
 from scripts.gemma.arguments import call_of, has_settings, with_stack
-from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -76,7 +76,9 @@ def _run(words: Sequence[str]) -> int:
     entry = entry_of(word)
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
-    return _start(entry, rest)
+    arguments = with_stack(call_of(entry, rest))
+    main_of = getattr(import_module(entry.module), "main", None)
+    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
 def _version() -> str:
@@ -105,12 +107,6 @@ def _unknown(word: str, rest: Sequence[str]) -> str:
     else:
         instead = f"{did_you_mean(word, known)} Run `gemma help` to list the commands."
     return f"{word} is not a command.{instead}"
-
-
-def _start(entry: Entry, rest: Sequence[str]) -> int:
-    arguments = with_stack(call_of(entry, rest))
-    main_of = getattr(import_module(entry.module), "main", None)
-    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
 if __name__ == "__main__":
