@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -36,13 +35,6 @@ class StackPreview(BaseModel):
     simulated: bool = False
     new_stack: bool = False
     without_secrets: bool = False
-
-
-def write_previews(folder: Path, previews: Sequence[StackPreview]) -> None:
-    """Store each preview as a file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in previews:
-        (folder / f"{one.stack}.json").write_text(one.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) -> Sequence[StackPreview]:
