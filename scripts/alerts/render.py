@@ -18,25 +18,20 @@ class AlertTimes:
     now: datetime
     zone: tzinfo | None
 
-    def stamp(self, text: str) -> str:
-        """Return an RFC 3339 time in the zone."""
-        at = _moment(text)
-        return "unknown" if at is None else f"{at.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
-
-    def lasted(self, alert: StackAlert) -> str:
-        """Return for how long an alert fires, or fired."""
-        start = _moment(alert.opened)
-        end = _moment(alert.closed) if alert.closed else self.now
-        return "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
+    def of(self, alert: StackAlert) -> tuple[str, str]:
+        """Return since when an alert fires, in the zone, and for how long it fires or fired."""
+        start, end = _moment(alert.opened), _moment(alert.closed) if alert.closed else self.now
+        since = "unknown" if start is None else f"{start.astimezone(self.zone):%Y-%m-%d %H:%M:%S %Z}"
+        return since, "unknown" if start is None or end is None else duration(max(0.0, (end - start).total_seconds()))
 
 
 def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simulated: bool) -> None:
-    """Print a report on a console."""
+    """Print a report."""
     count = f"{report.policies} alert{'' if report.policies == 1 else 's'}"
     titles = {alert.title: alert for alert in report.firing}
-    silent = f"none of {count} fires" if report.verdict == "silent" else "unknown whether an alert fires"
-    mark = " (local cloud, simulated)" if simulated else ""
-    paragraph(out, f"{report.stack}: {f'{len(titles)} of {count} fire' if titles else silent}{mark}")
+    words = {"silent": f"none of {count} fires", "fires": f"{len(titles)} of {count} fire"}
+    verdict = words.get(report.verdict, "unknown whether an alert fires")
+    paragraph(out, f"{report.stack}: {verdict}{' (local cloud, simulated)' if simulated else ''}")
     if report.firing:
         out.print(_table("", report.firing, times), crop=False)
     for alert in titles.values():
@@ -57,7 +52,7 @@ def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> Fitte
     headings = ("alert", "severity", "since", "for")
     shown = table(title, headings, whole=headings)
     for alert in alerts:
-        shown.add_row(alert.title, alert.severity or "", times.stamp(alert.opened), times.lasted(alert))
+        shown.add_row(alert.title, alert.severity or "", *times.of(alert))
     return shown
 
 

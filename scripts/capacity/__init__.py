@@ -1,1 +1,1 @@
-"""Compare the zones and regions for an accelerator: three gates, pending requests and past grants."""
+"""Compare the zones and regions for an accelerator."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from cloud import quotas
 from cloud.capacity import QueuedResource
@@ -31,9 +31,6 @@ from planning.solve.candidates import deployable_accelerators
 from scripts.cli.check_result import CheckResult, State
 from stacks.settings import Settings
 
-_STATES: Final[Mapping[str, State]] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
-"""State by the planner's word for a provisioning model."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gate(CheckResult):
@@ -46,7 +43,7 @@ class Gate(CheckResult):
 
 @dataclass(frozen=True, slots=True)
 class QuotaGate(Gate):
-    """Whether a quota suffices beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
+    """A quota beside its use, in its own unit: chips, GPUs, vCPU or GiB."""
 
     limit: float | None = None
     """Infinite: no limit. None: unknown."""
@@ -91,11 +88,6 @@ class JudgedPlace:
         return (self.hardware, self.models[self.model], self.quota)
 
     @property
-    def is_open(self) -> bool:
-        """True if all gates are open."""
-        return all(gate.state == "passed" for gate in self.gates)
-
-    @property
     def usd_per_hour(self) -> float:
         """USD per hour."""
         return sum(part.usd_per_hour for part in self.parts)
@@ -106,11 +98,9 @@ class JudgedPlace:
         return any(part.price.is_assumed for part in self.parts)
 
     @property
-    def promise(self) -> tuple[object, ...]:
-        """The sort key."""
-        group = 0 if self.is_open else 2 if any(gate.state == "failed" for gate in self.gates) else 1
-        price = (round(self.usd_per_hour, 4), self.price_is_assumed)
-        return (group, price, math.inf if self.position is None else self.position, self.place)
+    def group(self) -> int:
+        """0: all gates are open. 1: some are unknown. 2: at least one is closed."""
+        return max({"passed": 0, "failed": 2}.get(gate.state, 1) for gate in self.gates)
 
 
 def question_of(
@@ -133,14 +123,20 @@ def judge(
     asked: CapacityQuestion, answers: Answers, stack: str | None = None, settings: Settings | None = None
 ) -> Sequence[JudgedPlace]:
     """Return all locations of all accelerators, sorted within each accelerator. The use of `stack` itself is not counted."""
-    prices = book_of(settings.prices if settings else None) or LIST_PRICES
-    comparison = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings, prices=prices)
+    of = _Comparison(asked=asked, answers=answers, stack=stack, settings=settings)
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
-        names = zones_of(asked, answers.get("zones")) if accelerator.is_tpu else asked.regions_of(accelerator)
-        of_kind = comparison.zone if accelerator.is_tpu else comparison.region
-        places += sorted((of_kind(accelerator, name) for name in names), key=lambda place: place.promise)
+        if accelerator.is_tpu:
+            found = [of.zone(accelerator, zone) for zone in zones_of(asked, answers.get("zones"))]
+        else:
+            found = [of.region(accelerator, region) for region in asked.regions_of(accelerator)]
+        places += sorted(found, key=_order)
     return places
+
+
+def _order(place: JudgedPlace) -> tuple[object, ...]:
+    position = math.inf if place.position is None else place.position
+    return (place.group, round(place.usd_per_hour, 4), place.price_is_assumed, position, place.place)
 
 
 def judge_quota(  # noqa: PLR0917 - the facts
@@ -167,55 +163,52 @@ def judge_quota(  # noqa: PLR0917 - the facts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """Data for judging the locations."""
-
     asked: CapacityQuestion
     answers: Answers
     stack: str | None
     settings: Settings | None
-    prices: PriceBook
+
+    @property
+    def prices(self) -> PriceBook:
+        return book_of(self.settings.prices if self.settings else None) or LIST_PRICES
+
+    def position(self, place: str) -> int | None:
+        return self.asked.places.index(place) if place in self.asked.places else None
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
-        """Return the judgment of a slice in a zone."""
         name, listed = api_accelerator_type(accelerator.name), self.answers.get("queuedResources", zone)
         here = [QueuedResource(item) for item in listed.items]
         chips = sum(one.chips(name.rpartition("-")[0]) for one in here if self._counts(one))
-        tpu = self.settings.tpu if self.settings else None
+        tpu, model = self.settings.tpu if self.settings else None, self.asked.provisioning
+        needed = machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices
+        generation, devices = accelerator.name.partition("-")[0], accelerator.devices
         return JudgedPlace(
             accelerator=accelerator,
             place=zone,
             hardware=self._hardware(zone, name),
             models={model: self._accepted(accelerator, model, zone, here) for model in PROVISIONING_MODELS},
-            model=self.asked.provisioning,
-            quota=judge_quota(
-                self.asked.quota_of(accelerator),
-                zone,
-                self.answers,
-                machines_at_once(tpu.renew_before_s if tpu else None) * accelerator.devices,
-                chips,
-                listed,
-            ),
+            model=model,
+            quota=judge_quota(self.asked.quota_of(accelerator), zone, self.answers, needed, chips, listed),
             own=[
                 Own(one.name, one.stack, one.state, one.created, one.detail)
                 for one in here
                 if one.stack is not None and name in one.accelerators
             ],
-            parts=slice_parts(
-                self.prices,
-                generation=accelerator.name.partition("-")[0],
-                chips=accelerator.devices,
-                provisioning=self.asked.provisioning,
-                place=zone,
-            ),
-            position=_index(self.asked.places, zone),
+            parts=slice_parts(self.prices, generation=generation, chips=devices, provisioning=model, place=zone),
+            position=self.position(zone),
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
-        """Return the judgment of a service with a GPU in a region."""
         reply, run = self.answers.get("services", region), self.settings.cloud_run if self.settings else None
         name, host = CLOUD_RUN_GPUS[gpu.name], host_of(gpu, "cloud-run")
-        owners = [(item, by_name(SERVICE).owner(item)) for item in reply.items if _gpu_of(item) == name]
+        selected = [
+            item
+            for item in reply.items
+            if as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") == name
+        ]
+        owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
         others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
+        used, needed = sum(_instances(item, self.asked) for item in others), run.max_instances if run else 1
         accepted = _gate(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
@@ -223,14 +216,7 @@ class _Comparison:
             hardware=Gate("passed", source=accepted.source) if region in gpu_regions(gpu) else accepted,
             models={"instance": accepted},
             model="instance",
-            quota=judge_quota(
-                self.asked.quota_of(gpu),
-                region,
-                self.answers,
-                run.max_instances if run else 1,
-                sum(_instances(item, self.asked) for item in others),
-                reply,
-            ),
+            quota=judge_quota(self.asked.quota_of(gpu), region, self.answers, needed, used, reply),
             own=[_own(item, owner.stack) for item, owner in owners if owner is not None],
             parts=instance_parts(
                 self.prices,
@@ -240,16 +226,14 @@ class _Comparison:
                 zonal_redundancy=self.asked.zonal_redundancy,
                 place=region,
             ),
-            position=_index(self.asked.places, region),
+            position=self.position(region),
         )
 
     def _counts(self, request: QueuedResource) -> bool:
-        """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.stack is None or request.stack != self.stack)
 
     def _hardware(self, zone: str, name: str) -> Gate:
-        """Return the gate for the type and the boot image in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types, versions = (self.answers.get(key, zone) for key in ("acceleratorTypes", "runtimeVersions"))
         wanted = RUNTIME_VERSIONS.get(name.rpartition("-")[0], "")
@@ -279,16 +263,12 @@ class _Comparison:
         return Gate("failed", "the project has no reservation there", source=source)
 
 
-def _index(places: Sequence[str], place: str) -> int | None:
-    return places.index(place) if place in places else None
-
-
 def _gate(known: Acceptance) -> Gate:
-    return Gate(_STATES[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
+    states: Mapping[str, State] = {"yes": "passed", "no": "failed", "unknown": "unknown"}
+    return Gate(states[known.answer], "" if known.answer == "yes" else known.source, source=known.source)
 
 
 def _names(reply: Reply, key: str) -> set[str]:
-    """Return the last parts of the names in a catalog."""
     return {str(item.get(key) or str(item.get("name")).rpartition("/")[2]) for item in reply.items}
 
 
@@ -298,10 +278,6 @@ def _instances(item: Item, asked: CapacityQuestion) -> int:
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0
     return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
-
-
-def _gpu_of(item: Item) -> str:
-    return str(as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") or "")
 
 
 def _own(item: Item, stack: str) -> Own:

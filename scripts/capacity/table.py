@@ -52,17 +52,11 @@ def _is_shown(place: JudgedPlace) -> bool:
 
 
 def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
-    shown = [place for place in group if _is_shown(place)]
-    first = group[0]
+    shown, first = [place for place in group if _is_shown(place)], group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
-    unit = first.quota.unit
-    rows = table(
-        f"{name}{' (local cloud, simulated)' if is_simulated() else ''}",
-        (kind, "hardware", model, unit, "own requests", "$/h"),
-        whole=(kind, "hardware", model, unit),
-        numbers=("$/h",),
-        least=("hardware",),
-    )
+    whole = (kind, "hardware", model, first.quota.unit)
+    title = f"{name}{' (local cloud, simulated)' if is_simulated() else ''}"
+    rows = table(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
     for place in shown:
         rows.add_row(
             f"{'' if place.position is None else '> '}{place.place}",
@@ -111,7 +105,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     return {
         "accelerator": place.accelerator.name,
         "location": place.place,
-        "open": place.is_open,
+        "open": place.group == 0,
         "hardware": _gate_json(place.hardware),
         "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},
         "provisioning_models": {model: _gate_json(gate) for model, gate in place.models.items()},
@@ -122,16 +116,20 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
             "needed": quota.needed,
             "unit": quota.unit,
         },
-        "requests": [_own_json(own, now) for own in place.own],
+        "requests": [
+            {
+                "name": one.name,
+                "stack": one.stack,
+                "state": one.state,
+                "age_s": round(_age_s(one, now)),
+                "detail": one.detail,
+            }
+            for one in place.own
+        ],
         "usd_per_hour": round(place.usd_per_hour, 4),
         "price_is_assumed": place.price_is_assumed,
         "in_stack": place.position is not None,
     }
-
-
-def _own_json(own: Own, now: datetime) -> dict[str, object]:
-    age_s = round(_age_s(own, now))
-    return {"name": own.name, "stack": own.stack, "state": own.state, "age_s": age_s, "detail": own.detail}
 
 
 def _gate_json(gate: Gate) -> dict[str, str]:

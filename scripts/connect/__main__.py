@@ -15,9 +15,10 @@ A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or uses a tunnel (T
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -51,12 +52,7 @@ class ConnectionOptions:
         bool, Option("Accept only clients that send the printed key. For machines with other users.")
     ] = False
     ready_limit_s: Annotated[
-        float,
-        Option(
-            "Timeout for the server to become ready, in seconds.",
-            flag="--ready-timeout",
-            least=0,
-        ),
+        float, Option("Timeout for the server to become ready, in seconds.", flag="--ready-timeout", least=0)
     ] = DEFAULT_READY_LIMIT_S
 
 
@@ -100,12 +96,10 @@ class ChatOptions:
 
 @contextmanager
 def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
-    """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
     from scripts.connect.ready import wait_until_ready
-    from scripts.connect.snippets import Endpoint
     from scripts.connect.upstream import Upstream
 
     upstream = Upstream(opener, _say)
@@ -113,11 +107,7 @@ def _connected(opener: "Opener", options: ConnectionOptions, default_port: int) 
     proxy = ConnectProxy(upstream, key=key if options.require_key else None)
     port = default_port if options.port is None else options.port
     with upstream.running(), proxy.running(port) as bound:
-        base_url = f"http://{HOST}:{bound}/v1"
-        served = wait_until_ready(base_url, key, options.ready_limit_s, _say)
-        if served.is_simulated:
-            _say("the model server is simulated: no model answers")
-        yield Endpoint(base_url=base_url, key=key, model=served.model)
+        yield wait_until_ready(f"http://{HOST}:{bound}/v1", key, options.ready_limit_s, _say)
 
 
 def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
@@ -136,11 +126,11 @@ def _target(options: ConnectionOptions) -> "tuple[Opener, StackOutputs | None]":
     raise CommandRefusedError("Pass either --stack NAME or --url URL.")
 
 
-def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
+def _connect(options: ConnectOptions, command: Sequence[str] = ()) -> ExitCode:
     opener, _ = _target(options.connection)
     with _connected(opener, options.connection, 0 if command else DEFAULT_PORT) as endpoint:
         if command:
-            return _run(command, endpoint)
+            return cast("ExitCode", _run(command, endpoint))
         _print(endpoint, as_json=options.as_json)
         threading.Event().wait()
     raise AssertionError("unreachable, because only Ctrl-C stops the wait")
@@ -160,7 +150,6 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
-    """Run a command with the endpoint and return its exit code."""
     from engine.children import run_child
 
     variables = {
@@ -177,8 +166,7 @@ def _chat(options: ChatOptions) -> ExitCode:
 
     The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
-    from scripts.connect.attachments import attached, request_limit
-    from scripts.connect.chat import Chat, talk
+    from scripts.connect.chat import Chat, attached, request_limit, talk
 
     (opener, outputs), content = _target(options.connection), options.content
     if content.thinking and outputs and not outputs.features.thinking:
@@ -186,12 +174,8 @@ def _chat(options: ChatOptions) -> ExitCode:
             "The server does not separate thinking from the response. Set `vllm.thinking.parser` to gemma4 and run `pulumi up`."
         )
     most = request_limit(outputs)
-    given: Sequence[tuple[MediaKind, Sequence[Path]]] = (
-        ("image", content.image),
-        ("audio", content.audio),
-        ("video", content.video),
-    )
-    files = [attached(path, kind, most) for kind, paths in given for path in paths]
+    given: Mapping[MediaKind, Sequence[Path]] = {"image": content.image, "audio": content.audio, "video": content.video}
+    files = [attached(path, kind, most) for kind, paths in given.items() for path in paths]
     with _connected(opener, options.connection, 0) as endpoint:
         chat = Chat(
             endpoint=endpoint,
@@ -205,22 +189,18 @@ def _chat(options: ChatOptions) -> ExitCode:
         if options.prompt is not None:
             chat.ask(options.prompt, files)
         else:
-            talk(chat, _prompts(), files, most_request_bytes=most)
+            talk(chat, _prompt, files, most_request_bytes=most)
     return ExitCode.DONE
 
 
-def _prompts() -> "Callable[[], str | None]":
-    """Return a function that reads the next prompt and returns None at the end of the input."""
+def _prompt() -> str | None:
+    """Return the next prompt; None at the end of the input."""
     with suppress(ImportError):
         importlib.import_module("readline")  # adds history and arrow keys to input()
-
-    def read() -> str | None:
-        try:
-            return input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return None
-
-    return read
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
 
 
 def _say(text: str) -> None:
@@ -235,15 +215,11 @@ def command_of(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _connect_alone(options: ConnectOptions) -> ExitCode:
-    return cast("ExitCode", _connect(options, ()))
-
-
 COMMAND: Final = Command(
     name="connect",
     help=__doc__,
     options=ConnectOptions,
-    run=_connect_alone,
+    run=_connect,
     after_interrupt="The connection is closed. The server keeps running.",
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat),),
 )
@@ -255,11 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command and "chat" in words:
         say("connect", "chat and a command after -- cannot be combined.")
         return int(ExitCode.REFUSED)
-
-    def connect(options: ConnectOptions) -> ExitCode:
-        return cast("ExitCode", _connect(options, command))
-
-    return run_command(replace(COMMAND, run=connect), words)
+    return run_command(replace(COMMAND, run=partial(_connect, command=command)), words)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,138 @@
-"""Chat with the model in the terminal: streamed responses, files, thinking apart, and the speed of each response."""
+"""Chat with the model in the terminal: streamed responses, files, thinking apart, and the times of each response."""
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
-from contracts.errors import CommandRefusedError
+import requests
+
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.outputs import StackOutputs
 from contracts.plain_text import for_terminal
-from loadtest.client.media import MediaKind
-from scripts.connect.attachments import KINDS, Attachment, attached
-from scripts.connect.response import ChatError, Turn, streamed
+from loadtest.client.events import DONE, Delta, EventSplitter, decode_rate, decoded, error_message, parse_event
+from loadtest.client.media import MediaError, MediaKind, media_part
+from scripts.connect.proxy import MAX_BODY_BYTES
 from scripts.connect.snippets import Endpoint
 
 _HELP: Final = """\
 /new: new chat; /image FILE, /audio FILE, /video FILE: send with the next prompt;
 /thinking: show or fold thinking; /thinking on, /thinking off: request it or not;
 /exit or Ctrl-D: quit; Ctrl-C: stop a response."""
+_CONNECT_LIMIT_S: Final = 30.0
+_SILENCE_LIMIT_S: Final = 600.0
+_MEDIA_LIMIT: Final = "may be provided in one prompt"
+"""vLLM's words about more images, sounds or videos than it accepts."""
+_MEDIA_HINT: Final = (
+    "Set the limits of `vllm.multimodal` in the settings file and run `gemma up`, or start again with /new."
+)
+KINDS: Final[tuple[MediaKind, ...]] = ("image", "audio", "video")
+CLOUD_RUN_REQUEST_BYTES: Final = 32 * 2**20
+"""Maximum HTTP/1 request size of Cloud Run (cloud.google.com/run/quotas, "Maximum HTTP/1 request size")."""
+_PROMPT_BYTES: Final = 2**20
+"""Part of a request that is left for its text."""
+_MIB: Final = 2**20
+
+
+class Attachment(NamedTuple):
+    """A file to send with a prompt, checked by content and size. The server limits how many a conversation may have."""
+
+    part: Mapping[str, object]
+    """Content part of the message."""
+    shown: str
+    """Text for the user."""
+
+
+def request_limit(outputs: StackOutputs | None) -> int:
+    """Return the maximum size of a request, in bytes: that of Cloud Run, or that of the local proxy."""
+    is_cloud_run = outputs is not None and outputs.target != "tpu"
+    return CLOUD_RUN_REQUEST_BYTES if is_cloud_run else MAX_BODY_BYTES
+
+
+def attached(path: Path, kind: MediaKind, most_request_bytes: int) -> Attachment:
+    """Return a file as an attachment. Raises CommandRefusedError if it is missing, too large, or of another kind."""
+    most = (most_request_bytes - _PROMPT_BYTES) * 3 // 4
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise CommandRefusedError(
+                f"{path} has {size / _MIB:,.1f} MiB; at most {most / _MIB:,.0f} MiB fit in one request. Send a smaller file."
+            )
+        return Attachment(media_part(path, kind), f"{path} ({kind}, {size / 1024:,.0f} KiB)")
+    except OSError as error:
+        raise CommandRefusedError(f"Cannot read {path}: {error.strerror}.") from None
+    except MediaError as error:
+        raise CommandRefusedError(str(error)) from None
+
+
+class ChatError(ScriptError):
+    """The server returned no complete response. The message has the cause."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One response, as far as it was received. Times are seconds since the request was sent."""
+
+    text: str = ""
+    thinking: str = ""
+    finish_reason: str = ""
+    output_tokens: int | None = None
+    first_s: float | None = None
+    last_s: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens after the first, divided by their time; None with fewer than two, or without counts."""
+        return decode_rate(self.output_tokens, self.first_s, self.last_s)
+
+
+def streamed(endpoint: Endpoint, body: Mapping[str, object], turn: Turn) -> Iterator[Delta]:
+    """Send a request, and yield each event of its response after adding it to the turn. Raises ChatError."""
+    start_s = time.monotonic()
+    for payload in _payloads(endpoint, body):
+        try:
+            delta = parse_event(payload)
+        except ValueError:  # not an event of this protocol, but a proxy's keep-alive
+            continue
+        if delta.error is not None:
+            raise ChatError(f"The response failed: {delta.error}")
+        at_s = time.monotonic() - start_s
+        if delta.generated and turn.first_s is None:
+            turn.first_s = at_s
+        if delta.has_choice and turn.first_s is not None:
+            turn.last_s = at_s
+        turn.text += delta.text
+        turn.thinking += delta.reasoning
+        turn.finish_reason = delta.finish_reason or turn.finish_reason
+        turn.output_tokens = turn.output_tokens if delta.usage is None else delta.usage.completion_tokens
+        yield delta
+
+
+def _payloads(endpoint: Endpoint, body: Mapping[str, object]) -> Iterator[bytes]:
+    split = EventSplitter()
+    try:
+        with requests.post(
+            f"{endpoint.base_url}/chat/completions",
+            json={**body, "stream": True, "stream_options": {"include_usage": True}},
+            headers={"Authorization": f"Bearer {endpoint.key}"},
+            stream=True,
+            timeout=(_CONNECT_LIMIT_S, _SILENCE_LIMIT_S),
+        ) as answer:
+            if answer.status_code != HTTPStatus.OK:
+                said = error_message(decoded(answer.content))
+                hint = f"{'' if said.endswith('.') else '.'} {_MEDIA_HINT}" if _MEDIA_LIMIT in said else ""
+                raise ChatError(f"The server returned {answer.status_code}: {said}{hint}")
+            for data in answer.iter_content(None):
+                for payload in split.feed(data):
+                    if payload == DONE:
+                        return
+                    yield payload
+    except requests.RequestException as error:
+        raise ChatError(f"The response was interrupted ({type(error).__name__}). Send the prompt again.") from None
+    raise ChatError("The response was incomplete. Send the prompt again.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +145,7 @@ class Chat:
     max_tokens: int | None = None
     shows_thinking: bool = False
     thinks: bool | None = None
-    """Whether the model should think; None leaves it to the server."""
+    """True to request thinking, False to request none. None leaves it to the server."""
     system: str | None = None
     messages: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
 
@@ -131,7 +246,6 @@ def talk(
 
 
 def _change(chat: Chat, words: str) -> None:
-    """Change the conversation by a command."""
     match words.split():
         case ["/new"]:
             chat.messages.clear()

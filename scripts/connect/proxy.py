@@ -34,7 +34,7 @@ REOPEN_LIMIT_S: Final = 120.0
 CONNECT_LIMIT_S: Final = 30.0
 _LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOP_BY_HOP: Final = frozenset(
-    {
+    [
         "connection",
         "keep-alive",
         "proxy-authenticate",
@@ -44,14 +44,14 @@ _HOP_BY_HOP: Final = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
-    }
+    ]
 )
 """Headers of one connection (RFC 9110, 7.6.1)."""
 _OURS: Final = frozenset({"host", "authorization", "x-serverless-authorization", "content-length", "expect", "cookie"})
 """Request headers that are not forwarded. The proxy sets credentials, lengths and hosts for the server."""
 
 _FOR_PAGES: Final = "access-control-"
-"""Response headers that allow a web page to read a response (Fetch Standard, CORS protocol)."""
+"""Headers about the access of web pages (Fetch Standard, CORS protocol). A response has none, so no page can read it."""
 
 
 class ConnectProxy:
@@ -88,9 +88,8 @@ class ConnectProxy:
         try:
             await web.TCPSite(runner, HOST, port).start()
         except OSError:
-            raise CommandRefusedError(
-                f"Port {port} is in use. Pass another --port, or --port 0 for a free one."
-            ) from None
+            text = f"Port {port} is in use. Pass another --port, or --port 0 for a free one."
+            raise CommandRefusedError(text) from None
         return int(runner.addresses[0][1])
 
     async def _close(self, runner: web.AppRunner) -> None:
@@ -122,10 +121,8 @@ class ConnectProxy:
         for attempt in (0, 1):
             access = await asyncio.to_thread(self._upstream.access, REOPEN_LIMIT_S)
             if access is None:
-                return _error(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    "the tunnel is lost and not yet reopened; send the request again",
-                )
+                lost = "the tunnel is lost and not yet reopened; send the request again"
+                return _error(HTTPStatus.SERVICE_UNAVAILABLE, lost)
             try:
                 return await self._sent(request, body, access, may_renew=attempt == 0)
             except (aiohttp.ClientConnectionError, _RefusedTokenError) as error:
@@ -140,10 +137,8 @@ class ConnectProxy:
         address = urlsplit(f"//{request.headers.get('Host', '')}")
         is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
         if address.hostname not in _LOCAL_NAMES or "@" in address.netloc or is_page:
-            return _error(
-                HTTPStatus.FORBIDDEN,
-                f"this port accepts only local programs that use {HOST} or localhost, not web pages",
-            )
+            only = f"this port accepts only local programs that use {HOST} or localhost, not web pages"
+            return _error(HTTPStatus.FORBIDDEN, only)
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._key is not None and not secrets.compare_digest(given.encode(), self._key.encode()):
             return _error(HTTPStatus.UNAUTHORIZED, "send the key that `connect` printed as OPENAI_API_KEY")
@@ -164,9 +159,8 @@ class ConnectProxy:
         ) as answer:
             if answer.status == HTTPStatus.UNAUTHORIZED and may_renew and access.renew():
                 raise _RefusedTokenError("the server rejected the identity token")
-            response = web.StreamResponse(
-                status=answer.status, reason=answer.reason, headers=_for_programs(answer.headers.items())
-            )
+            passed_on = _passed_on(answer.headers.items(), _HOP_BY_HOP)
+            response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=passed_on)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
@@ -179,12 +173,9 @@ class _RefusedTokenError(Exception):
 
 
 def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> CIMultiDict[str]:
-    return CIMultiDict((name, value) for name, value in headers if name.lower() not in left_out)
-
-
-def _for_programs(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
-    """Return the response headers to forward, without hop-by-hop headers and headers for web pages."""
-    return _passed_on(((n, value) for n, value in headers if not n.lower().startswith(_FOR_PAGES)), _HOP_BY_HOP)
+    """Return the headers to forward, without those for web pages."""
+    kept = ((name, value) for name, value in headers if not name.lower().startswith(_FOR_PAGES))
+    return CIMultiDict((name, value) for name, value in kept if name.lower() not in left_out)
 
 
 def _error(status: HTTPStatus, message: str) -> web.Response:

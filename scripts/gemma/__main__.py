@@ -11,7 +11,6 @@
 `gemma NAME` is `python -m scripts.NAME`; `gemma NAME --help` lists its options.
 """
 
-import os
 import shutil
 import sys
 import tomllib
@@ -27,8 +26,8 @@ from contracts.exit_codes import ExitCode
 from contracts.spelling import did_you_mean, meant
 from scripts.cli.command import run_command, say, written
 from scripts.cli.lines import for_stream
-from scripts.gemma.arguments import call_of, default_stack, has_settings, require_known
-from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, Entry, entry_of, rows
+from scripts.gemma.arguments import call_of, has_settings, with_stack
+from scripts.gemma.catalog import ENTRIES, GROUPS, SYNONYMS, entry_of, rows
 from scripts.gemma.completion import COMPLETE, candidates, script
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,7 +37,6 @@ _HELP: Final = frozenset({"-h", "--help", "help"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gemma` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _drop_own_path()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # ascii has no drawings
@@ -58,11 +56,9 @@ def overview() -> str:
     lines = ["usage: gemma COMMAND [STACK] [OPTIONS]", ""]
     for title, entries in GROUPS.items():
         lines += [f"{title}:", *rows(entries, width), ""]
-    lines += [
-        "`gemma COMMAND --help` lists the options.",
-        "`gemma completion bash` prints the completion for bash, zsh or fish.",
-    ]
-    return "\n".join(lines) + "\n"
+    lines.append("`gemma COMMAND --help` lists the options.")
+    lines.append("`gemma completion bash` prints the completion for bash, zsh or fish.")
+    return "\n".join([*lines, ""])
 
 
 def _run(words: Sequence[str]) -> int:
@@ -80,7 +76,9 @@ def _run(words: Sequence[str]) -> int:
     entry = entry_of(word)
     if entry is None:
         raise CommandRefusedError(_unknown(word, rest))
-    return _start(entry, rest)
+    arguments = with_stack(call_of(entry, rest))
+    main_of = getattr(import_module(entry.module), "main", None)
+    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
 
 
 def _version() -> str:
@@ -89,7 +87,6 @@ def _version() -> str:
 
 
 def _first() -> str:
-    """Return what `gemma` without words prints."""
     from scripts.gemma.first import first_lines
 
     lines = first_lines()
@@ -99,38 +96,17 @@ def _first() -> str:
 
 
 def _unknown(word: str, rest: Sequence[str]) -> str:
-    """Return the sentence about a word that is not a command."""
-    if has_settings(word):
-        return f"{word} is not a command. The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
-    if word.startswith("-"):
-        return f"{word} is not a command. The command comes first: `gemma COMMAND STACK`."
     known = [*ENTRIES, "completion"]
     synonym = next((SYNONYMS[one] for one in meant(word, [*known, *SYNONYMS]) if one in SYNONYMS), "")
-    if synonym:
-        stack = rest[0] if rest and has_settings(rest[0]) else "STACK"
-        return f"{word} is not a command. {synonym.replace('STACK', stack)}"
-    return f"{word} is not a command.{did_you_mean(word, known)} Run `gemma help` to list the commands."
-
-
-def _start(entry: Entry, rest: Sequence[str]) -> int:
-    """Run a command with the stack as an option."""
-
-    def default() -> str:
-        stack, why = default_stack(entry.name)
-        say("gemma", f"stack {stack} ({why})")
-        return stack
-
-    arguments = call_of(entry, rest).with_stack(default, require_known)
-    main_of = getattr(import_module(entry.module), "main", None)
-    return main_of(arguments) if main_of else run_command(entry.whole(), arguments)
-
-
-def _drop_own_path() -> None:
-    """Remove the launcher's entry from PYTHONPATH, which other programs would inherit."""
-    root = str(_ROOT)
-    paths = [path for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if path and path != root]
-    if paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    if has_settings(word):
+        instead = f" The command comes first: `gemma {rest[0] if rest else 'COMMAND'} {word}`."
+    elif word.startswith("-"):
+        instead = " The command comes first: `gemma COMMAND STACK`."
+    elif synonym:
+        instead = f" {synonym.replace('STACK', rest[0] if rest and has_settings(rest[0]) else 'STACK')}"
+    else:
+        instead = f"{did_you_mean(word, known)} Run `gemma help` to list the commands."
+    return f"{word} is not a command.{instead}"
 
 
 if __name__ == "__main__":

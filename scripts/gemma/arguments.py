@@ -1,55 +1,26 @@
 """The arguments of a command, with the stack as a word."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.spelling import did_you_mean, meant
 from engine import runner
-from scripts.cli.command import Command
+from scripts.cli.command import Command, say
 from scripts.cli.options import option_fields
 from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE, Entry
 
 
-@dataclass(frozen=True, slots=True)
-class GemmaCall:
+class GemmaCall(NamedTuple):
     """A command with the words after it. `lead` selects a subcommand."""
 
     name: str
     command: Command[Any]
     words: Sequence[str]
     lead: Sequence[str] = ()
-
-    def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:
-        """Return the arguments with the stack as `--stack NAME`.
-
-        The first word is the stack if it has a settings file, or if there are more words than the command takes.
-
-        Raises CommandRefusedError if a command that changes something has no stack.
-        """
-        fields, words = option_fields(self.command.options), [*self.lead, *self.words]
-        stack = fields.get("stack")
-        own = self.words[: self.words.index("--")] if "--" in self.words else self.words
-        if stack is None or {"-h", "--help"} & set(own):
-            return words
-        leading = own[: next((at for at, word in enumerate(own) if word.startswith("-")), len(own))]
-        takes = sum(one.option.positional for one in fields.values())
-        if leading and (has_settings(leading[0]) or len(leading) > takes):
-            if self.name not in WITHOUT_STATE:
-                require_known(leading[0])
-            if not takes and leading[1:] and has_settings(leading[1]):
-                each = " and ".join(f"`gemma {self.name} {one}`" for one in leading)
-                raise CommandRefusedError(f"{self.name} takes one stack, not {len(leading)}. Run {each}.")
-            return [*self.lead, stack.flag, *self.words]
-        is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
-        if is_given or not (stack.is_required or "url" in fields):
-            return words
-        if self.name in NEVER_GUESSED:
-            raise CommandRefusedError(f"No stack named. Run `gemma {self.name} STACK`.")
-        return [*self.lead, stack.flag, default(), *self.words]
 
 
 def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
@@ -65,17 +36,49 @@ def call_of(entry: Entry, words: Sequence[str]) -> GemmaCall:
     return GemmaCall(entry.name, whole, words)
 
 
+def with_stack(call: GemmaCall) -> Sequence[str]:
+    """Return the arguments with the stack as `--stack NAME`.
+
+    The first word is the stack if it has a settings file, or if there are more words than the command takes.
+
+    Raises CommandRefusedError if a command that changes something has no stack.
+    """
+    fields, words = option_fields(call.command.options), [*call.lead, *call.words]
+    stack = fields.get("stack")
+    own = call.words[: call.words.index("--")] if "--" in call.words else call.words
+    if stack is None or {"-h", "--help"} & set(own):
+        return words
+    leading = list(takewhile(lambda word: not word.startswith("-"), own))
+    # A repeated word, such as an accelerator, has no limit.
+    takes = sum(len(own) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
+    if leading and (has_settings(leading[0]) or len(leading) > takes):
+        if call.name not in WITHOUT_STATE:
+            require_known(leading[0])
+        if not takes and leading[1:] and has_settings(leading[1]):
+            each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
+            raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
+        return [*call.lead, stack.flag, *call.words]
+    is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in own)
+    if is_given or not (stack.is_required or "url" in fields):
+        return words
+    if call.name in NEVER_GUESSED:
+        raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
+    name, why = default_stack(call.name)
+    say("gemma", f"stack {name} ({why})")
+    return [*call.lead, stack.flag, name, *call.words]
+
+
 def has_settings(stack: str) -> bool:
     """Return whether a stack has a settings file in the project's folder."""
     return stack in runner.stacks_in(runner.project_folder())
 
 
 class ListedStack(NamedTuple):
-    """One stack of the backend. `resources` is -1 if their number is unknown."""
+    """One stack of the backend. An updated one with an unknown number of resources counts as deployed."""
 
     name: str
     is_selected: bool
-    resources: int
+    is_deployed: bool
 
 
 def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
@@ -83,10 +86,9 @@ def listed(*, limit_s: float = runner.QUERY_LIMIT_S) -> Sequence[ListedStack]:
     found: list[ListedStack] = []
     stacks = json.loads(runner.query(["stack", "ls", "--json"], limit_s=limit_s))
     for stack in map(as_mapping, cast("list[object]", stacks)):
-        count = stack.get("resourceCount")
-        resources = count if isinstance(count, int) else -1 if stack.get("lastUpdate") else 0
+        is_deployed = bool(stack.get("resourceCount", stack.get("lastUpdate")))
         name = str(stack.get("name")).rpartition("/")[2]
-        found.append(ListedStack(name, stack.get("current") is True, resources))
+        found.append(ListedStack(name, stack.get("current") is True, is_deployed))
     return found
 
 
@@ -96,7 +98,7 @@ def default_stack(command: str) -> tuple[str, str]:
     for stack in stacks:
         if stack.is_selected:
             return stack.name, "selected"
-    deployed = [stack.name for stack in stacks if stack.resources != 0]
+    deployed = [stack.name for stack in stacks if stack.is_deployed]
     if len(deployed) == 1:
         return deployed[0], "the only one deployed"
     several = f"Deployed: {', '.join(deployed)}." if deployed else "No stack is deployed."

@@ -1,4 +1,4 @@
-"""What `gemma` without words prints: the stacks with their price, and the commands of a first day.
+"""Output of `gemma` without words: the stacks with their price, and the commands of a first day.
 
 It calls nothing of Google, and ends after ten seconds at most. What cannot be read is unknown.
 """
@@ -35,7 +35,7 @@ def _state() -> tuple[Sequence[str], Sequence[str]]:
     ((stacks, error),) = each_within([partial(listed, limit_s=_LIMIT_S)], workers=1, limit_s=_LIMIT_S + 1)
     if stacks is None:
         return [f"What is deployed, and what it costs, is unknown. {error}"], ()
-    deployed = [stack for stack in stacks if stack.resources != 0]
+    deployed = [stack for stack in stacks if stack.is_deployed]
     if not deployed:
         known = runner.stacks_in(runner.project_folder())
         return ["Nothing is deployed, nothing costs."], [

@@ -39,7 +39,7 @@ from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.cli.settings import NO_PROJECT, stack_settings
 from scripts.cli.tables import console
-from scripts.preview.face import Upcoming, upcoming
+from scripts.preview.face import upcoming
 from stacks.loading import is_gateway_file
 from stacks.settings import Settings
 
@@ -68,12 +68,12 @@ def _up(options: UpOptions) -> ExitCode:
         changes, unchanged, warnings = changes_of(document)
         if any(change.type in SERVER_TYPES and change.op in _STARTS for change in changes):
             _require_weights(settings, stack)
-        effect = upcoming(stack, document, changes) if changes else None
+        sentences, cost = upcoming(stack, document, changes) if changes else ((), "")
     shown = told(stack, diagnostics(document, "info"), warnings)
-    if effect is None:
+    if not changes:
         tell("\n".join([*shown, f"{stack}: no changes; {unchanged} resources are up to date."]))
         return ExitCode.DONE
-    tell("\n".join([*shown, *effect_lines(effect, changes, unchanged)]))
+    tell("\n".join([*shown, *sentences, counted(changes, unchanged), f"Cost: {cost}"]))
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -83,8 +83,8 @@ def _up(options: UpOptions) -> ExitCode:
     try:
         return _deploy(stack, refresh, steps=len(changes))
     except KeyboardInterrupt:
-        cost = effect.cost.partition(". ")[0].rstrip(".")
-        kept = f"interrupted. What exists stays, also capacity and its request, and costs {cost}."
+        price = cost.partition(". ")[0].rstrip(".")
+        kept = f"interrupted. What exists stays, also capacity and its request, and costs {price}."
         say("up", f"{kept} Run `gemma up {stack}` again to continue, or `gemma teardown {stack}` to delete it.")
         return ExitCode.INTERRUPTED
 
@@ -114,7 +114,6 @@ def _settings_of(stack: str) -> Settings:
 
 
 def _require_weights(settings: Settings, stack: str) -> None:
-    """Raise CommandRefusedError unless the weights that the server will load are staged."""
     from stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
 
     for check in staged_weights(settings, stack):
@@ -123,25 +122,22 @@ def _require_weights(settings: Settings, stack: str) -> None:
             raise CommandRefusedError(fault.text)
 
 
-def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
-    """Return what a deployment does to the server, in counts and in dollars."""
+def counted(changes: Sequence[ResourceChange], unchanged: int) -> str:
+    """Return the number of changes by operation."""
     counts = Counter(change.op for change in changes)
-    counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
-    return [
-        f"{effect.headline}.",
-        *effect.sentences,
-        f"Resources: {', '.join([*counted, f'{unchanged} unchanged'])}.",
-        f"Cost: {effect.cost}",
-    ]
+    found = [*(f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]), f"{unchanged} unchanged"]
+    return f"Resources: {', '.join(found)}."
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
-    code, output, elapsed_s = _updated(stack, options, steps=steps)
+    started_s = time.monotonic()
+    code, output = _updated(stack, options, steps=steps)
     if code != 0 and is_lock_error(output):
         end_dead_locks(stack, parse_locks(output), report=lambda line: say("up", line))
-        code, output, elapsed_s = _updated(stack, options, steps=steps)
+        code, output = _updated(stack, options, steps=steps)
     if code == 0:
-        tell("\n".join([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))]))
+        done = f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
+        tell("\n".join([done, *next_lines(stack, stack_outputs(stack))]))
         return ExitCode.DONE
     reason = runner.first_error(output, code).rstrip(".")
     hint = runner.recover_hint(stack, output)
@@ -149,11 +145,11 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
     raise ScriptError(f"{hint}Stack {stack} was not deployed completely: {reason}. {then} `gemma up {stack}` again.")
 
 
-def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str, float]:
-    """Deploy without a preview. Return the engine's exit code, its output, and its seconds."""
-    started_s = time.monotonic()
+def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, str]:
+    """Deploy without a preview. Return the engine's exit code and its output."""
     with private_folder() as folder, moving("starting") as show:
-        log = EventLog(path=folder / "events", plain=_for_line, steps=steps)
+        # A message is one line that cannot steer the terminal.
+        log = EventLog(path=folder / "events", plain=lambda text: for_terminal(text)[:_LONGEST_LINE], steps=steps)
 
         def watch() -> None:
             for one in log.fresh():
@@ -161,13 +157,7 @@ def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, st
                 show(step, "" if one.text == step else one.text)
 
         words = ["up", "--yes", "--skip-preview", "--suppress-outputs", "--event-log", str(log.path), "--stack", stack]
-        code, output = runner.attended(*words, *options, variables=VARIABLES, watch=watch)
-    return code, output, time.monotonic() - started_s
-
-
-def _for_line(text: str) -> str:
-    """Return a message of the engine as one line that cannot steer the terminal."""
-    return for_terminal(text)[:_LONGEST_LINE]
+        return runner.attended(*words, *options, variables=VARIABLES, watch=watch)
 
 
 class _Elapsed(ProgressColumn):
@@ -202,20 +192,17 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
             f"The capacity is {outputs.state}, so nothing serves yet.",
             f"Run `gemma status {stack} --watch` to follow the request.",
         ]
-    where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
-    ends = [f"Google deletes the machine at {_minute(outputs.deadline)} UTC."] if outputs.deadline else []
+    lines = [f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"]
+    if outputs.deadline:
+        end = datetime.fromisoformat(outputs.deadline).astimezone(UTC)
+        lines.append(f"Google deletes the machine at {end:%Y-%m-%d %H:%M} UTC.")
     return [
-        where,
-        *ends,
+        *lines,
         "Next:",
         f'  gemma chat {stack} "Say hello."',
         f"  gemma connect {stack}",
         f"  gemma smoke {stack}",
     ]
-
-
-def _minute(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:

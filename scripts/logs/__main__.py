@@ -51,6 +51,7 @@ class LogsOptions:
 
 def _logs(options: LogsOptions) -> ExitCode:
     from cloud import google_api
+    from cloud.secret_values import read_secret
     from contracts.errors import ScriptError
     from contracts.masking import LineMask
     from engine import state as states
@@ -59,7 +60,11 @@ def _logs(options: LogsOptions) -> ExitCode:
 
     state = states.read(options.stack)
     log = server_log(state)
-    secrets, api = _secrets(log), google_api.connect(log.project)
+    secrets, api = (), google_api.connect(log.project)
+    try:
+        secrets = (read_secret(log.api_key_secret, project=log.project),) if log.api_key_secret else ()
+    except ScriptError:
+        _say("cannot read the stack's API key, so lines that contain it are not masked")
     since = datetime.now(UTC) - timedelta(seconds=3600 if options.since_s is None else options.since_s)
     try:
         found = newest(api, log, since, options.lines, LineMask(secrets))
@@ -91,12 +96,8 @@ def _logs(options: LogsOptions) -> ExitCode:
 
 
 def _follow(
-    options: LogsOptions,
-    log: "ServerLog",
-    found: "Sequence[PrintedLine]",
-    more: "Iterator[PrintedLine | None]",
+    options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", more: "Iterator[PrintedLine | None]"
 ) -> None:
-    """Print lines, then new ones until Ctrl-C, and each known cause once."""
     from scripts.logs.place import sentence
     from scripts.logs.reading import newest_cause
 
@@ -113,19 +114,6 @@ def _follow(
                 reported.add(cause.line)
                 _say(sentence(cause))
             fresh = False
-
-
-def _secrets(log: "ServerLog") -> tuple[str, ...]:
-    """Return the stack's known secrets, so that lines can be masked."""
-    from cloud.secret_values import read_secret
-    from contracts.errors import ScriptError
-
-    if log.api_key_secret:
-        try:
-            return (read_secret(log.api_key_secret, project=log.project),)
-        except ScriptError:
-            _say("cannot read the stack's API key, so lines that contain it are not masked")
-    return ()
 
 
 def print_heading(options: LogsOptions, log: "ServerLog") -> None:

@@ -27,7 +27,7 @@ class ServerLog:
     project: str
     target: Target
     location: str
-    """Region of Cloud Run; empty for a TPU node, which can be in any zone."""
+    """Region of Cloud Run. A TPU node can be in any zone."""
     api_key_secret: str | None = None
     """Secret version of the API key, which must be masked."""
 
@@ -54,7 +54,7 @@ def server_log(state: StackState) -> ServerLog:
             stack=state.stack,
             project=outputs.project,
             target=outputs.target,
-            location=outputs.location if outputs.target != "tpu" else "",
+            location=outputs.location,
             api_key_secret=outputs.api_key_secret,
         )
     try:

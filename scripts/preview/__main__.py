@@ -79,10 +79,10 @@ def _run(options: RunOptions) -> ExitCode:
     from engine.previewed import other_checkout
     from scripts.preview.comment import comment, verdicts
     from scripts.preview.plans import describe_checkout
-    from scripts.preview.run import preview_stacks, write_previews
+    from scripts.preview.run import preview_stacks
 
     if options.out is not None:
-        write_previews(options.out, ())  # fails early without the right to write
+        options.out.mkdir(parents=True, exist_ok=True)  # fails early without the right to write
     base, head = None, describe_checkout(runner.project_folder())
     known = runner.require_stacks(options.stack)
     names = options.stack or known
@@ -97,7 +97,8 @@ def _run(options: RunOptions) -> ExitCode:
     )
     text = comment(base, head, previews)
     if options.out is not None:
-        write_previews(options.out, previews)
+        for one in previews:
+            (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
         (options.out / _COMMENT).write_text(text, encoding="utf-8")
     print(text, end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE

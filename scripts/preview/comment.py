@@ -1,4 +1,4 @@
-"""The comment on a pull request: each stack's verdict, cost, changed settings with their effect, and the engine's preview."""
+"""The comment on a pull request: verdict, cost, changed settings and the engine's preview of each stack."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from scripts.preview.effects import (
     StackEffect,
     consequences,
     effect_of,
-    moved_traffic,
     permission,
     removed_zones,
     replacing,
@@ -35,8 +34,6 @@ MAX_COMMENT_BYTES: Final = 65_536
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _UNSET: Final = "-"
-_NOT_SET: Final = "(not set)"
-_TABLE: Final = (row(("", "before", "after")), "| --- | --- | --- |")
 _SHOWN_OF_NEW: Final = frozenset({"model", "target", "tpu.acceleratorType", "tpu.zones", "cloudRun.gpu"})
 """Settings of a new stack that are shown. The pull request has the others."""
 _WORST: Final[tuple[StackEffect, ...]] = ("capacity", "at risk", "blocked", "removed")
@@ -66,33 +63,25 @@ class Verdict:
     @property
     def changed(self) -> Sequence[ChangedValue]:
         """Settings, flags and variables that differ, the model first; of a new stack the important ones."""
-        before, after = self.before, self.after
-        found = [
-            *changed_values(before.settings, after.settings),
-            *changed_values(before.flags, after.flags),
-            *changed_values(before.environment, after.environment),
-        ]
-        if before.is_missing:
-            found = [change for change in found if change.key in _SHOWN_OF_NEW]
-        unique = {change.key: change for change in found}  # the model is a setting and a flag
+        before, after = ((one.settings, one.flags, one.environment) for one in (self.before, self.after))
+        pairs = zip(before, after, strict=True)
+        unique = {change.key: change for pair in pairs for change in changed_values(*pair)}  # the model is also a flag
+        if self.before.is_missing:
+            unique = {key: change for key, change in unique.items() if key in _SHOWN_OF_NEW}
         return sorted(unique.values(), key=lambda change: change.key != "model")
 
     @property
-    def is_deployed(self) -> bool:
-        """True if the engine compared with the state of a deployed stack."""
+    def real_changes(self) -> Sequence[ResourceChange] | None:
+        """Changes of the engine to the deployed stack; None if it did not compare with the state of one."""
         engine = self.preview
-        return engine is not None and engine.error is None and not engine.simulated and not engine.new_stack
-
-    @property
-    def real_changes(self) -> Sequence[ResourceChange]:
-        """What the engine changes about the deployed stack."""
-        return self.preview.changes if self.preview and self.is_deployed else ()
+        is_known = engine is not None and engine.error is None and not engine.simulated and not engine.new_stack
+        return engine.changes if engine and is_known else None
 
     @property
     def effect(self) -> StackEffect:
         """Effect on the stack. Only the engine knows the zone in use."""
-        before, after = self.before, self.after
-        capacity = [change for change in self.real_changes if change.type == CAPACITY_TYPE]
+        before, after, changes = self.before, self.after, self.real_changes
+        capacity = [change for change in changes or () if change.type == CAPACITY_TYPE]
         effect = "new" if before.is_missing else effect_of(before, after)
         if after.is_missing:
             effect = "removed"
@@ -104,7 +93,7 @@ class Verdict:
             effect = "nothing"
         elif before.is_tpu and any(change.op == "create" for change in capacity):
             effect = "undeployed"
-        elif effect == "capacity" and self.is_deployed:
+        elif effect == "capacity" and changes is not None:
             effect = "kept"
         elif effect == "capacity" and all(one.key == ZONES for one in replacing(before, after)):
             effect = "at risk"
@@ -145,7 +134,8 @@ class Verdict:
         ]
         if reasons:
             return f": {', '.join(reasons)}"
-        forced = [code(name) for change in self.real_changes if change.is_disruptive for name in change.forced_by]
+        changes = self.real_changes or ()
+        forced = [code(name) for change in changes if change.is_disruptive for name in change.forced_by]
         return f", forced by {', '.join(forced)}" if forced else ""
 
     def sentences(self) -> Iterator[str]:
@@ -158,8 +148,8 @@ class Verdict:
         if effect in {"undeployed", "blocked"} or before.is_missing or not after.figures:
             return
         compiles = any(change.key == "model" or change.key.startswith("image.") for change in self.changed)
-        yield from consequences(effect, after, compiles=compiles)
-        yield from moved_traffic(after, before.settings.get(TRAFFIC), rolled_out=rolls_out(before))
+        shares, rolled_out = before.settings.get(TRAFFIC), rolls_out(before)
+        yield from consequences(effect, after, compiles=compiles, shares=shares, rolled_out=rolled_out)
         if zones_of(before) != zones_of(after) and before.is_tpu and effect != "capacity":
             stays = "capacity in another zone" if effect == "at risk" else "running capacity"
             yield f"{code(ZONES)} takes effect at the next creation; {stays} stays."
@@ -181,30 +171,23 @@ def verdicts(base: Plans, head: Plans, previews: Sequence[StackPreview] = ()) ->
 
 def comment(base: Plans | None, head: Plans, previews: Sequence[StackPreview]) -> str:
     """Return the Markdown comment. Without a base, each previewed stack is shown on its own."""
+    footer = _footer(len(head), previews)
     if base is None:
-        alone = [(list(_alone(one, head[one.stack])), list(_engine_preview(one))) for one in previews]
-        return _fitted(
-            [MARKER, "### Preview without a base to compare with", ""], alone, [_footer(len(head), previews)]
-        )
+        alone = [(_alone(one, head[one.stack]), one) for one in previews]
+        return _fitted([MARKER, "### Preview without a base to compare with", ""], alone, [footer])
     found = verdicts(base, head, previews)
     changed = [verdict for verdict in found if not verdict.is_quiet]
     top = [MARKER, f"### Preview: {_headline(found, changed)}", ""]
     for verdict in changed:
         if warning := verdict.warning():
             top += ["> [!CAUTION]", f"> {warning}", ""]
-    shown = [verdict for verdict in changed if not verdict.after.is_missing]
-    sections = [(list(_section(verdict)), list(_engine_preview(verdict.preview))) for verdict in shown]
-    return _fitted(top, sections, [*_quiet(found), _footer(len(head), previews)])
+    sections = [(_section(verdict), verdict.preview) for verdict in changed if not verdict.after.is_missing]
+    return _fitted(top, sections, [*_quiet(found), footer])
 
 
 def _headline(found: Sequence[Verdict], changed: Sequence[Verdict]) -> str:
-    """Return the comment's first line, which states the worst effect."""
-    worst = [
-        f"{names} {HEADINGS[effect]}"
-        for effect in _WORST
-        if (names := named(one.stack for one in found if one.effect == effect))
-    ]
-    if worst:
+    of_effect = [(named(one.stack for one in found if one.effect == effect), HEADINGS[effect]) for effect in _WORST]
+    if worst := [f"{names} {heading}" for names, heading in of_effect if names]:
         return "; ".join(worst)
     if len(changed) > 1:
         return f"{len(changed)} of {len(found)} stacks change"
@@ -218,39 +201,32 @@ def _section(verdict: Verdict) -> Iterator[str]:
         yield from (sentence, "")
     if after.error is not None:
         yield from (*fenced(after.error), "")
-    rows = [[code(one.key), _value(one.before), _value(one.after)] for one in verdict.changed]
+    rows = [
+        [code(one.key), code(one.before or "") or _UNSET, code(one.after or "") or _UNSET] for one in verdict.changed
+    ]
     rows += [
         [name, before.figures.get(name, _UNSET), after.figures.get(name, _UNSET)]
         for name in after.figures or before.figures
         if name in {HOURLY, MOST} or before.figures.get(name) != after.figures.get(name)
     ]
     if rows:
-        yield from (*_TABLE, *map(row, rows), "")
-    known = {_state(finding) for finding in before.findings}
-    yield from _findings("New findings", [one for one in after.findings if _state(one) not in known])
+        yield from (row(("", "before", "after")), "| --- | --- | --- |", *map(row, rows), "")
+    known = {(one.id, one.severity, one.accepted) for one in before.findings}
+    new = [one for one in after.findings if (one.id, one.severity, one.accepted) not in known]
+    yield from _findings("New findings", new)
     kept = {finding.id for finding in after.findings}
     if gone := ", ".join(one.id for one in before.findings if one.id not in kept):
         yield from (f"No longer reported: {gone}.", "")
 
 
 def _alone(preview: StackPreview, described: StackDescription) -> Iterator[str]:
-    """Yield what a preview without a base does, its price and its findings."""
     yield from (f"#### {plain(headline(preview.stack, preview.changes))}", "")
     if described.figures:
         yield from (f"{described.figures[HOURLY]} per hour for each instance.", "")
     yield from _findings("Findings", described.findings)
 
 
-def _value(text: str | None) -> str:
-    return _UNSET if text is None else code(text)
-
-
-def _state(finding: DescribedFinding) -> tuple[str, str, bool]:
-    return finding.id, finding.severity, finding.accepted
-
-
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
-    """Yield warnings and blockers in full, the other findings by id."""
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
         yield from (f"**{title}**", "")
@@ -266,30 +242,29 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
 
 
 def _engine_preview(preview: StackPreview | None) -> Iterator[str]:
-    """Yield the engine's preview of a stack, folded."""
     if preview is None:
         return
     new = " as a new stack" if preview.new_stack else ""
     where = " on an empty local cloud (simulated)" if preview.simulated else new
     count = len(preview.changes)
-    counted = f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
-    lines = [line for change in preview.changes for line in _lines(change)]
-    body = fenced("\n".join(lines), "diff") if lines else ()
     if preview.error is not None:
         counted, body = "failed", fenced(preview.error)
+    else:
+        counted = f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
+        lines = [line for change in preview.changes for line in _lines(change)]
+        body = fenced("\n".join(lines), "diff") if lines else ()
     yield from (f"<details><summary>Engine preview{where}: {counted}</summary>", "")
     yield from (*body, "", "</details>", "")
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
-    """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
     for one in change.changes:
         forces = " (forces the replacement)" if one.replaces else ""
         if "\n" not in one.before + one.after:
-            yield f"    {one.path}: {one.before or _NOT_SET} → {one.after or _NOT_SET}{forces}"
+            yield f"    {one.path}: {one.before or '(not set)'} → {one.after or '(not set)'}{forces}"
             continue
         yield f"    {one.path}:{forces}"
         yield from (f"-     {line}" for line in one.before.splitlines())
@@ -299,7 +274,6 @@ def _lines(change: ResourceChange) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
-    """Yield the unchanged stacks, and those that `up` changes nevertheless."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
         yield from (f"Unchanged: {named(one.stack for one in quiet)}.", "")
@@ -309,24 +283,22 @@ def _quiet(found: Sequence[Verdict]) -> Iterator[str]:
 
 
 def _footer(total: int, previews: Sequence[StackPreview]) -> str:
-    notes = {
-        f"`pulumi preview` ran for {len(previews)} of {total} stacks.": len(previews) < total,
-        "Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).": any(
-            preview.simulated for preview in previews
-        ),
-        "`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.": any(
-            preview.without_secrets for preview in previews
-        ),
-        "Metrics are planned; prices are list prices.": True,
-    }
-    return f"<sub>{' '.join(note for note, holds in notes.items() if holds)}</sub>"
+    notes = [f"`pulumi preview` ran for {len(previews)} of {total} stacks."] if len(previews) < total else []
+    if any(preview.simulated for preview in previews):
+        notes.append("Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).")
+    if any(preview.without_secrets for preview in previews):
+        notes.append("`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.")
+    return f"<sub>{' '.join([*notes, 'Metrics are planned; prices are list prices.'])}</sub>"
 
 
-def _fitted(top: Sequence[str], sections: Sequence[tuple[Sequence[str], Sequence[str]]], end: Sequence[str]) -> str:
+def _fitted(
+    top: Sequence[str], sections: Sequence[tuple[Iterator[str], StackPreview | None]], end: Sequence[str]
+) -> str:
     """Return the comment; without the engine's previews if it is longer than GitHub allows."""
-    whole = [line for section, engine in sections for line in (*section, *engine)]
-    text = "\n".join([*top, *whole, *end]) + "\n"
+    shown = [(list(section), list(_engine_preview(preview))) for section, preview in sections]
+    whole = [line for section, engine in shown for line in (*section, *engine)]
+    text = "\n".join([*top, *whole, *end, ""])
     if len(text.encode()) <= MAX_COMMENT_BYTES:
         return text
     note = "Engine previews omitted because the comment is too long. See the job log."
-    return "\n".join([*top, *(line for section, _ in sections for line in section), note, "", *end]) + "\n"
+    return "\n".join([*top, *(line for section, _ in shown for line in section), note, "", *end, ""])

@@ -57,14 +57,12 @@ def effect_of(before: StackDescription, after: StackDescription) -> StackEffect:
 
 def replacing(before: StackDescription, after: StackDescription) -> Sequence[ChangedValue]:
     """Return the changed settings that replace the queued resource or the service."""
-    settings = changed_values(before.settings, after.settings)
-    moved = [change for change in settings if change.key == "target"]
-    gone = bool(removed_zones(before, after))
-    return moved or [
-        change
-        for change in settings
-        if _effect(change, "restart") in {"capacity", "service"} or (change.key == ZONES and gone)
-    ]
+    settings = {change.key: change for change in changed_values(before.settings, after.settings)}
+    if "target" in settings:
+        return [settings["target"]]
+    replaced = {key for key, change in settings.items() if _effect(change, "restart") in {"capacity", "service"}}
+    replaced |= {ZONES} if removed_zones(before, after) else set()
+    return [change for key, change in settings.items() if key in replaced]
 
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
@@ -104,8 +102,13 @@ def permission(after: StackDescription) -> str:
     return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
 
 
-def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool) -> Iterator[str]:
-    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes."""
+def consequences(
+    effect: StackEffect, after: StackDescription, *, compiles: bool, shares: str | None, rolled_out: bool
+) -> Iterator[str]:
+    """Yield what happens to requests, and how long it takes. `compiles`: the model or the image changes.
+
+    `shares` and `rolled_out`: the traffic split of the service before, and whether a revision waited for `gemma rollout`.
+    """
     start = after.figures[START]
     if effect == "restart":
         about = f"about {start if compiles else after.figures[RESTART]} (planned)"
@@ -134,10 +137,6 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
         yield f"The first start takes {'' if after.is_tpu else 'at most '}{start} (planned)."
     elif effect == "update":
         yield "No requests are lost."
-
-
-def moved_traffic(after: StackDescription, shares: str | None, *, rolled_out: bool) -> Iterator[str]:
-    """Yield how `up` changes the traffic of a service that was deployed with `shares` or `rolled_out`."""
     new = after.settings.get(TRAFFIC)
     if new and new != shares:
         yield f"`up` sets the traffic split, in percent: `{new}`."

@@ -105,38 +105,36 @@ def _gateway(path: Path, stack: str, date: str) -> StackDescription:
     """Return a gateway's settings and findings. It has no plan of its own."""
     settings = gateway_from_file(path, project=UNKNOWN_PROJECT)
     found = plan_gateway(settings, stack, None, path.parent, today=date).findings
-    findings = [_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found]
-    return StackDescription(stack=stack, settings=flat_settings(settings), findings=tuple(findings))
+    findings = tuple(_finding(one, f"{one.id}: {one.message} {one.advice}".rstrip()) for one in found)
+    return StackDescription(stack=stack, settings=flat_settings(settings), findings=findings)
 
 
 def _server(path: Path, stack: str, date: str) -> StackDescription:
     settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
+    wording = None
     try:
         deployment = to_deployment(settings, path.parent, today=date)
-    except PlanningError as error:
-        return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
-    wording = StackWording(deployment, stack)
-    try:
+        wording = StackWording(deployment, stack)
         planned = plan(deployment)
     except PlanningError as error:
-        return StackDescription(stack=stack, settings=shown, error=masked(worded(str(error), wording)))
+        text = worded(str(error), wording) if wording else str(error)
+        return StackDescription(stack=stack, settings=shown, error=masked(text))
     flags = vllm_arguments(
         planned.vllm,
         model_or_path=settings.model,
         revision=settings.served_revision,
         has_api_key=settings.has_secret("apiKey"),
     )
-    findings = [
-        _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
-    ]
     return StackDescription(
         stack=stack,
         settings=shown,
         flags=flags_of(flags),
         environment=dict(planned.environment),
         figures=_figures(planned),
-        findings=tuple(findings),
+        findings=tuple(
+            _finding(one, finding_text(one, wording), accepted=one.id in planned.accepted) for one in planned.findings
+        ),
     )
 
 
@@ -145,7 +143,6 @@ def _finding(finding: Finding, text: str, *, accepted: bool = False) -> Describe
 
 
 def _figures(planned: Plan) -> dict[str, str]:
-    """Return the metrics in the order in which they are shown."""
     memory, start, speed, cost = planned.memory, planned.startup, planned.throughput, planned.cost
     return {
         "weights per device": f"{memory.weights_gib:.2f} of {memory.usable_gib:.1f} GiB",
@@ -197,16 +194,12 @@ def _spelled(name: str, value: object) -> str:
     if dataclasses.is_dataclass(value):
         given = [field for field in dataclasses.fields(value) if getattr(value, field.name) != field.default]
         value = {camel_case(field.name): getattr(value, field.name) for field in given}
+    if isinstance(value, BaseModel):  # an item of a list
+        return f"{{ {_pairs(value.model_dump(mode='json', by_alias=True, exclude_defaults=True))} }}"
     if isinstance(value, Mapping):
         return _pairs(cast("Mapping[str, object]", value))
-    return ", ".join(map(_item, cast("list[object]", value))) if isinstance(value, list) else str(value)
-
-
-def _item(value: object) -> str:
-    """Return an item of a list; a block as its keys without defaults."""
-    if not isinstance(value, BaseModel):
-        return str(value)
-    return f"{{ {_pairs(value.model_dump(mode='json', by_alias=True, exclude_defaults=True))} }}"
+    items = cast("list[object]", value)
+    return ", ".join(_spelled("", item) for item in items) if isinstance(value, list) else str(value)
 
 
 def _pairs(items: Mapping[str, object]) -> str:
@@ -216,9 +209,8 @@ def _pairs(items: Mapping[str, object]) -> str:
 def _encrypted(path: Path) -> dict[str, str]:
     """Return the encrypted settings as digests of their ciphertexts, so that a new value is a change."""
     config = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))["config"]
-    found = {key: config.get(f"{PRODUCT}:{key}") for key in SECRET_KEYS}
     return {
         key: f"encrypted, digest {hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
-        for key, value in found.items()
-        if value is not None
+        for key in SECRET_KEYS
+        if (value := config.get(f"{PRODUCT}:{key}")) is not None
     }

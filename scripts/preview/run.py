@@ -2,8 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -38,13 +37,6 @@ class StackPreview(BaseModel):
     without_secrets: bool = False
 
 
-def write_previews(folder: Path, previews: Sequence[StackPreview]) -> None:
-    """Store each preview as a file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in previews:
-        (folder / f"{one.stack}.json").write_text(one.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
 def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) -> Sequence[StackPreview]:
     """Preview stacks in sequence. A failed preview is also a result.
 
@@ -56,31 +48,17 @@ def preview_stacks(names: Sequence[str], *, create: bool, hide_secrets: bool) ->
 
 
 def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
-    """Return the preview of one stack, or the engine's error."""
     say("preview", f"{stack} ...")
     found = StackPreview(stack=stack, simulated=is_simulated(), without_secrets=hide)
-    try:
-        document, is_known = _previewed(stack, create=create, hide=hide)
-    except ScriptError as error:
-        return found.model_copy(update={"error": masked(str(error))})
-    changes, unchanged, _ = changes_of(document, environment_secrets())
-    return found.model_copy(update={"changes": changes, "unchanged": unchanged, "new_stack": not is_known})
-
-
-def _previewed(stack: str, *, create: bool, hide: bool) -> tuple[Mapping[str, object], bool]:
-    """Return the engine's preview, and whether the backend has the stack.
-
-    Raises ScriptError with the engine's message.
-    """
+    hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
     try:
         with contextlib.ExitStack() as held:
-            hides = hide and not is_gateway_file(runner.project_folder() / f"Pulumi.{stack}.yaml")  # a gateway has none
             if hides:
                 held.enter_context(frozen_here(stack))
             is_known = held.enter_context((without_secrets if hides else selected_or_new)(stack, create=create))
-            return preview(stack), is_known
-    except PreviewFailedError as failed:
-        text = str(failed)
-        if _REFUSAL.search(text):
-            text = f"{text}\n{doctor_hint(stack)}"
-        raise ScriptError(text) from None
+            changes, unchanged, _ = changes_of(preview(stack), environment_secrets())
+            return found.model_copy(update={"changes": changes, "unchanged": unchanged, "new_stack": not is_known})
+    except ScriptError as error:
+        text = masked(str(error))
+        is_refused = isinstance(error, PreviewFailedError) and _REFUSAL.search(text)
+        return found.model_copy(update={"error": f"{text}\n{doctor_hint(stack)}" if is_refused else text})

@@ -1,14 +1,13 @@
 """Effect, duration and cost of an `up`, from the engine's preview and the new settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from contracts.collector import COLLECTOR_METADATA_KEY
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
-from contracts.server_change import ServerChange, server_change
+from contracts.server_change import server_change
 from engine import runner
 from engine.deployment import read_deployment, type_in
 from engine.previewed import steps_in
@@ -16,22 +15,13 @@ from engine.state import outputs_in
 from engine.steps import CAPACITY_TYPES, ResourceChange
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
-from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, moved_traffic, permission
+from scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackEffect, consequences, permission
 from scripts.preview.plans import MOST, UNKNOWN_PROJECT, StackDescription, describe_stack
 from stacks.planned import today
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upcoming:
-    """The effect in sentences for a terminal, and the prices."""
-
-    headline: str
-    sentences: tuple[str, ...]
-    cost: str
-
-
-def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
-    """Return what the changes of a preview in JSON do.
+def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> tuple[Sequence[str], str]:
+    """Return the effect of a preview in JSON in sentences, the headline first, and the prices.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
@@ -45,11 +35,8 @@ def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[Resour
     if after.figures:
         usd, _, basis = after.figures[MOST].partition(" (")
         cost = f"{cost}. {usd} at most for {basis.rstrip(')')}"
-    return Upcoming(
-        headline=headline(stack, changes),
-        sentences=tuple(_sentences(after, changes, now=now, change=_server_change(preview))),
-        cost=f"{cost}.",
-    )
+    sentences = _sentences(after, changes, now=now, compiles=_compiles(preview))
+    return [f"{headline(stack, changes)}.", *sentences], f"{cost}."
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
@@ -113,7 +100,7 @@ def deployed_stack(stack: str) -> tuple[StackOutputs | None, float | None]:
 
 
 def _sentences(
-    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, change: ServerChange | None
+    after: StackDescription, changes: Sequence[ResourceChange], *, now: StackOutputs | None, compiles: bool
 ) -> Iterator[str]:
     if not after.figures:
         return
@@ -124,17 +111,18 @@ def _sentences(
         yield NEW_CAPACITY.partition(". ")[0] + "." if made else NEW_CAPACITY
     if not made and effect == "service":
         yield "The old service and its URL are deleted."
-    yield from consequences("capacity" if made else effect, after, compiles=change is not None and change.compiles)
     rollout = now.rollout if now else None
     shares = ", ".join(f"{name}: {percent}" for name, percent in ((rollout and rollout.traffic) or {}).items())
-    yield from moved_traffic(after, shares, rolled_out=rollout is not None)
+    of_server: StackEffect = "capacity" if made else effect
+    yield from consequences(of_server, after, compiles=compiles, shares=shares, rolled_out=rollout is not None)
 
 
-def _server_change(preview: Mapping[str, object]) -> ServerChange | None:
-    """Return what changes about the server that is updated in place, or None."""
+def _compiles(preview: Mapping[str, object]) -> bool:
+    """Return whether a server that is updated in place gets another model or image."""
     for step in steps_in(preview):
         kind = type_in(str(step.get("urn") or ""))
         if kind in {CAPACITY_TYPE, SERVICE_TYPE} and step.get("op") == "update":
             before, after = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("oldState", "newState"))
-            return server_change(kind, before, after)
-    return None
+            change = server_change(kind, before, after)
+            return change is not None and change.compiles
+    return False

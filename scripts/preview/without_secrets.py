@@ -8,7 +8,7 @@ An added or removed secret shows as a change, but a changed value does not.
 import contextlib
 import json
 import secrets
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, cast
 
 from contracts.errors import CommandRefusedError
@@ -25,7 +25,6 @@ from engine.deployment import (
     write_deployment,
 )
 from engine.previewed import scratch_backend
-from scripts.cli.settings_file import Block, dumped, parsed
 from stacks.loading import read_yaml
 
 STAND_IN: Final = "[not read]"
@@ -65,26 +64,17 @@ def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
 
 
 def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
-    """Return a settings file with the salt and the stand-ins of `made`, which the engine wrote for one."""
-    document = parsed(text or "{}")
-    for key in _ENGINE_KEYS:
-        document.pop(key, None)
-    _hide(document, str(as_mapping(as_mapping(made.get("config")).get(_KEY))["secure"]))
-    document["encryptionsalt"] = made["encryptionsalt"]
-    return dumped(document)
+    """Return a settings file with the salt and the stand-ins of `made`, which the engine wrote for one. Comments are lost."""
+    encrypted = as_mapping(made.get("config")).get(_KEY)
 
+    def stand_in(value: object, _key: str) -> object:
+        # The engine treats a mapping with this single key as a secret.
+        block = as_mapping(value)
+        return encrypted if list(block) == ["secure"] and not isinstance(block["secure"], dict | list) else None
 
-def _hide(value: object, stand_in: str) -> None:
-    """Replace each `{secure: ...}`. The engine treats a mapping with this single key as a secret."""
-    if isinstance(value, MutableMapping):
-        block = cast("Block", value)
-        if list(block) == ["secure"] and not isinstance(block["secure"], MutableMapping | list):
-            block["secure"] = stand_in
-        for inner in block.values():
-            _hide(inner, stand_in)
-    elif isinstance(value, list):
-        for inner in cast("list[object]", value):
-            _hide(inner, stand_in)
+    document = as_mapping(_replaced(read_yaml(text), stand_in))
+    kept = {key: value for key, value in document.items() if key not in _ENGINE_KEYS}
+    return json.dumps({**kept, "encryptionsalt": made["encryptionsalt"]}, default=str)
 
 
 def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment) -> StackDeployment:
@@ -97,15 +87,22 @@ def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment
 
 def _stripped(resource: ResourceState) -> ResourceState:
     labels = {**as_mapping(resource.inputs.get("labels")), **_ATTRIBUTION}
-    return ResourceState(as_mapping(_replaced(resource.raw, "", labels)))
 
-
-def _replaced(value: object, key: str, labels: Mapping[str, object]) -> object:
-    if is_secret(value):
+    def stand_in(value: object, key: str) -> object:
         mark, signature = SECRET_SIGNATURE
-        return {mark: signature, "plaintext": json.dumps(labels if key in _LABELS else STAND_IN)}
+        plaintext = json.dumps(labels if key in _LABELS else STAND_IN)
+        return {mark: signature, "plaintext": plaintext} if is_secret(value) else None
+
+    return ResourceState(as_mapping(_replaced(resource.raw, stand_in)))
+
+
+def _replaced(value: object, stand_in: Callable[[object, str], object], key: str = "") -> object:
+    """Return a document with its stand-ins; `stand_in` returns None for a value that is not a secret. A list has the key of its block."""
+    found = stand_in(value, key)
+    if found is not None:
+        return found
     if isinstance(value, dict):
-        return {name: _replaced(item, name, labels) for name, item in as_mapping(cast("object", value)).items()}
+        return {name: _replaced(item, stand_in, name) for name, item in as_mapping(cast("object", value)).items()}
     if isinstance(value, list):
-        return [_replaced(item, key, labels) for item in as_sequence(cast("object", value))]
+        return [_replaced(item, stand_in, key) for item in as_sequence(cast("object", value))]
     return value

@@ -65,10 +65,10 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     from engine.state import stack_outputs
     from scripts.cli.access import open_stack_access, open_url_access
     from scripts.cli.deployed_plan import deployed_plan
+    from scripts.smoke.context import SmokeTarget, stack_target
     from scripts.smoke.failure import ServerFailure
     from scripts.smoke.render import publish
     from scripts.smoke.run import run_smoke
-    from scripts.smoke.target import SmokeTarget, stack_target
 
     server = options.server
     if (server.stack is None) == (server.url is None):

@@ -1,4 +1,4 @@
-"""Chat requests of the checks, and what their responses contain."""
+"""Chat requests of the checks, and the contents of their responses."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -18,10 +18,9 @@ Message = Mapping[str, object]
 
 
 class StatusError(ServerError):
-    """A response with another status than 200."""
+    """A response with another status than 200. The message is the server's."""
 
     def __init__(self, answer: ServerAnswer) -> None:
-        """Take the server's message."""
         super().__init__(answer.message)
         self.status = answer.status
 
@@ -32,12 +31,7 @@ def user(content: object) -> Message:
 
 
 def request(
-    context: CheckContext,
-    messages: Sequence[Message],
-    *,
-    max_tokens: int,
-    thinks: bool = False,
-    extra: Mapping[str, object] | None = None,
+    context: CheckContext, messages: Sequence[Message], *, max_tokens: int, thinks: bool = False, **extra: object
 ) -> dict[str, object]:
     """Return a greedy request. With `thinks`, thinking is on; otherwise it is off if the server's default is on.
 
@@ -50,7 +44,7 @@ def request(
         "max_tokens": max_tokens if context.length is None else max(16, min(max_tokens, context.length // 2)),
         "temperature": 0,
         **kwargs,
-        **(extra or {}),
+        **extra,
     }
 
 
@@ -63,7 +57,11 @@ async def answered(
     context: CheckContext, body: Mapping[str, object], *, limit_s: float = FEATURE_LIMIT_S
 ) -> ServerAnswer:
     """Send a chat request and return the response. Raises StatusError."""
-    answer = await send(context, body, limit_s=limit_s)
+    return succeeded(await send(context, body, limit_s=limit_s))
+
+
+def succeeded(answer: ServerAnswer) -> ServerAnswer:
+    """Return the response. Raises StatusError unless its status is 200."""
     if answer.status != HTTPStatus.OK:
         raise StatusError(answer)
     return answer
@@ -74,9 +72,14 @@ def content_of(answer: ServerAnswer) -> str:
     return str(first_message(answer.body).get("content") or "")
 
 
-def reasoning_of(message: Message) -> str:
-    """Return the reasoning of a message."""
-    return str(message.get("reasoning") or "")
+def reasoning_of(answer: ServerAnswer) -> str:
+    """Return the reasoning of a response."""
+    return str(first_message(answer.body).get("reasoning") or "")
+
+
+def prompt_tokens_of(answer: ServerAnswer) -> int:
+    """Return the tokens of the request's prompt; 0 if the server reports no usage."""
+    return answer.usage.prompt_tokens if answer.usage is not None else 0
 
 
 def marks_in(text: str) -> str:

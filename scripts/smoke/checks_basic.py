@@ -12,13 +12,13 @@ from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.cli.access import API_KEY_VARIABLE
 from scripts.cli.reach import not_reached
-from scripts.smoke.chat_request import StatusError, content_of, short
+from scripts.smoke.chat_request import content_of, short, succeeded
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""Grace period for denied access or a network failure. Most IAM changes take effect within two minutes."""
+"""Most IAM changes take effect within two minutes."""
 FORBIDDEN_GRACE_S: Final = 420.0
 """The same for 403. A deployment does not wait for a new roles/run.invoker grant, which can need seven minutes according to Google
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
@@ -48,8 +48,7 @@ async def ready(context: CheckContext) -> Outcome:
     next_line_s = start_s + 2
     pause_s = 0.25
     unreached_since_s = None
-    last = "no response yet"
-    unreached = ""
+    last, unreached = "no response yet", ""
     while (left_s := budget_s - (time.monotonic() - start_s)) > 0:
         answer = await _probed(context, min(PROBE_LIMIT_S, max(left_s, 0.1)))
         now_s = time.monotonic()
@@ -67,8 +66,7 @@ async def ready(context: CheckContext) -> Outcome:
             if failure:
                 return failed("failed", failure, {"ready_s": None, "budget_s": budget_s})
         if time.monotonic() >= next_line_s:
-            waited_s = now_s - start_s
-            context.report_progress(f"waiting for the server, {waited_s:.0f} of {budget_s:.0f} s ({last})")
+            context.report_progress(f"waiting for the server, {now_s - start_s:.0f} of {budget_s:.0f} s ({last})")
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)
@@ -88,7 +86,7 @@ async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | Unrea
 
 
 def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str, float]:
-    """Return the probe's result, why it does not reflect the server's health (empty if it does), and how long that may last."""
+    """Return the response as text, why it is not the server's own (or empty), and how long that may last."""
     if isinstance(answer, UnreachableError):
         return str(answer), not_reached(context.access, answer), ACCESS_GRACE_S
     reply = f"{answer.status} {answer.message}"
@@ -104,9 +102,7 @@ async def health(context: CheckContext) -> Outcome:
     context.wanted = f"<= {MAX_HEALTH_S * 1000:.0f} ms"
     times_s: list[float] = []
     for _ in range(HEALTH_PROBES):
-        answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
-        if answer.status != HTTPStatus.OK:
-            raise StatusError(answer)
+        answer = succeeded(await context.client.get("/health", limit_s=PROBE_LIMIT_S))
         times_s.append(answer.elapsed_s)
     median_s = statistics.median(times_s)
     return judged(
@@ -119,10 +115,7 @@ async def health(context: CheckContext) -> Outcome:
 async def served_model(context: CheckContext) -> Outcome:
     """Check that /v1/models lists the stack's model."""
     context.wanted = wanted = context.target.model
-    answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
-    if answer.status != HTTPStatus.OK:
-        raise StatusError(answer)
-    models = served_models(answer.body)
+    models = served_models(succeeded(await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)).body)
     served = next((found for found in models if found.id == wanted), None)
     if served is None:
         detail = "the server serves another model. Check `vllm.servedModelName` and `model` in the settings."
@@ -143,12 +136,11 @@ async def chat(context: CheckContext) -> Outcome:
 
 
 def _found(faults: Mapping[str, bool]) -> str:
-    """Return the problems that apply, as one text."""
     return "; ".join(fault for fault, is_there in faults.items() if is_there)
 
 
 async def streaming(context: CheckContext) -> Outcome:
-    """Check that a streamed chat arrives in several events, in the right format, and completes."""
+    """Check that a streamed chat arrives in several events and completes."""
     context.wanted = "2 events or more, [DONE]"
     body = chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True)
     streamed = await context.client.stream(body, limit_s=CALL_LIMIT_S)
@@ -164,16 +156,13 @@ async def streaming(context: CheckContext) -> Outcome:
 
 
 async def usage(context: CheckContext) -> Outcome:
-    """Check that token counts exist, add up, and match with and without streaming."""
+    """Check the token counts, with and without streaming."""
     context.wanted = f"usage in both, same prompt tokens, <= {USAGE_TOKENS} output tokens"
-    body = {
-        stream: chat_body(
-            context.target.model, QUESTION, max_tokens=USAGE_TOKENS, stream=stream, extra=context.without_thinking
-        )
-        for stream in (False, True)
-    }
-    answer = await context.client.chat(body[False], limit_s=CALL_LIMIT_S)
-    streamed = await context.client.stream(body[True], limit_s=CALL_LIMIT_S)
+    model, extra = context.target.model, context.without_thinking
+    body = chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, extra=extra)
+    answer = await context.client.chat(body, limit_s=CALL_LIMIT_S)
+    body = chat_body(model, QUESTION, max_tokens=USAGE_TOKENS, stream=True, extra=extra)
+    streamed = await context.client.stream(body, limit_s=CALL_LIMIT_S)
     stated = as_mapping(as_mapping(answer.body).get("usage"))
     plain, in_stream = parse_usage(stated), streamed.usage
     if plain is None or in_stream is None:

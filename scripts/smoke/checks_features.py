@@ -1,4 +1,4 @@
-"""Checks of reasoning, tool calls and structured output, alone and together, of the system message, and of the length limit."""
+"""Checks of reasoning, tool calls, structured output, the system message and the length limit."""
 
 import json
 from collections.abc import Mapping
@@ -8,16 +8,17 @@ from typing import Final, cast
 from contracts.fields import as_mapping
 from loadtest.client.events import first_message, was_cut
 from loadtest.client.json_values import as_list
-from loadtest.client.openai import ServerAnswer, chat_body
+from loadtest.client.openai import ServerAnswer
 from scripts.smoke.chat_request import (
-    FEATURE_LIMIT_S,
     THINKING_TOKENS,
     Message,
     answered,
     content_of,
     marks_in,
+    prompt_tokens_of,
     reasoning_of,
     request,
+    send,
     short,
     user,
 )
@@ -62,8 +63,7 @@ async def reasoning(context: CheckContext) -> Outcome:
     if not context.target.thresholds.expect_reasoning:
         return skipped("no reasoning parser in the settings")
     answer = await answered(context, request(context, [user(SNAIL)], max_tokens=THINKING_TOKENS, thinks=True))
-    thought = reasoning_of(first_message(answer.body))
-    marks = marks_in(content_of(answer))
+    thought, marks = reasoning_of(answer), marks_in(content_of(answer))
     if thought and not marks:
         return passed(f"{len(thought)} characters of reasoning")
     measured = f"markers {marks} in the response" if thought else "no reasoning"
@@ -71,14 +71,14 @@ async def reasoning(context: CheckContext) -> Outcome:
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """Check that a question that needs the tool returns a call with valid arguments."""
+    """Check that the tool is called with valid arguments."""
     if not context.target.thresholds.expect_tool_calls:
         return skipped("no tool-call parser in the settings")
     return await _called(context, max_tokens=512, thinks=False, hint=TOOL_HINT)
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model calls the tool, with its reasoning in a separate field."""
+    """Check that a thinking model calls the tool."""
     if not (context.features().tools and context.features().thinking):
         return skipped("needs a tool-call parser and a reasoning parser in the settings")
     hint = f"Without thinking, see the check tool call. {TEMPLATE_HINT}"
@@ -86,10 +86,9 @@ async def tools_with_thinking(context: CheckContext) -> Outcome:
 
 
 async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint: str) -> Outcome:
-    """Return the result of a question that should call get_weather for Tokyo."""
     context.wanted = 'get_weather({"location": "…Tokyo…"})'
-    extra = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
-    body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, extra=extra)
+    tools = {"tools": [WEATHER_TOOL], "tool_choice": "auto"}
+    body = request(context, [user(TOOL_QUESTION)], max_tokens=max_tokens, thinks=thinks, **tools)
     answer = await answered(context, body)
     calls = as_list(first_message(answer.body).get("tool_calls"))
     marks = marks_in(content_of(answer))
@@ -98,8 +97,7 @@ async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint:
     if not calls:
         return failed("no tool call", hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
-    name = str(function.get("name"))
-    raw = str(function.get("arguments"))
+    name, raw = str(function.get("name")), str(function.get("arguments"))
     measured = f"{name}({raw})"[:60]
     try:
         location = str(json.loads(raw)["location"])
@@ -113,25 +111,19 @@ async def _called(context: CheckContext, *, max_tokens: int, thinks: bool, hint:
 
 
 async def tool_result(context: CheckContext) -> Outcome:
-    """Check that the response to a tool's result contains the number of the result."""
+    """Check that the model sees the result of a tool."""
     context.wanted = f"the tool's {TEMPERATURE} in the response"
     if not context.features().tools:
         return skipped("no tool-call parser in the settings")
-    call = {
-        "id": "call-smoke-1",
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "arguments": json.dumps({"location": "Tokyo"}),
-        },
-    }
+    function = {"name": "get_weather", "arguments": json.dumps({"location": "Tokyo"})}
+    call = {"id": "call-smoke-1", "type": "function", "function": function}
     result = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
     messages: list[Message] = [
         user(TOOL_QUESTION),
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": call["id"], "name": "get_weather", "content": result},
     ]
-    answer = await answered(context, request(context, messages, max_tokens=256, extra={"tools": [WEATHER_TOOL]}))
+    answer = await answered(context, request(context, messages, max_tokens=256, tools=[WEATHER_TOOL]))
     content = content_of(answer)
     if TEMPERATURE in content.replace(",", "."):
         return passed(short(content))
@@ -148,20 +140,20 @@ async def structured_output(context: CheckContext) -> Outcome:
 
 
 async def schema_with_thinking(context: CheckContext) -> Outcome:
-    """Check that a thinking model's response matches the schema, with its reasoning in a separate field."""
+    """Check that a thinking model's response matches the schema."""
     context.wanted = "reasoning in its field, JSON that matches the schema"
     if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
     answer, fault = await _city(context, max_tokens=THINKING_TOKENS, thinks=True)
-    thought = reasoning_of(first_message(answer.body))
+    thought = reasoning_of(answer)
     fault = fault or ("" if thought else "the response has no reasoning.")
     return judged(f"{len(thought)} characters of reasoning, {short(content_of(answer), 40)}", fault)
 
 
 async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tuple[ServerAnswer, str]:
-    """Return a response to a request for a city as JSON, and how it violates the schema; empty if it is valid."""
-    extra = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
-    body = request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, extra=extra)
+    """Return a response that should be a city as JSON, and its fault or empty."""
+    schema = _format({name: {"type": kind} for name, (kind, _) in CITY.items()})
+    body = request(context, [user(CITY_QUESTION)], max_tokens=max_tokens, thinks=thinks, response_format=schema)
     answer = await answered(context, body)
     city = _object_in(answer)
     if city is None:
@@ -174,23 +166,12 @@ async def _city(context: CheckContext, *, max_tokens: int, thinks: bool) -> tupl
 
 
 def _format(properties: Mapping[str, object]) -> dict[str, object]:
-    """Return the field of a request for a JSON object with these properties."""
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
-    return {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "smoke", "schema": schema, "strict": True},
-        }
-    }
+    """Return the `response_format` of a request for a JSON object with these properties."""
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "json_schema", "json_schema": {"name": "smoke", "schema": schema, "strict": True}}
 
 
 def _object_in(answer: ServerAnswer) -> Mapping[str, object] | None:
-    """Return the JSON object of a response; None if it is none."""
     try:
         found: object = json.loads(content_of(answer))
     except ValueError:
@@ -207,13 +188,13 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     context.wanted = f"{CODE!r} from the system message"
     question = user("Give me the code of this smoke check.")
     system: Message = {"role": "system", "content": CODE_RULE}
-    extra = _format({"code": {"type": "string"}})
-    plain = await answered(context, request(context, [question], max_tokens=64, extra=extra))
-    told = await answered(context, request(context, [system, question], max_tokens=64, extra=extra))
+    schema = _format({"code": {"type": "string"}})
+    plain = await answered(context, request(context, [question], max_tokens=64, response_format=schema))
+    told = await answered(context, request(context, [system, question], max_tokens=64, response_format=schema))
     found = _object_in(told)
     code = content_of(told) if found is None else str(found.get("code"))
     measured = repr(short(code, 20))
-    if _prompt_tokens(told) <= _prompt_tokens(plain):
+    if prompt_tokens_of(told) <= prompt_tokens_of(plain):
         fault = "the system message does not reach the model: it adds no prompt tokens. Check the chat template."
         return failed(measured, fault)
     if code != CODE:
@@ -222,12 +203,8 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     return passed(measured)
 
 
-def _prompt_tokens(answer: ServerAnswer) -> int:
-    return answer.usage.prompt_tokens if answer.usage is not None else 0
-
-
 async def max_model_len(context: CheckContext) -> Outcome:
-    """Check that the server reports the configured length and rejects a longer prompt with 400."""
+    """Check the reported length, and that a longer prompt is rejected."""
     configured, stated, length = context.target.thresholds.max_model_len, context.max_model_len, context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
@@ -238,8 +215,7 @@ async def max_model_len(context: CheckContext) -> Outcome:
         return failed(f"{stated} tokens", f"{differs}: `vllm.maxModelLen` did not take effect.", values)
     # Each word is a token or more, for any tokenizer that does not merge words.
     prompt = " ".join(WORDS[index % len(WORDS)] for index in range(length + 1))
-    body = chat_body(context.target.model, prompt, max_tokens=1)
-    answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
+    answer = await send(context, request(context, [user(prompt)], max_tokens=1))
     measured = f"{stated if stated is not None else 'not reported'}; a longer prompt: {answer.status}"
     if answer.status in REJECTIONS:
         return passed(measured, values)

@@ -27,7 +27,7 @@ FRAME_TOKENS: Final = 64
 """Tokens of a square video frame, of at most 70 (vLLM, model_executor/models/gemma4_mm.py)."""
 BEEPS: Final = 4
 UNSET: Final = 999
-"""Items of a kind that vLLM allows if the settings name no limit. A rejected item of such a kind is only a warning."""
+"""vLLM's limit without a setting. A rejected item of such a kind is only a warning."""
 MOST_ITEMS: Final = 8
 """Limits above it are not tested, because the request would be large."""
 BEEP_WORDS: Final = "4|four"
@@ -35,7 +35,7 @@ BEEP_WORDS: Final = "4|four"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """A question about files. `words` are the expected words in their order; each may have several forms, separated by `|`."""
+    """A question about files. `words`: expected in this order; `|` separates forms of a word."""
 
     kind: MediaKind
     files: Sequence[bytes]
@@ -61,12 +61,12 @@ class _Question:
 
 
 async def image(context: CheckContext) -> Outcome:
-    """Check that the response names the color of an image, and that the image has the configured tokens."""
+    """Check the color and the tokens of an image."""
     return await _images(context, ("blue",), "What color is this image? Answer with one word.")
 
 
 async def two_images(context: CheckContext) -> Outcome:
-    """Check that the response names the colors of two images in their order."""
+    """Check the colors and their order."""
     text = "What color is the first image, and what color is the second image?"
     return await _images(context, ("red", "yellow"), f"{text} Answer with the two colors in this order.")
 
@@ -90,7 +90,7 @@ async def _images(context: CheckContext, colors: Sequence[str], text: str) -> Ou
 
 
 async def sound(context: CheckContext) -> Outcome:
-    """Check that a sound reaches the model. Gemma 4 is trained on speech, so a wrong number of beeps is a warning."""
+    """Check that a sound reaches the model. Gemma 4 is trained on speech, not on beeps."""
     text = "How many beeps are in this recording? Answer with one number."
     question = _Question(
         kind="audio",
@@ -105,7 +105,7 @@ async def sound(context: CheckContext) -> Outcome:
 
 
 async def video(context: CheckContext) -> Outcome:
-    """Check that the response names the colors of a video in their order."""
+    """Check the colors of a video and their order."""
     text = "This video shows one color after another. Name the colors in the order in which they appear."
     question = _Question(
         kind="video",
@@ -120,18 +120,18 @@ async def video(context: CheckContext) -> Outcome:
 
 
 async def limits(context: CheckContext) -> Outcome:
-    """Check that a request with more images or videos than the settings allow is rejected with 400."""
+    """Check that more items than the settings allow are rejected."""
     context.wanted = "400 for more items than allowed"
     measured: list[str] = []
     faults: list[str] = []
-    of_kinds: tuple[tuple[MediaKind, int], ...] = (
-        ("image", context.features().images),
-        ("video", context.features().videos),
+    features = context.features()
+    of_kinds: tuple[tuple[MediaKind, int, bytes], ...] = (
+        ("image", features.images, media.picture("red")),
+        ("video", features.videos, media.video()),
     )
-    for kind, limit in of_kinds:
+    for kind, limit, file in of_kinds:
         if limit > MOST_ITEMS:
             continue
-        file = media.picture("red") if kind == "image" else media.video()
         content = [*([media_part(file, kind)] * (limit + 1)), {"type": "text", "text": "What is this?"}]
         answer = await send(context, request(context, [user(content)], max_tokens=ANSWER_TOKENS))
         measured.append(f"{limit + 1} {kind}s: {answer.status}")
@@ -166,15 +166,11 @@ async def _judge(context: CheckContext, question: _Question) -> Outcome:
 
 
 def _judged(question: _Question, text: str, tokens: int) -> Outcome:
-    """Return the result for a response and for the tokens that the files added."""
     kind = question.kind
     least, most = question.tokens
     is_right = _has_in_order(text, question.words)
     measured = f"{tokens} tokens, {short(text, 40)!r}"
-    values = {
-        "media_tokens": tokens,
-        "right": is_right,
-    }
+    values = {"media_tokens": tokens, "right": is_right}
     if tokens < MARKS:
         fault = f"the server accepted the {kind} but did not pass it to the model: it added {tokens} prompt tokens."
         return failed(measured, fault, values)
@@ -188,6 +184,5 @@ def _judged(question: _Question, text: str, tokens: int) -> Outcome:
 
 
 def _has_in_order(text: str, words: Sequence[str]) -> bool:
-    """Return whether each word is in the text after the one before it."""
     pattern = ".*".join(rf"\b(?:{word})\b" for word in words)
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

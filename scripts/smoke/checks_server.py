@@ -1,4 +1,4 @@
-"""Checks of what the server was started with: the whole context, each adapter, and speculative decoding."""
+"""Checks of the context, adapters, speculative decoding, metrics and options of a server."""
 
 import math
 from http import HTTPStatus
@@ -7,14 +7,16 @@ from typing import Final
 from contracts.features import Speculation
 from loadtest.client.events import served_models
 from loadtest.client.json_values import as_mapping
-from loadtest.client.metrics import Scrape
-from scripts.smoke.chat_request import StatusError, answered, content_of, request, send, short, user
-from scripts.smoke.context import CheckContext
+from loadtest.client.metrics import CACHE_CONFIG, GENERATION_TOKENS, KV_USAGE, RUNNING, WAITING, Scrape
+from planning.speed.residuals import KV_TOLERANCE
+from scripts.cli.check_result import Values
+from scripts.smoke.chat_request import StatusError, answered, content_of, prompt_tokens_of, request, send, short, user
+from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
-from scripts.smoke.target import SmokeTarget
 
 SCRAPE_LIMIT_S: Final = 30.0
 CALL_LIMIT_S: Final = 60.0
+ROUNDING: Final = 1e-6
 FACT: Final = "marigold"
 FACT_SENTENCE: Final = f"Remember this: the password of the archive is {FACT}."
 FACT_QUESTION: Final = "What is the password of the archive? Answer with one word."
@@ -48,32 +50,29 @@ def context_limit_s(target: SmokeTarget) -> float:
 
 
 async def context_length(context: CheckContext) -> Outcome:
-    """Check that a prompt that fills max-model-len is accepted whole, and that a fact at its start is found."""
+    """Check that a prompt of max-model-len is read from its start."""
     context.features()
     length = context.length
     if length is None:
         return skipped("neither the server nor the settings report a length")
     context.wanted = f"{LEAST_FILLED:.0%} of {length} tokens or more, {FACT!r} from the start"
-    base = await _prompt_tokens(context, 0)
-    probed = await _prompt_tokens(context, PROBE_FILLERS)
+    base, probed = [
+        prompt_tokens_of(await send(context, _long_request(context, fillers, 1), limit_s=CALL_LIMIT_S))
+        for fillers in (0, PROBE_FILLERS)
+    ]
     per_filler = (probed - base) / PROBE_FILLERS
     if per_filler <= 0:
         return failed("no usage", "without usage, the prompt's length is unknown.")
     fillers = max(math.floor((length - CONTEXT_TOKENS - CONTEXT_SLACK - base) / per_filler), 0)
     about = f"a prompt of about {base + fillers * per_filler:.0f} tokens"
-    body = request(context, [user(_long_prompt(fillers))], max_tokens=CONTEXT_TOKENS)
+    body = _long_request(context, fillers, CONTEXT_TOKENS)
     answer = await send(context, body, limit_s=context_limit_s(context.target))
     if answer.status != HTTPStatus.OK or answer.usage is None:
         return failed(f"status {answer.status}", f"{about} was rejected: {answer.message}")
-    prompt = answer.usage.prompt_tokens
-    said = content_of(answer)
+    prompt, said = answer.usage.prompt_tokens, content_of(answer)
     filled = (prompt + CONTEXT_TOKENS + CONTEXT_SLACK + per_filler) / length
     is_found = FACT in said.lower()
-    values = {
-        "prompt_tokens": prompt,
-        "seconds": round(answer.elapsed_s, 3),
-        "found": is_found,
-    }
+    values = {"prompt_tokens": prompt, "seconds": round(answer.elapsed_s, 3), "found": is_found}
     measured = f"{prompt} tokens in {answer.elapsed_s:.1f} s, {short(said, 30)!r}"
     if filled < LEAST_FILLED:
         return failed(measured, f"the server counts {prompt} prompt tokens in {about}: it cut the prompt.", values)
@@ -83,19 +82,13 @@ async def context_length(context: CheckContext) -> Outcome:
     return passed(measured, values)
 
 
-def _long_prompt(fillers: int) -> str:
-    return f"{FACT_SENTENCE}\n\n{FILLER * fillers}\n\n{FACT_QUESTION}"
-
-
-async def _prompt_tokens(context: CheckContext, fillers: int) -> int:
-    """Return the tokens of the prompt with some fillers; 0 if the server reports no usage."""
-    body = request(context, [user(_long_prompt(fillers))], max_tokens=1)
-    answer = await send(context, body, limit_s=CALL_LIMIT_S)
-    return answer.usage.prompt_tokens if answer.usage is not None else 0
+def _long_request(context: CheckContext, fillers: int, max_tokens: int) -> dict[str, object]:
+    prompt = f"{FACT_SENTENCE}\n\n{FILLER * fillers}\n\n{FACT_QUESTION}"
+    return request(context, [user(prompt)], max_tokens=max_tokens)
 
 
 async def adapters(context: CheckContext) -> Outcome:
-    """Check that each LoRA adapter is listed and answers under its name, and that an unknown name returns 404."""
+    """Check that each LoRA adapter is listed and answers under its name."""
     names = context.features().adapters
     if not names:
         return skipped("no LoRA adapters in the settings")
@@ -120,11 +113,11 @@ async def adapters(context: CheckContext) -> Outcome:
 
 
 def _to_adapter(context: CheckContext, name: str) -> dict[str, object]:
-    return request(context, [user("Say hello.")], max_tokens=16, extra={"model": name})
+    return request(context, [user("Say hello.")], max_tokens=16, model=name)
 
 
 async def speculation(context: CheckContext) -> Outcome:
-    """Check that speculative decoding proposes tokens, and report the share that the model accepts."""
+    """Check that tokens are proposed, and the share that the model accepts."""
     method = context.features().speculation
     if method == "none":
         return skipped("no speculative decoding in the settings")
@@ -145,11 +138,7 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
     if drafted == 0 and method == "draft-model":
         return failed("0 tokens proposed", "`vllm.speculative` is not in effect.")
     share = accepted / drafted if drafted > 0 else 0.0
-    values = {
-        "proposed": drafted,
-        "accepted": accepted,
-        "acceptance": round(share, 4),
-    }
+    values = {"proposed": drafted, "accepted": accepted, "acceptance": round(share, 4)}
     measured = f"{accepted:.0f} of {drafted:.0f} proposed tokens accepted ({share:.0%})"
     if drafted < FEWEST_DRAFTED:
         return warned(measured, "too few tokens were proposed to judge the share.", values)
@@ -160,7 +149,83 @@ def judged_drafts(method: Speculation, drafted: float | None, accepted: float | 
 
 
 def _grown(before: Scrape | None, after: Scrape | None, names: tuple[str, ...]) -> float | None:
-    """Return the growth of a counter between two scrapes; None if the second one does not have it."""
+    """Return the growth of a counter; None if the server does not have it."""
     last = after.total(names) if after is not None else None
     first = before.total(names) if before is not None else None
     return None if last is None else last - (first or 0.0)
+
+
+async def metrics(context: CheckContext) -> Outcome:
+    """Check that the metrics of load are readable."""
+    context.wanted = "KV use, waiting and running requests, counted tokens"
+    scrape = await context.client.metrics(limit_s=SCRAPE_LIMIT_S)
+    kv = scrape.highest(KV_USAGE)
+    waiting, running, tokens = (scrape.total(names) for names in (WAITING, RUNNING, GENERATION_TOKENS))
+    found = {KV_USAGE: kv, WAITING: waiting, RUNNING: running, GENERATION_TOKENS: tokens}
+    missing = [names[0] for names, value in found.items() if value is None]
+    if missing:
+        return failed(f"missing: {', '.join(missing)}", "Check --disable-log-stats and the vLLM version.")
+    measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {tokens:.0f} tokens"
+    return passed(measured, {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": tokens})
+
+
+async def options(context: CheckContext) -> Outcome:
+    """Compare `cache_config_info` with the plan. The block count has a tolerance."""
+    memory, replicas, planned = context.target.memory, context.target.replicas, context.target.cache_options
+    wanted = [f"{replicas} engines"] if replicas > 1 else []
+    wanted += [f"{memory.kv_blocks} blocks ± {KV_TOLERANCE:.0%}"] if memory is not None else []
+    context.wanted = ", ".join([*wanted, *(f"{name} {value}" for name, value in planned.items())])
+    scrape = await context.client.scrape(limit_s=SCRAPE_LIMIT_S)
+    found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
+    if scrape is None or found is None:
+        return skipped("the server does not export its cache configuration", "no cache_config_info")
+    engines = scrape.series(CACHE_CONFIG)
+    blocks, block_size = (_whole(found.get(name)) for name in ("num_gpu_blocks", "block_size"))
+    values: dict[str, float | None] = {"num_gpu_blocks": blocks, "block_size": block_size, "engines": engines}
+    if memory is not None and blocks is not None:
+        values["planned_blocks"] = memory.kv_blocks
+    used = f"utilization {found.get('gpu_memory_utilization', '?')}"
+    each = f"{engines} engines, each " if engines > 1 else ""
+    measured = f"{each}{blocks} blocks of {block_size}, {found.get('cache_dtype', '?')}, {used}"
+    differing = [
+        f"{name} is {found[name]}, planned {value}"
+        for name, value in planned.items()
+        if not _same(found.get(name), value)
+    ]
+    faults: list[str] = []
+    if engines != replicas:
+        faults.append(f"the plan has {replicas} engine(s) (`vllm.dataParallelSize`), but {engines} export metrics.")
+    if differing:
+        faults.append(f"not in effect: {'; '.join(differing)}.")
+    return failed(measured, " ".join(faults), values) if faults else _blocks(context, measured, blocks, values)
+
+
+def _blocks(context: CheckContext, measured: str, blocks: float | None, values: Values) -> Outcome:
+    memory = context.target.memory
+    if memory is None or blocks is None:
+        state = "passed" if context.target.cache_options else "skipped"
+        return Outcome(state, "no plan to compare the blocks with", values=values, measured=measured)
+    if abs(blocks / memory.kv_blocks - 1) <= KV_TOLERANCE:
+        return passed(measured, values)
+    # Only a warning: on a model with several layer groups (sliding and full attention), a block is a page of one group. How the
+    # groups share the pool differs between vLLM versions.
+    side = "more" if blocks > memory.kv_blocks else "fewer"
+    differs = f"{percent_over(blocks, memory.kv_blocks)} {side} than planned."
+    why = "On models with sliding windows, a block is a page of one layer group."
+    log = f"Compare the log line 'GPU KV cache size' with the planned {memory.kv_tokens:,} tokens."
+    return warned(measured, f"{differs} {why} {log}", values)
+
+
+def _same(actual: str | None, wanted: str) -> bool:
+    """Return whether an option is as planned, or not exported."""
+    if actual is None:
+        return True
+    try:
+        return abs(float(actual) - float(wanted)) < ROUNDING
+    except ValueError:
+        # vLLM reports the type that fp8 resolved to on this hardware, such as fp8_e4m3.
+        return actual == wanted or actual.startswith(f"{wanted}_")
+
+
+def _whole(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None

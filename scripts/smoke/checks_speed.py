@@ -1,4 +1,4 @@
-"""Speed checks: time to first token and output rate, for one stream and for a short burst."""
+"""Speed of one stream and of a short burst, and the comparison with the plan."""
 
 import asyncio
 import secrets
@@ -6,15 +6,21 @@ import statistics
 from typing import Final
 
 from loadtest.client.openai import ServerError, Streamed, chat_body
-from scripts.smoke.context import CheckContext, percent_over
-from scripts.smoke.results import Outcome, failed, judged
-from scripts.smoke.target import SmokeTarget
+from planning.numbers import as_number
+from planning.question.types import Band
+from planning.speed.residuals import residual, usual_causes
+from scripts.smoke.context import CheckContext, SmokeTarget, percent_over
+from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
 NO_THRESHOLD: Final = "no threshold, not checked"
 STREAM_LIMIT_S: Final = 240.0
 """Time for one stream of 128 tokens at 0.5 tokens/s."""
+_NOT_PLANNED: Final = (
+    "TTFT and burst were not compared with the plan: the stack's settings file is missing or newer than the deployment. "
+    "Restore the file or run `pulumi up`"
+)
 
 
 def single_limit_s(_: SmokeTarget) -> float:
@@ -42,17 +48,11 @@ async def single_stream(context: CheckContext) -> Outcome:
     speeds = [speed for run in runs if (speed := run.decode_tok_per_s) is not None]
     if not ttfts or not speeds:
         return failed("no timed tokens", "the streams have too few events or no usage.")
-    ttft_s = statistics.median(ttfts)
-    speed = statistics.median(speeds)
-    faults: list[str] = []
+    ttft_s, speed = statistics.median(ttfts), statistics.median(speeds)
+    faults = _short(speed, least)
     if most_s is not None and ttft_s > most_s:
-        faults.append(f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
-    faults += _short(speed, least)
-    values = {
-        "ttft_s": round(ttft_s, 6),
-        "decode_tok_per_s": round(speed, 3),
-        "runs": RUNS,
-    }
+        faults.insert(0, f"TTFT {ttft_s - most_s:.3f} s ({percent_over(ttft_s, most_s)}) over")
+    values = {"ttft_s": round(ttft_s, 6), "decode_tok_per_s": round(speed, 3), "runs": RUNS}
     note = "" if context.wanted else NO_THRESHOLD
     return judged(f"TTFT {ttft_s:.3f} s, {speed:.1f} tok/s", "; ".join(faults), values, note)
 
@@ -64,26 +64,69 @@ def _short(speed: float, least: float | None) -> list[str]:
 
 
 async def burst(context: CheckContext) -> Outcome:
-    """Check that all concurrent streams complete, and that their total rate is high enough."""
+    """Check that all concurrent streams complete, and their total rate."""
     count = context.target.thresholds.burst_requests
     least = context.target.thresholds.min_burst_tok_per_s
     context.wanted = f"{count} of {count} completed" + (f", >= {least:g} tok/s in total" if least is not None else "")
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
     done = [result for result in results if isinstance(result, Streamed)]
     errors = [result for result in results if isinstance(result, BaseException)]
-    others = [error for error in errors if not isinstance(error, ServerError)]
-    if others:
-        raise others[0]
+    for error in errors:
+        if not isinstance(error, ServerError):
+            raise error
     if errors:
         return failed(f"{len(done)} of {count} completed", str(errors[0]))
     tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0
     ttft_s = statistics.median([run.ttft_s for run in done if run.ttft_s is not None] or [0.0])
-    values = {
-        "burst_tok_per_s": round(speed, 3),
-        "median_ttft_s": round(ttft_s, 6),
-        "requests": count,
-    }
+    values = {"burst_tok_per_s": round(speed, 3), "median_ttft_s": round(ttft_s, 6), "requests": count}
     measured = f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s"
     return judged(measured, "; ".join(_short(speed, least)), values, NO_THRESHOLD if least is None else "")
+
+
+async def plan(context: CheckContext) -> Outcome:
+    """Compare with the planned bands. A slower value fails unless it meets a threshold of the stack."""
+    context.wanted = "every metric within its band"
+    planned, limits = context.target.planned, context.target.thresholds
+    if planned is None:
+        return skipped("no plan to compare with")
+    metrics = (
+        ("decode_tok_per_s", "single stream", planned.decode_tok_per_s, limits.min_decode_tok_per_s),
+        ("ttft_s", "single stream", planned.ttft_s, limits.max_ttft_s),
+        ("burst_tok_per_s", "burst", planned.burst_tok_per_s, limits.min_burst_tok_per_s),
+    )
+    values: dict[str, str] = {}
+    notes: list[str] = []
+    is_slow = False
+    for key, check, band, limit in metrics:
+        if band is None:
+            continue
+        measured = as_number(context.values.get(check, {}).get(key))
+        found = values[key] = residual(band, measured)
+        if found == "within":
+            continue
+        causes = usual_causes(key, found)
+        notes.append(f"{_shown(key, band, measured)}{f'; {causes}' if causes else ''}")
+        if found == ("above" if key == "ttft_s" else "below") and not _meets(key, measured, limit):
+            is_slow = True
+    measured_text = f"{list(values.values()).count('within')} of {len(values)} metrics within their bands"
+    if planned.ttft_s is None:
+        notes.append(_NOT_PLANNED)
+    if not notes:
+        return passed(measured_text, values)
+    return (failed if is_slow else warned)(measured_text, ". ".join(notes), values)
+
+
+def _meets(key: str, measured: float | None, limit: float | None) -> bool:
+    if measured is None or limit is None:
+        return False
+    return measured <= limit if key == "ttft_s" else measured >= limit
+
+
+def _shown(key: str, band: Band, measured: float | None) -> str:
+    names = {"decode_tok_per_s": "one stream", "ttft_s": "first token", "burst_tok_per_s": "burst"}
+    digits, unit = (3, "s") if key == "ttft_s" else (1, "tok/s")
+    low, typical, high = (f"{value:,.{digits}f}" for value in (band.low, band.typical, band.high))
+    value = "nothing" if measured is None else f"{measured:,.{digits}f}"
+    return f"{names[key]}: planned {typical} {unit} ({low} to {high}), measured {value}"

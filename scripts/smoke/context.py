@@ -1,17 +1,77 @@
-"""State of one run of the checks."""
+"""The server to check with its thresholds, and the state of one run of the checks."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
 
 from contracts.features import ServedFeatures
+from contracts.gateway import GATEWAY_START_S
+from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from loadtest.client.openai import OpenAIClient
+from planning.speed.residuals import SmokeFigures
 from scripts.cli.access import ServerAccess
 from scripts.cli.check_result import Values
 from scripts.smoke.results import Outcome
-from scripts.smoke.target import SmokeTarget
 
+_CACHE_CONFIG_LABELS: Final = {
+    "blockSize": "block_size",
+    "gpuMemoryUtilization": "gpu_memory_utilization",
+    "kvCacheDtype": "cache_dtype",
+}
+"""`cache_config_info` labels by vLLM settings key."""
+
+Failure = Callable[[], str | None]
+"""Return why the server will not become ready, to stop waiting early."""
 ReportProgress = Callable[[str], None]
 """Show one line of progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeTarget:
+    """A server and its thresholds. A metric whose threshold is None is reported but not checked."""
+
+    model: str
+    """The name to send as `model`."""
+    thresholds: SmokeThresholds
+    memory: MemorySummary | None = None
+    """Planned memory and KV cache; None without a stack."""
+    cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Expected options, by `cache_config_info` label."""
+    replicas: int = 1
+    """Expected engines: `vllm.dataParallelSize` times the servers of a gateway."""
+    features: ServedFeatures | None = None
+    """Features from the stack's settings; None without a stack."""
+    stack: str | None = None
+    opens_origins: bool = False
+    """True if the stack's extra arguments allow other web origins."""
+    planned: SmokeFigures | None = None
+    """Planned speed for the requests of these checks; None without a stack."""
+    failure: Failure | None = None
+
+
+def stack_target(
+    stack: str, outputs: StackOutputs, planned: SmokeFigures | None = None, failure: Failure | None = None
+) -> SmokeTarget:
+    """Return the target for a stack's outputs and plan."""
+    thresholds = outputs.smoke
+    if outputs.target == "gateway":  # it does not start its servers
+        budget_s = min(thresholds.startup_budget_s, GATEWAY_START_S)
+        thresholds = replace(thresholds, startup_budget_s=budget_s)
+    options = {label: str(outputs.vllm[key]) for key, label in _CACHE_CONFIG_LABELS.items() if key in outputs.vllm}
+    given = outputs.vllm.get("extraArgs")
+    extra = cast("Sequence[object]", given) if isinstance(given, list | tuple) else ()
+    return SmokeTarget(
+        stack=stack,
+        model=outputs.served_model,
+        thresholds=thresholds,
+        memory=outputs.plan.memory,
+        cache_options=options,
+        replicas=outputs.engines,
+        features=outputs.features,
+        opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
+        planned=planned,
+        failure=failure,
+    )
 
 
 class NotApplicableError(Exception):
@@ -20,14 +80,14 @@ class NotApplicableError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class CheckContext:
-    """Client, target and results of one run. Checks set the mutable fields for later checks."""
+    """State of one run. Checks set the mutable fields for later checks."""
 
     client: OpenAIClient
     access: ServerAccess
     target: SmokeTarget
     report_progress: ReportProgress
     wanted: str = ""
-    """What the current check expects. Each check sets it once, and the runner puts it beside each of its results."""
+    """The expectation of the current check, which sets it. The runner puts it beside the result."""
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
@@ -48,7 +108,7 @@ class CheckContext:
 
     @property
     def without_thinking(self) -> Mapping[str, object]:
-        """Fields of a request that turn thinking off, or none if it is off by default. A short response would end in its reasoning."""
+        """Fields of a request that turn thinking off, because a short response would end in its reasoning."""
         features = self.target.features
         on = features is not None and features.thinks_by_default
         return {"chat_template_kwargs": {"enable_thinking": False}} if on else {}

@@ -9,14 +9,14 @@ from scripts.status.face import CAPACITY, DeployedServer, cloud_facts, serving
 
 
 class ServerFailure:
-    """Failure detector for one stack. Queries Google about the node, and reads the state once."""
+    """Failure detector for one stack, whose state is read once."""
 
     def __init__(self, stack: str) -> None:
         self._stack = stack
         self._found: DeployedServer | None = None
 
     def __call__(self) -> str | None:
-        """Return one sentence on why the server will not become ready. None if it still can, or if its state is unknown."""
+        """Return why the server will not become ready; None if it can or if that is unknown."""
         try:
             self._found = self._found or serving(states.read(self._stack))
             if self._found is None or self._found.kind not in CAPACITY:

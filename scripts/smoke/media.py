@@ -14,7 +14,7 @@ from loadtest.traffic.images import ImageSize, png_file
 
 COLORS: Final = {"red": (220, 20, 30), "green": (10, 150, 40), "blue": (20, 60, 220), "yellow": (250, 220, 0)}
 SIDE_PX: Final = 64
-"""Gemma 4's processor enlarges an image to the size of its tokens, so a small one costs as much as a large one."""
+"""Gemma 4's processor enlarges an image, so a small one has as many tokens."""
 BEEP_HZ: Final = 880.0
 BEEP_S: Final = 0.3
 PAUSE_S: Final = 0.4
@@ -24,7 +24,7 @@ _VIDEO: Final = Path(__file__).with_name("colors.mp4")
 
 
 def picture(color: str) -> bytes:
-    """Return a square PNG image of one color (color type 2: red, green and blue of each pixel)."""
+    """Return a square PNG image of one color (color type 2: RGB)."""
     rows = (b"\0" + bytes(COLORS[color]) * SIDE_PX) * SIDE_PX
     return png_file(ImageSize(width=SIDE_PX, height=SIDE_PX), 2, (b"IDAT", zlib.compress(rows, 9)))
 
@@ -35,7 +35,7 @@ def sound_s(beeps: int) -> float:
 
 
 def sound(beeps: int) -> bytes:
-    """Return a WAV file with this many beeps: one channel, 16 bits, 16 kHz, which is the rate of Gemma 4's audio encoder."""
+    """Return a WAV file with this many beeps, at 16 kHz as Gemma 4's audio encoder."""
     pause = [0] * round(PAUSE_S * RATE_HZ)
     beep = [round(_AMPLITUDE * math.sin(2 * math.pi * BEEP_HZ * n / RATE_HZ)) for n in range(round(BEEP_S * RATE_HZ))]
     samples = [*pause, *((beep + pause) * beeps)]

@@ -46,7 +46,7 @@ def summary(report: SmokeReport) -> str:
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises OSError if the file cannot be written."""
+    """Print the report and write the JUnit file. Raises OSError."""
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
@@ -56,7 +56,7 @@ def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
-    """Print the table, the notes of its checks, a note if the server is simulated, and the summary."""
+    """Print the table, the notes of its checks, and the summary."""
     headings = ("check", "result", "measured", "expected", "s")
     shown = table(
         f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",), least=("s", "expected")
@@ -80,7 +80,6 @@ def print_table(report: SmokeReport, target: Console) -> None:
 
 def to_json(report: SmokeReport) -> dict[str, Any]:
     """Return the report as JSON types, as docs/smoke.md describes."""
-    rows = [(check.name, check.outcome, check.elapsed_s) for check in report.checks]
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": report.stack,
@@ -93,21 +92,21 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
         "elapsed_s": round(report.elapsed_s, 3),
         "checks": [
             {
-                "name": name,
-                "verdict": found.state,
-                "measured": found.measured,
-                "wanted": found.wanted,
-                "detail": found.detail,
-                "values": dict(found.values),
-                "elapsed_s": round(elapsed_s, 3),
+                "name": check.name,
+                "verdict": check.outcome.state,
+                "measured": check.outcome.measured,
+                "wanted": check.outcome.wanted,
+                "detail": check.outcome.detail,
+                "values": dict(check.outcome.values),
+                "elapsed_s": round(check.elapsed_s, 3),
             }
-            for name, found, elapsed_s in rows
+            for check in report.checks
         ],
     }
 
 
 def to_junit(report: SmokeReport) -> str:
-    """Return JUnit XML: one test case per check, with warnings in the test case's output."""
+    """Return JUnit XML: one test case per check."""
     counts = {state: len(report.of_state(state)) for state in _COLORS}
     suite = ET.Element(
         "testsuite",
@@ -121,15 +120,10 @@ def to_junit(report: SmokeReport) -> str:
     if report.simulated is not None:
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="simulated", value=report.simulated)
+    place = f"smoke.{report.stack or 'url'}"
     for check in report.checks:
-        outcome = check.outcome
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            classname=f"smoke.{report.stack or 'url'}",
-            name=check.name,
-            time=f"{check.elapsed_s:.3f}",
-        )
+        outcome, time = check.outcome, f"{check.elapsed_s:.3f}"
+        case = ET.SubElement(suite, "testcase", classname=place, name=check.name, time=time)
         text = f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}"
         # XML forbids most control characters.
         message = "".join(char for char in text if char >= " " or char in "\t\n")

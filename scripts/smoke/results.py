@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from contracts.exit_codes import ExitCode
@@ -13,35 +14,33 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Outcome(CheckResult):
-    """Result of one check. `measured` and `wanted` are text for users; `detail` is the reason and size of a failure, or a note."""
+    """Result of one check. `detail`: the reason and size of a failure, or a note."""
 
     measured: str = ""
     wanted: str = ""
     """The runner sets it."""
 
 
+def _outcome(state: State, measured: str, detail: str = "", values: Values | None = None) -> Outcome:
+    return Outcome(state, detail, values=values or {}, measured=measured)
+
+
+failed: Final = partial(_outcome, "failed")
+warned: Final = partial(_outcome, "warned")
+
+
 def passed(measured: str, values: Values | None = None, note: str = "") -> Outcome:
     """Return the result of a check that passed."""
-    return Outcome("passed", note, values=values or {}, measured=measured)
-
-
-def failed(measured: str, detail: str = "", values: Values | None = None) -> Outcome:
-    """Return the result of a check that failed."""
-    return Outcome("failed", detail, values=values or {}, measured=measured)
-
-
-def warned(measured: str, detail: str, values: Values | None = None) -> Outcome:
-    """Return the result of a check that passed with a warning."""
-    return Outcome("warned", detail, values=values or {}, measured=measured)
+    return _outcome("passed", measured, note, values)
 
 
 def judged(measured: str, faults: str, values: Values | None = None, note: str = "") -> Outcome:
-    """Return a failed result with `faults` as its detail, or a passed result if there are none."""
+    """Return a failed result with its faults, or a passed one without any."""
     return failed(measured, faults, values) if faults else passed(measured, values, note)
 
 
 def unknown(detail: str) -> Outcome:
-    """Return the result of a check that could not reach the server, so its health is unknown."""
+    """Return the result of a check that did not reach the server."""
     return Outcome("unknown", detail, measured="not reached")
 
 
@@ -88,7 +87,7 @@ class SmokeReport:
 
     @property
     def verdict(self) -> ReportVerdict:
-        """Result of the run. `unreachable`: no check failed, but at least one could not reach the server."""
+        """Result of the run. `unreachable`: no check failed, and one did not reach the server."""
         if self.interrupted:
             return "interrupted"
         if self.of_state("unknown") and not self.failed:

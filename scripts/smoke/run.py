@@ -16,26 +16,18 @@ from scripts.smoke import (
     checks_exposure,
     checks_features,
     checks_media,
-    checks_operations,
-    checks_plan,
     checks_server,
     checks_speed,
 )
 from scripts.smoke.chat_request import StatusError
-from scripts.smoke.context import Check, CheckContext, NotApplicableError, ReportProgress
+from scripts.smoke.context import Check, CheckContext, NotApplicableError, ReportProgress, SmokeTarget
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport, failed, skipped, unknown
-from scripts.smoke.target import SmokeTarget
 
 READY_SLACK_S: Final = 20.0
 """Added to the readiness budget, because the last probe may still be running."""
 
-
-def _ready_limit_s(target: SmokeTarget) -> float:
-    return target.thresholds.startup_budget_s + READY_SLACK_S
-
-
 CHECKS: Final[tuple[Check, ...]] = (
-    Check("ready", checks_basic.ready, _ready_limit_s, needed=True),
+    Check("ready", checks_basic.ready, lambda target: target.thresholds.startup_budget_s + READY_SLACK_S, needed=True),
     Check("health latency", checks_basic.health),
     Check("served model", checks_basic.served_model, needed=True),
     Check("chat", checks_basic.chat),
@@ -58,13 +50,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("adapters", checks_server.adapters),
     Check("speculation", checks_server.speculation),
     Check("anonymous access", checks_exposure.anonymous),
-    Check("metrics", checks_operations.metrics),
-    Check("options in effect", checks_operations.options),
+    Check("metrics", checks_server.metrics),
+    Check("options in effect", checks_server.options),
     Check("single stream", checks_speed.single_stream, checks_speed.single_limit_s),
     Check("burst", checks_speed.burst, checks_speed.single_limit_s),
 )
-PLAN_CHECK: Final = Check("plan", checks_plan.plan)
-"""Compares the other checks' measurements with the plan. Runs last, for servers with a plan."""
+PLAN_CHECK: Final = Check("plan", checks_speed.plan)
+"""Runs last, for servers with a plan."""
 
 
 def run_smoke(
@@ -86,15 +78,13 @@ def run_smoke(
     except KeyboardInterrupt:
         interrupted = True
     left = Outcome("not run", "interrupted" if interrupted else "a required check failed")
+    results += [FinishedCheck(name=check.name, outcome=left, elapsed_s=0.0) for check in checks[len(results) :]]
     return SmokeReport(
         stack=target.stack,
         url=plain_url(access.base_url),
         model=target.model,
         simulated=context.simulated,
-        checks=(
-            *results,
-            *(FinishedCheck(name=check.name, outcome=left, elapsed_s=0.0) for check in checks[len(results) :]),
-        ),
+        checks=tuple(results),
         interrupted=interrupted,
         elapsed_s=time.monotonic() - start_s,
     )

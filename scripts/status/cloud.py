@@ -1,6 +1,6 @@
 """Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -55,22 +55,22 @@ class DeployedServer:
 
 def serving(state: StackState) -> DeployedServer | None:
     """Return the server of a stack, even if its creation is pending; None if the state has none."""
-    for items in (state.resources, state.pending):
-        for item in items:
-            kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
-            project = str(inputs.get("project") or "")
-            if kind == CAPACITY_TYPE and not item.get("delete"):
-                names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
-                return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
-            if kind == SERVICE_TYPE and not item.get("delete"):
-                name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
-                return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
+    for item in (*state.resources, *state.pending):
+        kind = None if item.get("delete") else item.get("type")
+        inputs, outputs = as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
+        project = str(inputs.get("project") or "")
+        if kind == CAPACITY_TYPE:
+            names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
+            return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
+        if kind == SERVICE_TYPE:
+            name = f"projects/{project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
+            return DeployedServer(kind=SERVICE, names=[name], project=project, inputs=inputs, outputs=outputs)
     return None
 
 
 def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
-    zones = [outputs.get("zone"), *as_sequence(outputs.get("triedZones")), inputs.get("zone")]
-    zones += as_sequence(inputs.get("zones"))
+    tried, listed = as_sequence(outputs.get("triedZones")), as_sequence(inputs.get("zones"))
+    zones = [outputs.get("zone"), *tried, inputs.get("zone"), *listed]
     known = [str(zone) for zone in dict.fromkeys(zones) if zone]
     named = [str(outputs["name"])] if outputs.get("name") else []
     return list(dict.fromkeys([*named, *capacity_names(inputs, known)]))
@@ -124,7 +124,7 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
         stored=document_hash(stored) if stored else None,
     )
     if instance.status == "RUNNING":
-        facts = _with_phase(facts, TpuMachine(api=api, name=instance.name).published)
+        facts = _with_phase(api, facts, instance.name)
     return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)])
 
 
@@ -157,7 +157,7 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str) -> CloudFacts:
 
 
 def _after_run(facts: CloudFacts, found: DeployedServer) -> CloudFacts:
-    """Return the facts with how the run has ended, if the machine is gone. Google deletes it in the same way at the end and in a preemption."""
+    """Return the facts with how the run has ended. Google deletes a machine in the same way at its end and in a preemption."""
     planned = facts.deadline or str(found.outputs.get("deadline") or "")
     if facts.state not in DEAD | {MISSING} or not planned:
         return facts
@@ -170,13 +170,13 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> Clou
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
         return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
-    return _with_phase(facts, TpuMachine(api=api, name=name).published)
+    return _with_phase(api, facts, name)
 
 
-def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> CloudFacts:
+def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
     """Return the facts with the machine's guest attributes. A machine without any is booting."""
     try:
-        published = read()
+        published = TpuMachine(api=api, name=name).published()
     except GoogleListError as error:
         return replace(facts, unknown=(f"Cannot read the phase of the machine: {error}",))
     idle = reported(published, GOOGLE_CLOCK.now())
@@ -232,7 +232,6 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 
 
 def _limits(limits: StackLimits) -> str:
-    """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
     each += [] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"]
     each += [] if limits.idle_after_s is None else [f"tpu.idleAfter {duration(limits.idle_after_s)}"]
@@ -240,7 +239,7 @@ def _limits(limits: StackLimits) -> str:
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
-    """Return the service account that has the record of the stack's past machines. If unreadable, `spending` reports it."""
+    """Return the account with the record of past machines. If unreadable, `spending` reports it."""
     try:
         document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
     except GoogleListError:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, TypedDict, cast
+from typing import Final, TypedDict
 
 from cloud import google_api
 from cloud.clock import GOOGLE_CLOCK
@@ -19,8 +19,7 @@ from engine.runner import NOT_LOGGED_IN
 from engine.state import StackState
 from engine.steps import changes_of
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
-from scripts.status.gateway import backends_of, judged_gateway
-from scripts.status.judge import drift_of, next_command, waits_of
+from scripts.status.judge import backends_of, drift_of, judged_gateway, next_command, waits_of
 from scripts.status.report import (
     ENDPOINT,
     GOOGLE,
@@ -61,7 +60,7 @@ class StatusRequest:
 
 
 class _Answers(TypedDict, total=False):
-    """What the sources of a stack said, by source. A source that did not respond has no entry."""
+    """Answers of the sources of a stack, by source. A source that did not respond has no entry."""
 
     google: CloudFacts
     endpoint: ServerFacts
@@ -74,7 +73,6 @@ class _Known:
 
     state: StackState
     locks: tuple[StackLock, ...]
-    outputs: StackOutputs | None
     serves: DeployedServer | None
     not_asked: str | None = None
     answers: _Answers = field(default_factory=_Answers)
@@ -95,10 +93,10 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     known = each([partial(_known, state) for state in found], workers=CALLS)
     tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
     answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
-    for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
-        if error is None:
-            cast("dict[str, object]", one.answers)[source] = value
-        else:
+    for (one, source, _), (answer, error) in zip(tasks, answers, strict=True):
+        if answer is not None:
+            one.answers.update(answer)
+        elif error is not None:
             one.unanswered.append(UnansweredSource(source=source, why=_why(error)))
     now = clock()
     rows = [_status(one, now) for one in known]
@@ -114,23 +112,20 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
 
 def _known(state: StackState) -> _Known:
     deployed = state.status in {"read", "unreadable", "no engine"}
-    return _Known(
-        state=state, locks=stack_locks(state.stack) if deployed else (), outputs=state.outputs, serves=serving(state)
-    )
+    return _Known(state=state, locks=stack_locks(state.stack) if deployed else (), serves=serving(state))
 
 
-def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
-    """Return the queries for a stack by source."""
-    stack, outputs, found = one.state.stack, one.outputs, one.serves
-    queries: dict[str, Callable[[], object]] = {}
+def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], _Answers]]:
+    stack, outputs, found = one.state.stack, one.state.outputs, one.serves
+    queries: dict[str, Callable[[], _Answers]] = {}
     if found is not None:
-        queries[GOOGLE] = partial(_query_google, found, stack)
+        queries[GOOGLE] = lambda: {"google": _query_google(found, stack)}
     if outputs is not None and found is not None:
         one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
         if one.not_asked is None:
-            queries[ENDPOINT] = partial(server_facts, outputs)
+            queries[ENDPOINT] = lambda: {"endpoint": server_facts(outputs)}
     if request.refresh and one.state.resources:
-        queries[REFRESH] = partial(_query_refresh, stack)
+        queries[REFRESH] = lambda: {"refresh": _query_refresh(stack)}
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
@@ -152,9 +147,12 @@ def _why(error: BaseException) -> str:
 
 
 def _status(one: _Known, now: datetime) -> StackStatus:
-    outputs, found, answers = one.outputs, one.serves, one.answers
+    outputs, found, answers = one.state.outputs, one.serves, one.answers
     facts, refreshed = answers.get(GOOGLE), answers.get(REFRESH)
-    facts = _of_settings(facts, outputs) if facts else None
+    # If the settings fix the traffic split, no revision waits for a rollout.
+    rollout = outputs.rollout if outputs else None
+    if facts and rollout and rollout.traffic is not None and facts.rollout_phase == "waits":
+        facts = replace(facts, rollout_phase="none", rollout="")
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     if one.state.is_gateway:
         target = "gateway"
@@ -181,11 +179,3 @@ def _address(outputs: StackOutputs | None) -> str:
     if outputs is None:
         return ""
     return outputs.endpoint if outputs.target == "cloud-run" else outputs.address or ""
-
-
-def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
-    """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
-    rollout = None if outputs is None else outputs.rollout
-    if rollout is not None and rollout.traffic is not None and facts.rollout_phase == "waits":
-        return replace(facts, rollout_phase="none", rollout="")
-    return facts

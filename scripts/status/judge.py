@@ -1,10 +1,12 @@
-"""Interpretation of a stack's facts: drift, waits and the next command."""
+"""Interpretation of a stack's facts: drift, waits and the next command; for a gateway, also from its backends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
+from contracts.fields import as_mapping, as_sequence
 from contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from engine.locks import StackLock
 from engine.state import StackState
@@ -26,24 +28,20 @@ def short(identity: str) -> str:
 
 def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
     """Return the differences between the deployed server and the state, one sentence each."""
-    if cloud is None:
+    if cloud is None or (cloud.state in DEAD_STATES and cloud.run_end == "planned"):
         return ()
     if cloud.state in DEAD_STATES:
-        if cloud.run_end == "planned":
-            return ()
         return (f"The deployed server is in the state, but Google reports it as {cloud.state}.",)
     kind = "document" if target == "tpu" else "revision"
+    declared, stored, running = cloud.declared, cloud.stored, cloud.running
     found: list[str] = []
-    if cloud.declared and cloud.stored and cloud.declared != cloud.stored:
-        found.append(
-            f"The {kind} was changed outside Pulumi: {short(cloud.stored)} instead of {short(cloud.declared)}."
-        )
-    elif cloud.stored and cloud.running and cloud.stored != cloud.running and cloud.phase == FAILED:
-        found.append(
-            f"{kind.capitalize()} {short(cloud.stored)} failed. The machine rolled back to the last known good {kind}, {short(cloud.running)}."
-        )
-    elif cloud.stored and cloud.running and cloud.stored != cloud.running and not cloud.rollout:
-        found.append(f"{kind.capitalize()} {short(cloud.running)} is serving instead of {short(cloud.stored)}.")
+    if declared and stored and declared != stored:
+        found.append(f"The {kind} was changed outside Pulumi: {short(stored)} instead of {short(declared)}.")
+    elif stored and running and stored != running and cloud.phase == FAILED:
+        back = f"The machine rolled back to the last known good {kind}, {short(running)}."
+        found.append(f"{kind.capitalize()} {short(stored)} failed. {back}")
+    elif stored and running and stored != running and not cloud.rollout:
+        found.append(f"{kind.capitalize()} {short(running)} is serving instead of {short(stored)}.")
     return found
 
 
@@ -97,11 +95,9 @@ def _renewal(state: StackState) -> str:
     """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty without one."""
     found = serving(state)
     name = str(found.outputs.get("renewalName") or "") if found else ""
-    return (
-        f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {found.outputs.get('renewalState')}"
-        if found and name
-        else ""
-    )
+    if found is None or not name:
+        return ""
+    return f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {found.outputs.get('renewalState')}"
 
 
 def _since(moment: str | None, now: datetime) -> str:
@@ -114,22 +110,18 @@ def _since(moment: str | None, now: datetime) -> str:
 def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> str:
     """Return the command to run next."""
     up = f"pulumi up --stack {status.stack}" if state.is_gateway else f"gemma up {status.stack}"
-    choices = (*_by_state(status, state, locks), *_by_cloud(status, state))
+    choices = _commands(status, state, locks)
     return next(command for applies, command in choices if applies).format(stack=status.stack, up=up)
 
 
-def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
-    """Yield commands that depend on the state, each with its condition. The first that applies is used."""
+def _commands(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
+    """Yield commands, each with its condition. The first that applies is used; the last always applies."""
+    cloud = status.cloud
+    google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
     yield any(not lock.is_dead for lock in locks), "gemma status {stack} --watch"
     yield bool(locks) or state.status == "unreadable", "gemma recover {stack}"
     yield state.status == "missing", "{up}"
-    yield not status.deployed and not state.pending and status.cloud is None, "{up}"
-
-
-def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, str]]:
-    """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
-    cloud = status.cloud
-    google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
+    yield not status.deployed and not state.pending and cloud is None, "{up}"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield google in DEAD_STATES, "{up} --refresh"
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
@@ -142,3 +134,36 @@ def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, st
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"
     yield status.target == "tpu" and phase != READY, "gemma logs {stack} --follow"
     yield True, "gemma connect {stack}"
+
+
+def backends_of(state: StackState) -> Sequence[str]:
+    """Return the stacks behind a gateway, as its last `pulumi up` found them; empty for other stacks."""
+    return [str(as_mapping(one).get("stack")) for one in as_sequence(state.printed.get("backends"))]
+
+
+def judged_gateway(status: StackStatus, state: StackState, rows: Sequence[StackStatus]) -> StackStatus:
+    """Return the status of a gateway with what follows from its backends, which are among `rows`."""
+    by_name = {row.stack: row for row in rows}
+    found = [by_name[stack] for stack in backends_of(state) if stack in by_name]
+    moved = list(_moved(state, by_name))
+    waits, next_command = status.waits, status.next_command
+    if status.is_down:
+        health = status.server.health if status.server else ""
+        waits = [*waits, f"No server behind the gateway answers, so its callers get {health}."]
+        asleep = [row.next_command for row in found if row.health != HEALTHY]
+        next_command = [*asleep, f"gemma logs {status.stack}"][0]
+    elif not status.deployed and status.cloud is None:
+        waits = [*waits, "No backend had an address at the last `pulumi up`, so the gateway has no service."]
+        next_command = found[0].next_command if found else next_command
+    if moved:
+        next_command = f"pulumi up --stack {status.stack}"
+    return replace(status, drift=[*status.drift, *moved], waits=waits, next_command=next_command)
+
+
+def _moved(state: StackState, rows: Mapping[str, StackStatus]) -> Iterator[str]:
+    for one in map(as_mapping, as_sequence(state.printed.get("backends"))):
+        stack, used = str(one.get("stack")), str(one.get("address") or "")
+        now = rows[stack].address if stack in rows else used
+        if now != used:
+            uses = f"sends its requests to {used}" if used else "sends it no requests"
+            yield f"Backend {stack} has {f'address {now}' if now else 'no address'}, but the gateway {uses}."

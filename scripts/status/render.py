@@ -12,7 +12,7 @@ from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
-from scripts.cli.tables import FittedTable, table
+from scripts.cli.tables import table
 from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
@@ -40,7 +40,11 @@ class ReportView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table and the lines below it. Without a terminal, lines are not wrapped."""
         simulated = " (local cloud, simulated)" if self._report.simulated else ""
-        yield _table(self._report, f"{self._stamp(self._report.at_s)}{simulated}")
+        title = f"{self._stamp(self._report.at_s)}{simulated}"
+        shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
+        for status in self._report.stacks:
+            shown.add_row(*_row(status, self._report.at_s))
+        yield shown
         width = options.max_width if console.is_terminal else None
         alone = len(self._report.stacks) == 1
         for status in self._report.stacks:
@@ -59,17 +63,10 @@ class ReportView:
 
 
 def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> Sequence[str]:
-    """Return a line, wrapped at spaces if there is a width. A `whole` line is not wrapped so that a command can be pasted."""
+    """Return a line, wrapped if there is a width. A command is `whole`, so that it can be pasted."""
     if width is None or whole:
         return [prefix + text]
     return wrapped(prefix + text, width, " " * len(prefix))
-
-
-def _table(report: StatusReport, title: str) -> FittedTable:
-    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
-    for status in report.stacks:
-        shown.add_row(*_row(status, report.at_s))
-    return shown
 
 
 def _row(status: StackStatus, now_s: float) -> Sequence[str]:
@@ -77,25 +74,20 @@ def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     if cloud is None:
         undeployed = "unknown" if status.deployed or status.unanswered else "not deployed"
         return (status.stack, "network only" if status.target == "gateway" else undeployed, *[""] * 6)
-    left_s = status.left_s(now_s)
+    left_s, requests = status.left_s(now_s), ""
+    if server is not None and server.running_requests is not None:
+        requests = f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
     phase = cloud.phase or (status.health if cloud.state == "READY" else "") or ""
     return (
         status.stack,
         _STATES.get(cloud.state, cloud.state),
         phase,
         "" if left_s is None else _left(left_s),
-        _requests(status),
+        requests,
         "" if server is None or server.kv_use_share is None else f"{server.kv_use_share:.0%}",
         "" if cloud.usd_per_hour is None else f"{cloud.usd_per_hour:.2f}",
         "" if cloud.usd is None else f"{cloud.usd:.2f}",
     )
-
-
-def _requests(status: StackStatus) -> str:
-    server = status.server
-    if server is None or server.running_requests is None:
-        return ""
-    return f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
 
 
 def _left(seconds: float) -> str:
@@ -110,7 +102,7 @@ def _heading(status: StackStatus) -> str:
 
 
 def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment and pending operations."""
+    """Yield the details of a stack, each with its key. Of several stacks, skip those without a deployment."""
     cloud = status.cloud
     if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
         return
@@ -166,7 +158,7 @@ def _enforced(cloud: CloudFacts) -> str:
 
 
 def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
-    """Return the idle time of a machine beside its limit; empty for a busy machine, and for an unknown time without a limit."""
+    """Return the idle time of a machine beside its limit; empty for a busy machine."""
     limit = "" if cloud.idle_after_s is None else f"tpu.idleAfter is {duration(cloud.idle_after_s)}"
     if cloud.idle_since is not None:
         since_s = datetime.fromisoformat(cloud.idle_since).timestamp()

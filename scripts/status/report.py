@@ -25,10 +25,10 @@ class UnansweredSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudFacts:
-    """Facts from Google Cloud about the server: a queued resource with its node, or a Cloud Run service. None: not reported."""
+    """Facts from Google Cloud about the server. None: not reported."""
 
     state: str
-    """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; `MISSING` if it does not exist."""
+    """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; or `MISSING`."""
     state_since: str | None = None
     """RFC 3339: when the queued resource was created, or when the service reached its state."""
     place: str | None = None
@@ -39,7 +39,7 @@ class CloudFacts:
     deadline: str | None = None
     """RFC 3339: when Google deletes the machine."""
     run_end: Literal["planned", "early"] | None = None
-    """Whether the planned end of a machine that is gone has passed, or the machine was preempted or deleted before; None if unknown."""
+    """End of the run of a machine that is gone: as planned, or before; None if unknown."""
     planned_end: str | None = None
     """RFC 3339: planned end of a run that has ended; None if unknown."""
     declared: str | None = None
@@ -49,13 +49,13 @@ class CloudFacts:
     reported: str | None = None
     """Hash of the document of the machine's phase."""
     running: str | None = None
-    """Hash of the document that is served, or the revision with the most traffic; None if no server is ready."""
+    """Hash of the served document, or the revision with the most traffic; None if none is ready."""
     former: str | None = None
-    """While the served document is on probation: hash of the previous good document. If the server exits four times, it is restored."""
+    """Hash of the previous document while the served one is on probation. Four exits restore it."""
     machine: str | None = None
     """Full name of the TPU machine."""
     container: str | None = None
-    """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
+    """Access of the container to the machine: `confined`, or another mode and its reason."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
@@ -72,9 +72,9 @@ class CloudFacts:
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
     idle_since: str | None = None
-    """RFC 3339: since when the TPU machine has had no request; None if it is busy or unknown."""
+    """RFC 3339: since when the TPU machine has had no request."""
     idle_unknown: str = ""
-    """Why the idle time is unknown, to continue a sentence about the machine; empty if it is known."""
+    """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
     idle_after_s: int | None = None
     """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
     unknown: Sequence[str] = ()

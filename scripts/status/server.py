@@ -1,6 +1,5 @@
 """Query the health and load of a stack's server."""
 
-from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
-from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, Scrape, merged, parse_metrics
+from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, merged, parse_metrics
 from scripts.status.cloud import DeployedServer
 from scripts.status.report import HEALTHY, ServerFacts
 
@@ -19,15 +18,10 @@ def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel
     """Return why the server is not queried, as a sentence; None if it is."""
     if outputs.auth == "tunnel" and not tunnel:
         return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
-    if outputs.target != "tpu" and not wake and _sleeps(found):
+    scaling = as_mapping(as_mapping(found.inputs.get("template") if found else None).get("scaling"))
+    if outputs.target != "tpu" and not wake and not scaling.get("minInstanceCount"):
         return "Not checked: with minInstances 0, a request may start an instance. Pass --wake to check anyway."
     return None
-
-
-def _sleeps(found: DeployedServer | None) -> bool:
-    template = as_mapping(found.inputs.get("template")) if found else as_mapping(None)
-    least = as_mapping(template.get("scaling")).get("minInstanceCount")
-    return not least
 
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
@@ -46,12 +40,10 @@ def server_facts(outputs: StackOutputs) -> ServerFacts:
             raise ScriptError(f"The server does not respond: {error}") from None
     if any(answer.status != HTTPStatus.OK for answer in answers):
         return ServerFacts(health=HEALTHY)
-    return ServerFacts(health=HEALTHY, **_load(merged(parse_metrics(str(answer.body)) for answer in answers)))
-
-
-def _load(scrape: Scrape) -> Mapping[str, float | None]:
-    return {
-        "running_requests": scrape.total(RUNNING),
-        "waiting_requests": scrape.total(WAITING),
-        "kv_use_share": scrape.highest(KV_USAGE),
-    }
+    load = merged(parse_metrics(str(answer.body)) for answer in answers)
+    return ServerFacts(
+        health=HEALTHY,
+        running_requests=load.total(RUNNING),
+        waiting_requests=load.total(WAITING),
+        kv_use_share=load.highest(KV_USAGE),
+    )

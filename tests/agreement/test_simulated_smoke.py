@@ -19,10 +19,9 @@ from planning.question.features import served_features
 from planning.question.vllm_args import given_options, vllm_arguments
 from planning.speed.residuals import SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS, smoke_figures
 from scripts.cli.access import ServerAccess
-from scripts.smoke.context import Check, CheckContext
+from scripts.smoke.context import Check, CheckContext, SmokeTarget, stack_target
 from scripts.smoke.results import Outcome, SmokeReport, judged
 from scripts.smoke.run import CHECKS, run_smoke
-from scripts.smoke.target import SmokeTarget, stack_target
 from stacks.outputs import smoke_thresholds
 from tests.agreement.simulated_stacks import BUILT_IMAGE, STACKS, Served, hardware_of, served, settings_of
 from tests.agreement.virtual_engine import ClosedLoop, Rates

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -21,8 +22,8 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from loadtest.run import _continuation
 from scripts.cli.command import called, run_command
+from scripts.gemma import arguments
 from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import call_of
 from scripts.gemma.catalog import ENTRIES, SYNONYMS, entry_of
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +127,8 @@ def refusal_of(command):
         words = ["--help"]  # a command that is only named
     said = io.StringIO()
     try:
-        given = call_of(entry, words).with_stack(lambda: STACK, lambda _: None)
+        with mock.patch.multiple(arguments, default_stack=lambda _: (STACK, ""), require_known=lambda _: None):
+            given = arguments.with_stack(arguments.call_of(entry, words))
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             code = run_command(reading_only(entry.whole()), given)
     except SystemExit as ended:

@@ -304,7 +304,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone(monkeypatch
     release.set()
     assert (found["us-east5-b"].hardware.state, found["us-east5-b"].hardware.is_read) == ("unknown", False)
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer within 60 s"
-    assert found["us-east5-a"].is_open
+    assert found["us-east5-a"].group == 0
     assert found["us-east1-d"].hardware.state == "passed"
 
 

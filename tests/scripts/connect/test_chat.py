@@ -10,9 +10,7 @@ import pytest
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.connect import __main__ as connect
-from scripts.connect.attachments import attached
-from scripts.connect.chat import talk
-from scripts.connect.response import Turn
+from scripts.connect.chat import Turn, attached, talk
 from tests.scripts.connect.test_connect import Private, conversation, delta, private, run, streams
 from tests.scripts.sample_outputs import sample_outputs
 

@@ -16,23 +16,19 @@ from contracts.spelling import did_you_mean, meant
 from engine import runner
 from scripts.gemma import arguments as of_gemma
 from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import ListedStack, call_of, default_stack, require_known
+from scripts.gemma.arguments import ListedStack, call_of, default_stack, require_known, with_stack
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, SYNONYMS, entry_of
 from scripts.gemma.completion import candidates, script
 
 ROOT = Path(__file__).parents[3]
 
 
-def arguments(name, *words, known=(), default="picked"):
-    """Return the arguments that the command of `gemma NAME WORDS` gets."""
-    refused = []
-
-    def require(word):
-        refused.append(word)
-        if word not in known and not (ROOT / f"Pulumi.{word}.yaml").exists():
-            raise CommandRefusedError(f"Stack {word} not found.")
-
-    return list(call_of(entry_of(name), words).with_stack(lambda: default, require))
+@pytest.fixture
+def arguments(monkeypatch):
+    """Return a function with the arguments that the command of `gemma NAME WORDS` gets."""
+    monkeypatch.setattr(of_gemma, "default_stack", lambda _command: ("picked", "selected"))
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"elsewhere"}))
+    return lambda name, *words: list(with_stack(call_of(entry_of(name), words)))
 
 
 def test_every_command_has_one_word():
@@ -69,6 +65,7 @@ def test_the_overview_lists_every_command_with_what_it_does():
         (("status", "l4-qat"), ["--stack", "l4-qat"]),
         (("doctor",), []),
         (("capacity", "v6e-4"), ["v6e-4"]),
+        (("capacity", "v6e-4", "L4"), ["v6e-4", "L4"]),
         (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
         (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
         (("preview", "l4-qat", "--json"), ["run", "--create", "--stack", "l4-qat", "--json"]),
@@ -77,20 +74,20 @@ def test_the_overview_lists_every_command_with_what_it_does():
         (("stage-model", "l4-qat"), ["--stack", "l4-qat"]),
     ],
 )
-def test_the_stack_is_a_word(typed, given):
+def test_the_stack_is_a_word(arguments, typed, given):
     assert arguments(*typed) == given
 
 
 @pytest.mark.parametrize("name", sorted(NEVER_GUESSED - {"new"}))
-def test_a_command_that_changes_something_never_gets_a_default_stack(name):
+def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, name):
     try:
         assert "picked" not in arguments(name)
     except CommandRefusedError as refused:
         assert str(refused) == f"No stack named. Run `gemma {name} STACK`."
 
 
-def test_more_words_than_a_command_takes_begin_with_the_stack():
-    assert arguments("chat", "elsewhere", "Say hello.", known=("elsewhere",)) == [
+def test_more_words_than_a_command_takes_begin_with_the_stack(arguments):
+    assert arguments("chat", "elsewhere", "Say hello.") == [
         "chat", "--stack", "elsewhere", "Say hello.",
     ]  # fmt: skip
     with pytest.raises(CommandRefusedError, match="Stack tpu-v6e2 not found"):
@@ -98,7 +95,7 @@ def test_more_words_than_a_command_takes_begin_with_the_stack():
 
 
 @pytest.mark.parametrize("name", ["teardown", "recover"])
-def test_a_stack_without_settings_and_state_can_be_torn_down_and_recovered(name):
+def test_a_stack_without_settings_and_state_can_be_torn_down_and_recovered(arguments, name):
     assert arguments(name, "lost", "--yes") == ["--stack", "lost", "--yes"]
 
 
@@ -107,14 +104,14 @@ def listing(monkeypatch, *found):
 
 
 def test_the_selected_stack_comes_before_the_only_deployed_one(monkeypatch):
-    listing(monkeypatch, ("a", False, 5), ("b", True, 0))
+    listing(monkeypatch, ("a", False, True), ("b", True, False))
     assert default_stack("smoke") == ("b", "selected")
-    listing(monkeypatch, ("a", False, 5), ("b", False, 0))
+    listing(monkeypatch, ("a", False, True), ("b", False, False))
     assert default_stack("smoke") == ("a", "the only one deployed")
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"), [((), "No stack is deployed."), ((("a", False, 5), ("b", False, 1)), "Deployed: a, b.")]
+    ("found", "reason"), [((), "No stack is deployed."), ((("a", False, True), ("b", False, True)), "Deployed: a, b.")]
 )
 def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypatch, found, reason):
     listing(monkeypatch, *found)
@@ -304,12 +301,6 @@ def test_ctrl_c_at_the_start_shows_no_traceback_of_the_imports(tmp_path, begins,
     )
     shown = launched(tmp_path / "gemma", cwd="/")
     assert (shown.returncode, shown.stdout, shown.stderr) == (ends, "", "")
-
-
-def test_programs_that_a_command_starts_do_not_inherit_the_launchers_path(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), "/elsewhere")))
-    assert main([]) == 0
-    assert os.environ["PYTHONPATH"] == "/elsewhere"
 
 
 def test_an_interpreter_without_the_packages_is_refused_in_one_sentence():

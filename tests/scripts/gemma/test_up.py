@@ -336,9 +336,9 @@ EFFECTS = [
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (None, None))
-    found = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
-    assert found.headline.startswith(f"{stack}: {words}")
-    text = "\n".join(found.sentences)
+    sentences, _ = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
+    assert sentences[0].startswith(f"{stack}: {words}")
+    text = "\n".join(sentences)
     assert [part for part in parts if part not in text] == []
 
 
@@ -347,13 +347,12 @@ def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, wo
 )
 def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: (OUTPUTS, usd))
-    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
+    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0])[1].startswith(text)
 
 
 def test_the_counts_name_each_operation():
     changes = changes_of(preview_of(CREATE, CREATE, REPLACE))[0]
-    effect = preview_upcoming.Upcoming(headline="s: x", sentences=(), cost="$1.")
-    assert up.effect_lines(effect, changes, 0)[1] == "Resources: 2 to create, 1 to replace, 0 unchanged."
+    assert up.counted(changes, 0) == "Resources: 2 to create, 1 to replace, 0 unchanged."
 
 
 def test_a_stack_without_settings_is_refused(engine):

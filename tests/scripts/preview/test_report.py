@@ -1,9 +1,9 @@
 """What the engine says about a stack, and the comment and the issue that are updated in place."""
 
+import contextlib
 import http.server
 import json
 import os
-import re
 import subprocess
 import threading
 from pathlib import Path
@@ -19,7 +19,7 @@ from scripts.cli.github import GitHubRepository
 from scripts.preview import run
 from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
-from scripts.preview.run import _previewed
+from scripts.preview.run import preview_stacks
 
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
@@ -157,11 +157,12 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
-    with pytest.raises(ScriptError, match="no stack named"):
-        _previewed("new", create=False, hide=False)
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    (unknown,) = preview_stacks(["new"], create=False, hide_secrets=False)
+    assert "no stack named" in unknown.error
     asked.clear()
-    found, is_known = _previewed("new", create=True, hide=False)
-    assert (found, is_known) == (ENGINE, False)
+    (found,) = preview_stacks(["new"], create=True, hide_secrets=False)
+    assert (found.unchanged, found.new_stack, found.error) == (12, True, None)
     assert asked[0][1] == "gs://real"
     assert all(backend.startswith("file://") for _, backend in asked[1:])
     assert os.environ["PULUMI_BACKEND_URL"] == "gs://real"
@@ -182,9 +183,10 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
         return subprocess.CompletedProcess(arguments, code, "", f"error: {said}")
 
     monkeypatch.setattr(runner, "run", refuse)
-    with pytest.raises(ScriptError, match=re.escape(said)) as caught:
-        _previewed("l4-qat", create=False, hide=False)
-    assert ("gemma doctor l4-qat" in str(caught.value)) == named
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    (found,) = preview_stacks(["l4-qat"], create=False, hide_secrets=False)
+    assert said in found.error
+    assert ("gemma doctor l4-qat" in found.error) == named
 
 
 def test_the_comment_that_a_run_stored_is_posted(monkeypatch, tmp_path, capsys, github):
@@ -222,7 +224,8 @@ def test_a_stack_that_is_neither_deployed_nor_changed_is_not_previewed(monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(deployed))
-    monkeypatch.setattr(run, "_previewed", lambda stack, **_: (asked.append(stack) or ENGINE, stack in deployed))
+    monkeypatch.setattr(run, "selected_or_new", lambda stack, **_: contextlib.nullcontext(stack in deployed))
+    monkeypatch.setattr(run, "preview", lambda stack: asked.append(stack) or ENGINE)
     options = ["run", "--create", *(["--base", base] if base else []), "--out", "out"]
     assert run_command(COMMAND, options) == ExitCode.DONE
     assert asked == previewed

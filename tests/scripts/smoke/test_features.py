@@ -15,11 +15,10 @@ from localcloud.vllm.faults import BROKEN_FEATURES
 from scripts.cli.access import ServerAccess
 from scripts.smoke.chat_request import request, user
 from scripts.smoke.checks_server import judged_drafts
-from scripts.smoke.context import CheckContext
+from scripts.smoke.context import CheckContext, SmokeTarget
 from scripts.smoke.render import print_table
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, run_smoke
-from scripts.smoke.target import SmokeTarget
 
 NEW = (
     "tool result",

@@ -15,10 +15,9 @@ from planning.question.vllm_args import given_options
 from planning.speed.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.cli.access import ServerAccess
 from scripts.cli.deployed_plan import deployed_plan
-from scripts.smoke.context import Check
+from scripts.smoke.context import Check, SmokeTarget
 from scripts.smoke.results import Outcome
 from scripts.smoke.run import PLAN_CHECK, run_smoke
-from scripts.smoke.target import SmokeTarget
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.scripts.sample_outputs import sample_outputs

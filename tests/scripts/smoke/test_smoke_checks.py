@@ -17,12 +17,11 @@ from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from localcloud.tests.running.running_server import server as vllm_server
 from planning import VllmOptions, vllm_arguments
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
-from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations
-from scripts.smoke.context import Check, CheckContext
+from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
+from scripts.smoke.context import Check, CheckContext, SmokeTarget, stack_target
 from scripts.smoke.render import print_table, summary, to_json, to_junit
 from scripts.smoke.results import FinishedCheck, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
-from scripts.smoke.target import SmokeTarget, stack_target
 from tests.scripts.sample_outputs import sample_outputs
 from vm_agent import path_guard
 
@@ -548,9 +547,9 @@ def test_metrics_are_read_with_labels_escapes_and_several_engines():
 
 
 def test_planned_figures_match_with_rounding_and_resolved_dtypes():
-    assert checks_operations._same("0.40", "0.4")
-    assert checks_operations._same("fp8_e4m3", "fp8")
-    assert not checks_operations._same("bfloat16", "fp8")
+    assert checks_server._same("0.40", "0.4")
+    assert checks_server._same("fp8_e4m3", "fp8")
+    assert not checks_server._same("bfloat16", "fp8")
 
 
 def test_thresholds_come_from_the_stacks_outputs():
