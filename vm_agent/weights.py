@@ -16,7 +16,7 @@ from pathlib import Path
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
 from vm_agent.base import GIB, ServingError, SupersededError, log
-from vm_agent.cloud import MetadataClient, endpoint, google
+from vm_agent.cloud import MetadataClient, bucket_objects, google
 
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
@@ -24,7 +24,6 @@ GENERATION_SUFFIX = ".generation"
 """Suffix of the hidden file next to each complete copy, which contains the object's generation."""
 
 PART_SUFFIX = ".part"
-"""Suffix of the hidden file that a copy writes before it gets its final name."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,7 @@ class WeightsCopy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Copy every missing file.
-
-        Raises:
-            ServingError: an object cannot be read, or the disk is too small.
-            SupersededError: the copy was cancelled.
-        """
+        """Copy every missing file. Raises ServingError, and SupersededError if it was cancelled."""
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +71,8 @@ class WeightsCopy:
             for item in missing:
                 self._copy(pool, folder / item.relative, item, total)
 
-    def _bucket(self) -> tuple[str, str]:
-        bucket, _, prefix = self.weights.uri.removeprefix("gs://").partition("/")
-        return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{prefix}/" if prefix else ""
-
     def _list(self) -> list[StoredObject]:
-        base, prefix = self._bucket()
+        base, prefix = bucket_objects(self.weights.uri)
         found: list[StoredObject] = []
         page = ""
         while True:
@@ -160,7 +150,7 @@ class WeightsCopy:
         if self.cancelled():
             raise SupersededError
         size = min(self.chunk_bytes, item.size - start)
-        base, _ = self._bucket()
+        base, _ = bucket_objects(self.weights.uri)
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
         data = google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
         if len(data) != size:
