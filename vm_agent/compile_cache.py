@@ -46,7 +46,6 @@ class CompiledPrograms:
     limit_s: float = 120.0
     """Maximum wait of a start for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
-    """Interval between checks of a folder while its server runs."""
     _archived: "set[Path]" = field(default_factory=set[Path])
     _stop: threading.Event = field(default_factory=threading.Event)
 

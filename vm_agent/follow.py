@@ -15,10 +15,7 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, with its limits and the last requested restart.
-
-    Only the last of several rapid changes counts.
-    """
+    """Newest text of the document, with its limits and the last requested restart. Of several rapid changes the last counts."""
 
     _text: str | None = None
     _limits: str | None = None
@@ -32,7 +29,6 @@ class LatestDocument:
         """Store a text, or None if the metadata key is absent. The same text again is not a new version.
 
         `restart` counts only with the first text: an agent that starts again must know it before it adopts the server.
-        Later ones come through `set_restart`.
         """
         with self._changed:
             if self._restart is None and not self._version:

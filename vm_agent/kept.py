@@ -17,12 +17,6 @@ from vm_agent.publishing import PhasePublisher, utc_now
 STATE_FILE = "state.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
-PROBATION_REQUESTS = 100
-"""Completed requests after which a document passes its probation: several times one run of the smoke checks, whose
-prompts are short. The first long prompt usually crashes a bad server that became ready, so users' prompts must be among them."""
-PROBATION_S = 1800.0
-"""Seconds after which a document passes its probation with fewer requests, but at least one. A judgement: long compared
-with the 52 s of pauses between four stops, short compared with a run of hours."""
 
 
 @dataclass
@@ -39,8 +33,11 @@ class AgentPacing:
     """Delays for a changed document whose server stops before it was ready. Nothing serves then."""
     probation_delays_s: tuple[float, ...] = (2, 10, 40)
     """Delays for a document on probation. The fourth stop of its server is the last one."""
-    probation_requests: float = PROBATION_REQUESTS
-    probation_s: float = PROBATION_S
+    probation_requests: float = 100
+    """Completed requests that end a probation: several times one run of the smoke checks, whose prompts are short, so that
+    users' prompts are among them. The first long prompt usually crashes a bad server that became ready."""
+    probation_s: float = 1800
+    """Time after which fewer requests, but at least one, end it. A judgement: long compared with four stops (52 s of pauses)."""
     denied_budget_s: float = 600
     """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
     denied_delay_s: float = 15
@@ -62,7 +59,6 @@ class GoodDocument:
     text: str
     image: str
     drain_s: str = "0"
-    """Seconds for which its server drains on its own."""
     newest: str = ""
     """JSON object of the secret versions that replaced the text's versions, by variable name; empty if none did."""
 
@@ -141,14 +137,10 @@ class Assignment:
 
 @dataclass
 class KeptState:
-    """One small file on the boot disk, without secrets: a document names its secrets but never contains them.
-
-    Memory has the same content, so a full disk has no effect until the agent restarts.
-    """
+    """One small file on the boot disk, without secrets, and its content in memory, so a full disk has no effect before a restart."""
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
     retry_s: float = 60.0
-    """Interval between attempts to write the file after a failure."""
     good: "GoodDocument | None" = None
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
@@ -259,25 +251,23 @@ class KeptState:
     def rotate_api_key(self, version: str) -> None:
         """Set this version of the API key in the rollback documents that have a key."""
         self._take_secrets({API_KEY_VARIABLE: version})
-        self.good = self.good and self.good.with_secrets({API_KEY_VARIABLE: version})
         self.write()
 
     def _take_secrets(self, versions: "Mapping[str, str]") -> None:
         if self.probation is not None:
             self.probation = replace(self.probation, ready=self.probation.ready.with_secrets(versions))
+        self.good = self.good and self.good.with_secrets(versions)
 
     def keep_start(self, assignment: Assignment, limits: str) -> None:
         """Count a start of a document on trial or probation before it happens: it may stop the machine.
 
-        From then on, the rollback documents have its secret versions, which are newer.
+        From then on, the rollback documents have its newer secret versions.
         """
         if self.probation is not None and self.is_on_probation(assignment):
             self.probation = replace(self.probation, starts=self.probation.starts + 1)
         else:
-            versions = assignment.document.secret_environment
             self.trial = Trial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
-            self._take_secrets(versions)
-            self.good = self.good and self.good.with_secrets(versions)
+            self._take_secrets(assignment.document.secret_environment)
         self.write()
 
     def forget_trial(self) -> None:

@@ -1,4 +1,4 @@
-"""Protection of the machine's token: the container's metadata requests go through the agent, which does not return credentials.
+"""Protection of the machine's token: a container's metadata requests go through the agent, which returns no credentials.
 
 libtpu and vLLM read the slice's shape from the metadata server, so access cannot be blocked completely.
 """
@@ -33,7 +33,6 @@ PROBED = ("/", "/computeMetadata/v1", "/computeMetadata/v1/")
 """Paths that clients read to detect Google's machines. Allowed without a query, which could list everything below."""
 FLAVOR = "Metadata-Flavor"
 PASSED = (FLAVOR, "ETag", "Content-Type")
-"""Headers of a response that the container gets."""
 
 
 def reads_google(document: ServingDocument) -> bool:

@@ -80,9 +80,7 @@ class HubFetch:
     def run(self, served: "ServingDocument | None") -> bool:
         """Fetch models that the served document lacks. Return False if they do not fit on the disk beside the old ones.
 
-        Raises:
-            ServingError: the hub rejects the request, or the disk is too small even without the old model.
-            SupersededError: the fetch was cancelled.
+        Raises ServingError, and SupersededError if it was cancelled.
         """
         if self.document.weights is not None or HUB_CACHE_VARIABLE in self.document.environment:
             return True

@@ -55,9 +55,7 @@ class LogFollower:
     detail: str = ""
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
     tell: "Callable[[str], None] | None" = None
-    """Called with each line."""
     tail: str = "200"
-    """Number of existing lines to read; `all` reads all."""
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
@@ -110,7 +108,6 @@ class PhasePublisher:
     tell: "Callable[[str], None] | None" = None
     """Called with each new phase, and with the reason of a failed attempt."""
     published: dict[str, str] = field(default_factory=dict[str, str])
-    """Current content of the guest attributes."""
     restarts: int = 0
     """Number of times that a server stopped, or did not start, and is started again."""
     _facts: dict[str, str] = field(default_factory=dict[str, str])

@@ -36,11 +36,8 @@ class LogShipper:
 
     metadata: MetadataClient
     publisher: PhasePublisher
-    """Knows the secrets to remove."""
     period_s: float = 1.0
-    """Interval between two writes."""
     patience_s: float = 15.0
-    """Interval after a failed write."""
     _entries: "deque[dict[str, object]]" = field(
         default_factory=lambda: deque[dict[str, object]](maxlen=WAITING_ENTRIES)
     )
