@@ -8,7 +8,7 @@ from pydantic import Field
 
 from engine import runner
 from scripts.agent.action_tools import results
-from scripts.agent.untrusted import NOTE
+from scripts.agent.presenting import NOTE
 
 PAGES: Final = {
     "runbook": "docs/recovery.md",

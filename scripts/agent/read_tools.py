@@ -15,7 +15,7 @@ from planning.rules.findings import RULES
 from planning.solve.candidates import deployable_accelerators
 from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, READS, Answer
-from scripts.agent.untrusted import untrusted
+from scripts.agent.presenting import untrusted
 from scripts.cli.settings import stack_settings
 
 _names = list[JsonValue]
