@@ -13,7 +13,7 @@ from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
 from scripts.cli.check_result import State
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 
 ORDER: Final = (
     "Locations are sorted by availability: all three gates open, then unknown, then closed. "
@@ -56,7 +56,7 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
     first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
     unit = first.quota.unit
-    rows = table(
+    rows = FittedTable(
         f"{name}{' (local cloud, simulated)' if is_simulated() else ''}",
         (kind, "hardware", model, unit, "own requests", "$/h"),
         whole=(kind, "hardware", model, unit),

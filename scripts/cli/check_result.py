@@ -15,7 +15,6 @@ class CheckResult:
 
     state: State
     detail: str = ""
-    """What was found, or the reason for the state."""
     fix: str = ""
     """A command, or a change of a settings file; empty if no fix is needed or known."""
     values: Values = field(default_factory=dict[str, float | int | str | bool | None])

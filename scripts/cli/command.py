@@ -65,7 +65,6 @@ class Command(Generic[T]):
     run: Callable[[T], ExitCode] | None
     """Does the work. None if a subcommand is required."""
     after_interrupt: str = ""
-    """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""

@@ -50,10 +50,7 @@ class FrozenProject:
         return look_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
-        """Add the engine's new lines of the copy's settings file, such as the salt of the secrets, to the project's file.
-
-        Returns a sentence for each line: the state needs it.
-        """
+        """Add the engine's new lines of the copy's settings file, which the state needs, to the project's. Return a sentence for each."""
         name = f"Pulumi.{self.stack}.yaml"
         text = (root / name).read_text(encoding="utf-8")
         known = {found[1] for found in _ENGINE_LINE.finditer(text)}
@@ -71,10 +68,7 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
 
 
 def freeze(stack: str, into: Path) -> FrozenProject:
-    """Copy the program, the stack's settings and the files they reference to an empty folder, and return the copy.
-
-    Raises CommandRefusedError if the settings are missing or invalid, or reference a file outside the project.
-    """
+    """Copy the program, the stack's settings and the files they reference to an empty folder. Raises CommandRefusedError."""
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
     if not (root / name).is_file():
         raise CommandRefusedError(f"{name} not found. Pass a stack that has a settings file.")

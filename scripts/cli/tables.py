@@ -5,7 +5,7 @@ enough, each row becomes a block of lines. A number or a name is never shortened
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TextIO
 
 from rich.cells import cell_len
@@ -54,29 +54,22 @@ def _lines(text: Text, width: int) -> Iterator[Text]:
             yield Text(indent) + given[start:end]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    cells: Sequence[Text]
-    style: str
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class FittedTable:
     """A table that knows what to leave out where it does not fit."""
 
     title: str
     headings: Sequence[str]
-    whole: frozenset[str]
-    """Columns whose cells are never wrapped."""
-    numbers: frozenset[str]
-    """Columns whose cells are never wrapped and are aligned to the right."""
-    least: Sequence[str]
-    """Columns to leave out, the least important first."""
-    _rows: list[_Row] = field(default_factory=list[_Row])
+    _: KW_ONLY
+    whole: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    """Columns whose cells are aligned to the right and, as those of `whole`, never wrapped; `least` are left out, in this order."""
+    least: Sequence[str] = ()
+    _rows: list[tuple[list[Text], str]] = field(default_factory=list[tuple[list[Text], str]])
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row; strings are plain text, not markup."""
-        self._rows.append(_Row(cells=[Text(cell) if isinstance(cell, str) else cell for cell in cells], style=style))
+        self._rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table with the columns that fit, and the names of the others; or a block for each row."""
@@ -101,21 +94,18 @@ class FittedTable:
         """Return the columns of a terminal that a column of the table needs, so that no word of it is cut."""
         heading, cells = self.headings[at], self._cells(at)
         longest = _width_of_lines(cells)
-        can_wrap = heading not in self.whole | self.numbers
+        can_wrap = heading not in {*self.whole, *self.numbers}
         needed = max(min((longest * 2 + 2) // 3, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
         return max(needed, _width_of_words([heading]))
 
-    def _whole_width(self, at: int) -> int:
-        """Return the columns of a terminal that a column of the table needs to wrap nothing."""
-        return _width_of_lines([self.headings[at], *self._cells(at)])
-
     def _cells(self, at: int) -> Sequence[str]:
-        return [row.cells[at].plain for row in self._rows]
+        return [cells[at].plain for cells, _ in self._rows]
 
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
         """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
         least = [self._least_width(at) for at in shown]
-        wanted = [self._whole_width(at) - needed for at, needed in zip(shown, least, strict=True)]
+        whole = [_width_of_lines([self.headings[at], *self._cells(at)]) for at in shown]
+        wanted = [longest - needed for longest, needed in zip(whole, least, strict=True)]
         rest = max(min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted)), 0)
         return [
             needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
@@ -130,16 +120,13 @@ class FittedTable:
             made.add_column(
                 heading, justify="right" if heading in self.numbers else "left", width=columns, overflow="fold"
             )
-        for row in self._rows:
-            made.add_row(
-                *(Text("\n").join(_lines(row.cells[at], columns)) for at, columns in widths.items()), style=row.style
-            )
+        for cells, style in self._rows:
+            made.add_row(*(Text("\n").join(_lines(cells[at], columns)) for at, columns in widths.items()), style=style)
         return made
 
     def _blocks(self, width: int) -> Iterator[Text]:
-        for row in self._rows:
-            first, *rest = row.cells
-            yield Text("\n").append(first.plain, style=row.style or "bold")
+        for (first, *rest), style in self._rows:
+            yield Text("\n").append(first.plain, style=style or "bold")
             named = [
                 f"{heading}: {' '.join(cell.plain.split())}"
                 for heading, cell in zip(self.headings[1:], rest, strict=True)
@@ -175,15 +162,3 @@ def _filled(items: Sequence[str], width: int) -> Iterator[str]:
         yield from lines
     if line:
         yield line
-
-
-def table(
-    title: str,
-    headings: Sequence[str],
-    *,
-    whole: Sequence[str] = (),
-    numbers: Sequence[str] = (),
-    least: Sequence[str] = (),
-) -> FittedTable:
-    """Return an empty table. Columns in `whole` and `numbers` are never wrapped; those in `least` are left out first, in this order."""
-    return FittedTable(title=title, headings=headings, whole=frozenset(whole), numbers=frozenset(numbers), least=least)

@@ -11,7 +11,6 @@ from planning.units import GIB, duration
 PERIOD_S: Final = 5.0
 """Interval between lines. Shorter work prints none."""
 TERMINAL_PERIOD_S: Final = 0.5
-"""Interval between updates of the progress line on a terminal."""
 _MIB: Final = 1024**2
 
 

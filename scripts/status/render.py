@@ -12,7 +12,7 @@ from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
-from scripts.cli.tables import FittedTable, table
+from scripts.cli.tables import FittedTable
 from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
@@ -66,7 +66,7 @@ def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> 
 
 
 def _table(report: StatusReport, title: str) -> FittedTable:
-    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
+    shown = FittedTable(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
     for status in report.stacks:
         shown.add_row(*_row(status, report.at_s))
     return shown

@@ -13,7 +13,7 @@ from cloud.spending import SERVICE
 from planning.units import age
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.would_delete import number_of, searched, would_delete
 
@@ -44,7 +44,7 @@ class TeardownOutput:
         """Print resources with location, age and cost on stderr."""
         if not found:
             return
-        shown = table(title, _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+        shown = FittedTable(title, _HEADINGS, numbers=_NUMBERS, least=_LEAST)
         for item in found:
             shown.add_row(
                 item.kind,
