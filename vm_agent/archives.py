@@ -1,6 +1,6 @@
-"""Archives of compiled programs and graphs: one signed tar of a set of files in a bucket, restored completely or not at all.
+"""Archives of compiled programs and graphs: signed tars in a bucket, restored completely or not at all.
 
-A server runs what is restored, and others can write to a bucket: so this stack must have signed an object's name.
+A server runs what is restored, and others can write to a bucket: so this stack must have signed it.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ TREE = re.compile(r"[^./][^/]*(?:/[^./][^/]*)*")
 
 @dataclass(frozen=True)
 class Archive:
-    """Archive of the files in `folder`, below `uri` (gs://BUCKET/FOLDER). Raises ValueError if the key is empty."""
+    """Archive of the files in `folder`, at `uri` (gs://BUCKET/FOLDER). Raises ValueError for an empty key."""
 
     metadata: MetadataClient
     uri: str
@@ -52,7 +52,7 @@ class Archive:
             raise ValueError("the key that signs archives is empty, so none is used")
 
     def name(self, digest: str, size: int) -> str:
-        """Return the name of an archive with this SHA-256 and number of bytes: an HMAC of content and location."""
+        """Return the name of an archive with this SHA-256 and number of bytes."""
         text = "\n".join((SIGNED_PURPOSE, self.uri, SUFFIX, digest, str(size)))
         return f"{digest}-{size}-{hmac.new(self.key.encode(), text.encode(), hashlib.sha256).hexdigest()}{SUFFIX}"
 
@@ -69,7 +69,7 @@ class Archive:
         return f"{objects}/{urllib.parse.quote(prefix + name, safe='')}"
 
     def listed(self) -> "tuple[list[str], str]":
-        """Return the names that this stack signed, newest first, and a sentence about others. Raises ServingError."""
+        """Return the signed names, newest first, and a sentence about others. Raises ServingError."""
         objects, prefix = bucket_objects(self.uri)
         query = {"prefix": prefix, "fields": "items(name,timeCreated)", "maxResults": MOST_LISTED}
         answer = google(self.metadata, f"{objects}?{urllib.parse.urlencode(query)}")
@@ -101,7 +101,7 @@ class Archive:
         return True
 
     def save(self, files: Sequence[Path], secrets: Collection[str] = ()) -> str:
-        """Archive files of the folder and delete earlier archives. Return words about it, or none if it exists.
+        """Archive files and delete earlier archives. Return words about it, or none if it exists.
 
         Raises ServingError, and OSError if a file is not a regular one any more.
         """

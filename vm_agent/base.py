@@ -36,8 +36,8 @@ def environment_variable(name: str, default: str) -> str:
 class ServingError(Exception):
     """Failure to serve a document. The message is one sentence for users.
 
-    `log_lines` are the last lines of the server's log. `retry` is False if no attempt can succeed until the document changes.
-    `denied`: Google denied a permission, and a grant may take minutes. `status` is the HTTP status of Google's response, or 0.
+    `log_lines` are the last of the server's log. `retry` is False if only another document can succeed.
+    `denied`: Google denied a permission, which a grant may give in minutes. `status` is Google's HTTP status, or 0.
     `waits_for` is the phase of a cause that passes by itself, or empty.
     """
 

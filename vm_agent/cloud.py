@@ -94,7 +94,7 @@ def near_image(metadata: MetadataClient, image: str) -> str:
 
 
 def endpoint(api: str) -> str:
-    """Return the root URL of a Google API, with a slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
+    """Return the root URL of a Google API. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
     return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
 

@@ -110,7 +110,7 @@ def run_command(
 
 
 def wait_for_docker(limit_s: float = 120) -> None:
-    """Wait until docker responds, because its daemon may start after this program. Raises ServingError after `limit_s`."""
+    """Wait until docker responds: its daemon may start later. Raises ServingError after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         status, output = run_command(["docker", "ps", "--quiet"])
@@ -137,7 +137,7 @@ def ensure_docker() -> None:
 
 @contextmanager
 def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
-    """Yield the environment in which `docker pull` can read the image. The credentials are in memory, and deleted afterwards."""
+    """Yield the environment in which `docker pull` can read the image. Its credentials are only in memory."""
     host = image.partition("/")[0]
     if not host.endswith("-docker.pkg.dev"):
         yield {}
@@ -191,7 +191,7 @@ def refused_by_registry(message: str, said: str) -> ServingError:
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
+    """Return the message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
     limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
@@ -204,7 +204,7 @@ def run_followed(
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, report its lines, and return its exit status and last lines. `limit_s` ends it with status 124.
+    """Run a command, report its lines, and return its exit status and last lines: 124 after `limit_s`.
 
     Raises SupersededError if it was cancelled. The process is killed.
     """
@@ -243,7 +243,7 @@ def run_followed(
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container, with the document, secrets and requested restart that it was started for.
+    """State of the server's container, and what it was started for.
 
     `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them.
     """
@@ -283,7 +283,7 @@ def remove_container() -> None:
 
 
 def remove_image(image: str) -> bool:
-    """Delete an image from the machine. Return False if a container still uses it or docker does not respond."""
+    """Delete an image. Return False if a container still uses it or docker does not respond."""
     status, output = run_command(["docker", "rmi", image])
     return status == 0 or "no such image" in output.lower()
 
@@ -306,7 +306,7 @@ def container_log() -> "tuple[str, ...]":
 
 
 def waiting_phase(lines: "Sequence[str]") -> str:
-    """Return the phase for the last exception in a stopped server's log, or none if it does not pass by itself."""
+    """Return the phase for the last exception in a log, or none if it does not pass by itself."""
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
         if not EXCEPTION.search(line) or REPEATED.search(line):
@@ -328,7 +328,7 @@ def start_container(
     drain_s: float = 0.0,
     restart: str = "",
 ) -> float:
-    """Start the server, with vLLM's `--shutdown-timeout` if `drain_s` is set. Return the seconds of the flag.
+    """Start the server, with `--shutdown-timeout` if `drain_s` is set. Return the flag's seconds.
 
     `restart` is the requested restart that this start fulfills, or empty. Raises ServingError with docker's message.
     """
@@ -365,7 +365,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it, or none for a document without one. Raises ServingError."""
+    """Write the path guard and return the options that mount it, if the document has one. Raises ServingError."""
     if not is_guarded(document.arguments):
         return []
     try:
@@ -390,7 +390,7 @@ def _image_variable(image: str, name: str) -> str:
 
 @contextmanager
 def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
-    """Yield docker's option for an in-memory file with the secrets, readable only by its owner and deleted afterwards."""
+    """Yield docker's option for a file of secrets in memory, which only its owner can read."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

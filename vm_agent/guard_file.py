@@ -6,7 +6,7 @@ from contracts.path_guard import GUARD_MODULE
 
 
 def write_guard(folder: Path) -> Path:
-    """Write the guard into a folder that every user in the container can read, and return the folder. Raises OSError."""
+    """Write the guard into a folder for every user in the container, and return it. Raises OSError."""
     carried: object = globals().get("PATH_GUARD_TEXT")  # a constant of the joined program (components.startup_script)
     text = (
         carried if isinstance(carried, str) else Path(__file__).with_name("path_guard.py").read_text(encoding="utf-8")

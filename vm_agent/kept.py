@@ -1,4 +1,4 @@
-"""State that survives the agent and a reboot: good, probation, trial and failed documents, a pause, and fetched files."""
+"""State that survives the agent and a reboot: documents, a pause, and what was fetched."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class AgentPacing:
     """Number and duration of the agent's attempts."""
 
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
-    """Delays before each restart of a server that stopped. After the last one the document has failed."""
+    """Delays before each restart of a server. After the last one the document has failed."""
     waiting_delay_s: float = 300
     """Delay before each further attempt, until the run ends, if the cause passes by itself."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
@@ -37,7 +37,7 @@ class AgentPacing:
     """Completed requests that end a probation: several times one run of the smoke checks, whose prompts are short, so that
     users' prompts are among them. The first long prompt usually crashes a bad server that became ready."""
     probation_s: float = 1800
-    """Time after which fewer requests, but at least one, end it. A judgement: long compared with four stops (52 s of pauses)."""
+    """Time after which one request ends it. A judgement: long compared with the 52 s of pauses of four stops."""
     denied_budget_s: float = 600
     """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
     denied_delay_s: float = 15
@@ -48,19 +48,19 @@ class AgentPacing:
     health_poll_s: float = 2.0
 
     def waiting_delay_of_s(self, attempt: int) -> float:
-        """Return the delay before an attempt, counted from 1, of a document whose cause passes by itself."""
+        """Return the delay before an attempt, counted from 1, whose cause passes by itself."""
         return (*self.restart_delays_s, self.waiting_delay_s)[min(attempt - 1, len(self.restart_delays_s))]
 
 
 @dataclass(frozen=True)
 class GoodDocument:
-    """A document to roll back to. `image` is the reference that was pulled, which the machine still has."""
+    """A document to roll back to. `image` is the reference that was pulled."""
 
     text: str
     image: str
     drain_s: str = "0"
     newest: str = ""
-    """JSON object of the secret versions that replaced the text's versions, by variable name; empty if none did."""
+    """JSON object of the secret versions that replaced the text's, by variable; or empty."""
 
     @property
     def text_hash(self) -> str:
@@ -207,7 +207,7 @@ class KeptState:
         return self.probation is not None and self.probation.ready.text_hash == assignment.text_hash
 
     def starts(self, assignment: Assignment, limits: str) -> int:
-        """Return the server starts of a document on trial or probation, including those by earlier agents."""
+        """Return the starts of a document on trial or probation, also by earlier agents."""
         if self.probation is not None and self.is_on_probation(assignment):
             return self.probation.starts
         trial = self.trial
@@ -333,5 +333,5 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return what the agent fetches for a document: the image, and folders of weights, drafters and adapters."""
+    """Return what the agent fetches for a document: the image, and folders of weights."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}

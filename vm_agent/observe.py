@@ -1,4 +1,4 @@
-"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics on the loopback address.
+"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics.
 
 Nothing here affects the server: a failure is logged and tried again.
 """
@@ -79,7 +79,7 @@ class Observer:
         return True
 
     def _start(self, settings: CollectorSettings, text_hash: str, version: int) -> None:
-        """Start the container, unless it already runs with this value. Raises ServingError and SupersededError."""
+        """Start the container, unless it runs with this value. Raises ServingError and SupersededError."""
         if self._running_hash() == text_hash:
             return
         pull(
@@ -102,7 +102,7 @@ class Observer:
         log(f"The collector of {COLLECTOR_METADATA_KEY} {text_hash[:12]} has started.")
 
     def _running_hash(self) -> str:
-        """Return the hash of the value that the running collector was started for; empty if none runs."""
+        """Return the hash that the running collector was started for; empty if none runs."""
         template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + COLLECTOR_LABEL + '"}}'
         status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", COLLECTOR_NAME])
         return output.rpartition(" ")[2] if status == 0 and output.startswith("true ") else ""

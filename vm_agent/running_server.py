@@ -1,4 +1,4 @@
-"""The running server: its container's form, secrets, health, metrics, idle time, and stop before the run expires."""
+"""The running server: its form, secrets, health, metrics, idle time, and stop before the run expires."""
 
 import re
 import time
@@ -36,7 +36,7 @@ from vm_agent.publishing import PhasePublisher
 RUNNING_METRIC = "vllm:num_requests_running"
 IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
 ANSWERED_METRIC = "vllm:request_success_total"
-"""vLLM's counter of finished requests since its start, by `finished_reason`, including aborted and failed ones."""
+"""vLLM's counter of finished requests since its start, by `finished_reason`."""
 ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
 ENDING_LEAD_S = 60
 """Time between the stop of the server and the run expiry. The drain ends before it."""
@@ -70,7 +70,7 @@ class ContainerForm:
     def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
         """Return the error, with the setting to change if a confined server could not use a device.
 
-        It is the last attempt on a machine where no server was ever ready. Where one was, the usual restarts follow.
+        It is the last attempt on a machine where no server was ever ready.
         """
         if self.started is None or self.started.label == PRIVILEGED or was_ready:
             return problem
@@ -108,7 +108,7 @@ class KnownSecrets:
             self.read(version)
 
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
-        """Return a secret's value and mask it from now on. For a rollback, the value read earlier is sufficient.
+        """Return a secret's value and mask it from now on. For a rollback, an earlier value is sufficient.
 
         An API key is an exception: if Secret Manager refuses it, it was revoked.
         """
@@ -135,7 +135,7 @@ class KnownSecrets:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Requests of the server: running or waiting now, finished since its start for any reason, and answered since then."""
+    """Requests of the server: running or waiting now, and since its start finished or answered."""
 
     active: float
     finished: float
@@ -163,7 +163,7 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait at most `limit_s` until no request runs or waits, or a newer version exists. Not if the server itself drains."""
+        """Wait until no request runs or waits, or a newer version exists. Not if the server itself drains."""
         served = self.kept.find(state.text_hash)
         if state.drain_s or served is None:
             return
@@ -203,7 +203,7 @@ class RunningServer:
 class IdleTime:
     """Publisher of the time since which the ready server has had no request.
 
-    A request that ran between two readings changed the counter of finished requests, also after a reading that failed.
+    A request that ran between two readings changed the counter of finished requests.
     """
 
     publisher: PhasePublisher
@@ -214,7 +214,7 @@ class IdleTime:
     _read_at_s: float = 0.0
 
     def begin(self) -> None:
-        """Start over because a server is ready. It counts as busy until it has been idle for `IDLE_FROM_S`."""
+        """Start over because a server is ready. It is busy until it was idle for `IDLE_FROM_S`."""
         self._since_s, self._finished, self._read_at_s = self.now(), None, 0.0
         self.publisher.set_fact(IDLE_SINCE_KEY, NOT_IDLE)
 

@@ -95,7 +95,7 @@ class Agent:
                 self.kept.forget_trial()
 
     def serve(self, version: int, text: str | None) -> None:
-        """Serve one document. Return if no further attempt can succeed. Raises SupersededError after a newer document."""
+        """Serve one document, until no further attempt can succeed. Raises SupersededError."""
         if text is None:
             self.publisher.publish(STARTING, "", f"waiting for the metadata key {DOCUMENT_METADATA_KEY}")
             return
@@ -191,7 +191,7 @@ class Agent:
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
-        """Return the phase of waiting for the hub, a registry or storage, or an empty string if the problem is a verdict.
+        """Return the phase of waiting for the hub, a registry or storage, or empty for a verdict.
 
         No rotation of the API key waits, because the server with the former key may still run.
         """
@@ -247,7 +247,7 @@ class Agent:
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
     def _without_old_secrets(self, assignment: Assignment) -> str:
-        """Stop a server that still runs with rotated secrets, which may have leaked. Return a sentence about it."""
+        """Stop a server with rotated secrets, which may have leaked. Return a sentence about it."""
         with suppress(ServingError):
             state = container_state()
             if state and state.running and self._has_other_secrets(assignment, state):
@@ -257,7 +257,7 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Replace the server of another document, and watch the server. Raises ServingError and SupersededError."""
+        """Replace the server of another document, and watch it. Raises ServingError and SupersededError."""
         state = container_state()
         if state is None or not state.running:
             self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -333,7 +333,7 @@ class Agent:
         )
 
     def _prepared(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Fetch what the document needs. Return the secrets by variable, and whether the models are on the machine.
+        """Fetch what the document needs. Return the secrets, and whether the models are on the machine.
 
         Raises ServingError, also if the change's or the run's time is over, and SupersededError.
         """
@@ -428,7 +428,7 @@ class Agent:
         return (self.pacing.prepare_delays_s, False) if old_answers else (self.pacing.trial_delays_s, True)
 
     def _has_passed(self, document: ServingDocument) -> bool:
-        """Return whether the ready server has served long enough for its document to become the rollback target."""
+        """Return whether the server has served enough for its document to become the rollback target."""
         is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.pacing.probation_s
         load = self.server.load(document)
         if load is None:
@@ -444,7 +444,7 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
-        """Follow the log for the phases and for Cloud Logging, unless the server's secrets cannot be masked."""
+        """Follow the log for phases and Cloud Logging, unless its secrets cannot be masked."""
         phases, shipped = LogFollower(), LogFollower()
         try:
             self.secrets.learn(document)
@@ -491,7 +491,7 @@ class Agent:
                 raise SupersededError
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server responds, and store its document, first on probation. The phase is last."""
+        """Publish that the server responds, and store its document. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self.kept.end_pause(self.publisher, assignment.asked_hash)
         before = self.kept.documents()

@@ -1,4 +1,4 @@
-"""Starter of a Cloud Run container: fetches weights and compiled graphs, writes the path guard, becomes the server.
+"""Starter of a Cloud Run container: fetches weights and graphs, writes the path guard, becomes the server.
 
 Arguments: the text of a `ContainerStart`, then the server's command line.
 """
@@ -22,7 +22,7 @@ from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
 READY_LIMIT_S = 3600.0
-"""Maximum time that the child waits for a ready server, longer than every Cloud Run startup probe."""
+"""Longest wait of the child for a ready server: longer than every startup probe."""
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19
@@ -75,7 +75,7 @@ def graphs_grant(cache: GraphCache) -> str:
 
 
 def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:
-    """Archive the compiled graphs as soon as the server responds to /health. Return if the server exits before."""
+    """Archive the compiled graphs when the server responds to /health. Return if it exits before."""
     url = f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"
     deadline = time.monotonic() + READY_LIMIT_S
     while os.getppid() == server and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Copy weights from a bucket with parallel reads. Each file is checked, then renamed into place."""
+"""Copy weights from a bucket. Each file is checked, then renamed into place."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ PART_SUFFIX = ".part"
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object below the weights' prefix. `relative` is its path below the prefix, `size` is in bytes."""
+    """An object. `relative` is its path below the prefix, `size` is in bytes."""
 
     name: str
     relative: str
@@ -101,7 +101,7 @@ class WeightsCopy:
         return found
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
-        """Return whether the file has the object's size and generation, which is written after the checksum matched."""
+        """Return whether the file has the object's size and generation, written after the check."""
         with suppress(OSError):
             generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
             return target.stat().st_size == item.size and generation.read_text() == item.generation
@@ -162,7 +162,7 @@ class WeightsCopy:
 
 
 def remove_copied(folder: Path, kept: Collection[Path]) -> None:
-    """Delete copies in a folder, except these complete files with their generations. Also delete partial copies."""
+    """Delete copies in a folder, except these complete files with their generations."""
     for generation in tuple(folder.rglob(f".*{GENERATION_SUFFIX}")):
         target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
         if target not in kept:
@@ -173,7 +173,7 @@ def remove_copied(folder: Path, kept: Collection[Path]) -> None:
 
 
 def remove_copy(path: str, kept: Collection[str]) -> bool:
-    """Delete a complete copy, unless its folder contains or is within a copy to keep. Return False if it stays."""
+    """Delete a copy, unless its folder contains or is within one to keep. Return False if it stays."""
     folder, others = Path(path), [Path(one) for one in kept]
     if any(folder in one.parents or one in folder.parents for one in others):
         return False
