@@ -1,7 +1,7 @@
 """Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU nodes, API keys.
 
-vLLM's `--api-key` also uses the Authorization header. If both are needed, the identity token is sent in X-Serverless-Authorization,
-which Cloud Run checks and removes. No token appears in an argument list or an exception.
+vLLM's `--api-key` also uses the Authorization header: with both, the identity token goes into
+X-Serverless-Authorization, which Cloud Run removes. No token appears in an argument list or an exception.
 """
 
 import base64
@@ -47,11 +47,11 @@ TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
-"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point can take half an hour."""
+"""With less time left it is renewed: the benchmark reads its headers once per point of up to half an hour."""
 
 
 class AccessError(CommandRefusedError):
-    """The server cannot be reached through its stack or `--url`. The message is one sentence that includes the fix."""
+    """The server cannot be reached through its stack or `--url`. The message includes the fix."""
 
 
 class IdTokenSource:
@@ -65,7 +65,7 @@ class IdTokenSource:
         self._renew_at_s = 0.0
 
     def token(self) -> str:
-        """Return a token that stays valid for at least some minutes. Raises AccessError if no source provides one."""
+        """Return a token that is valid for some minutes. Raises AccessError if no source provides one."""
         with self._lock:
             if self._token is None or time.monotonic() >= self._renew_at_s:
                 self._token = self._fetch(self._audience)
@@ -75,7 +75,7 @@ class IdTokenSource:
             return self._token
 
     def discard(self, token: str) -> None:
-        """Discard a token that the server rejected. The clock that measures its age stops while a computer sleeps."""
+        """Discard a rejected token. The clock that measures its age stops while a computer sleeps."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -95,7 +95,7 @@ def _seconds_left(token: str) -> float:
 
 
 def fetch_id_token(audience: str) -> str:
-    """Return a new identity token for `audience` (the service's URL). Each source has a limit of TOKEN_LIMIT_S seconds."""
+    """Return a new identity token for the service's URL. Each source has TOKEN_LIMIT_S seconds."""
     said: list[str] = []
     for source in (_google_token, _federated_token, _gcloud_token):
         token, why = source(audience)
@@ -129,7 +129,7 @@ def _google_token(audience: str) -> tuple[str | None, str]:
 
 
 def _federated_token(audience: str) -> tuple[str | None, str]:
-    """Return the token of the service account behind a workload identity federation, which google.oauth2.id_token does not support."""
+    """Return the token of the account behind a federation, which google.oauth2.id_token does not support."""
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path:
         return None, ""
@@ -199,12 +199,12 @@ class ServerAccess:
     is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
-    """True if Google's front end responds for the server, as for Cloud Run. A failed connection then means a local network problem."""
+    """True if Google's front end responds for the server: a failed connection is then a local problem."""
     metrics_paths: Sequence[str] = METRICS_PATHS
     """Paths of the metrics, which are added up: one per server behind a gateway."""
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
+        """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source."""
         found: dict[str, str] = {}
         if self.api_key is not None:
             found["Authorization"] = f"Bearer {self.api_key}"
@@ -236,7 +236,7 @@ def open_access(
     behind_front_end: bool = False,
     metrics_paths: Sequence[str] = METRICS_PATHS,
 ) -> Generator[ServerAccess]:
-    """Open access to a server by the outputs `endpoint`, `auth` and `tunnel`. Raises AccessError if the tunnel does not open."""
+    """Open access to a server by a stack's outputs. Raises AccessError if the tunnel does not open."""
     access = ServerAccess(
         base_url=endpoint.rstrip("/"),
         auth=auth,
@@ -258,9 +258,9 @@ def open_access(
 
 
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
-    """Open access to a stack's server, with the stack's API key or, if it has none, the key in the environment.
+    """Open access to a stack's server, with the stack's API key or else the environment's.
 
-    Raises ScriptError if the stack's key cannot be read, and AccessError if the TPU capacity had not arrived when `up` finished.
+    Raises ScriptError if the stack's key cannot be read, and AccessError if the capacity had not arrived.
     """
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
@@ -281,7 +281,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
 
 
 def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
-    """Open access to the server at `--url`, with the environment's API key if set. Raises AccessError for an invalid address."""
+    """Open access to the server at `--url`. Raises AccessError for an invalid address."""
     try:
         root = server_root(url)
     except ValueError as error:
@@ -308,7 +308,7 @@ def _api_key() -> str | None:
 
 
 def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
-    """Return the command with the socket at `path` as the local end of its forwarding (`-L PORT:HOST:PORT`)."""
+    """Return the command with a socket as the local end of its `-L PORT:HOST:PORT`."""
     return [part.replace(f"{port}:", f"{path}:", 1) if part.startswith(f"{port}:") else part for part in argv]
 
 

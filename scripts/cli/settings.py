@@ -24,7 +24,7 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
 
 def gateway_settings(stack: str, *, project: str | None = None) -> "GatewayStack | None":
-    """Return the settings of a gateway; None if the file is missing or that of another target. Raises CommandRefusedError if it is invalid."""
+    """Return the settings of a gateway; None if the file is missing or another target's. Raises CommandRefusedError."""
     from engine.runner import project_folder  # noqa: PLC0415 - as above
     from stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""A stack's settings file that can be edited without losing comments, order, or the spelling of other lines."""
+"""A stack's settings file, edited without loss of comments, order, or the spelling of other lines."""
 
 import difflib
 import io
