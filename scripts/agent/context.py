@@ -1,4 +1,4 @@
-"""Shared context of all tools: commands, permissions, spending limit, and the plans that were shown."""
+"""Context of all tools: commands, permissions, spending limit, and the plans that were shown."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -125,7 +125,7 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
 
 @contextmanager
 def sentences(agent: AgentContext) -> Generator[None]:
-    """Turn an error into one sentence for the caller. A failure can contain untrusted text, and is marked."""
+    """Turn an error into one sentence. A failure can contain untrusted text, and is marked."""
     try:
         yield
     except (CommandRefusedError, PlanningError) as error:

@@ -1,4 +1,4 @@
-"""Answers as sent to a client: a page of at most 10,000 characters, or everything with `full: true`; untrusted text as data."""
+"""Answers as sent to a client: a page of at most 10,000 characters, or everything; untrusted text as data."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,7 @@ def presented(tool: str, arguments: Document, result: Document) -> dict[str, Any
 
 
 def _page(tool: str, arguments: Document, answer: Document) -> Document:
-    """Return an answer with the first rows of its document, without progress that repeats the document."""
+    """Return an answer with the first rows of its document, without progress."""
     document = as_mapping(answer.get("document"))
     if not document:
         return answer

@@ -204,7 +204,7 @@ def recognised(stack: str, text: str) -> Answer:
 
 
 def log_answer(answer: Answer) -> Answer:
-    """Return the document of `scripts.logs` with its lines marked as untrusted, and its own message."""
+    """Return the document of `scripts.logs` with its lines marked as untrusted."""
     document = as_mapping(answer["document"])
     lines = [
         " ".join(str(as_mapping(line).get(key)) for key in ("time", "source", "text"))

@@ -1,4 +1,4 @@
-"""Assemble the server, with short tool lists and plain sentences instead of validation errors, and run it over stdio."""
+"""Assemble the server, with short tool lists and plain sentences, and run it over stdio."""
 
 import os
 import re

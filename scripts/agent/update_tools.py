@@ -210,5 +210,5 @@ def _locked(stack: str, locks: Sequence[StackLock]) -> CommandRefusedError:
 
 
 def progress_text(secrets: Sequence[str], text: str) -> str:
-    """Return one message of the engine as the client may read it: without secrets and escapes, and not too long."""
+    """Return one message of the engine without secrets and escapes, and not too long."""
     return shortened(text, lambda part: masked(part, secrets), _PROGRESS_CHARACTERS)
