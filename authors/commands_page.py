@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from contracts.exit_codes import ExitCode
+from loadtest.command_line import DescribedOption, described_options, positional_names
 from scripts.cli.command import Command
-from scripts.cli.options import DescribedOption, described_options, positional_names
 
 _TOP: Final = """# Commands
 

@@ -405,9 +405,9 @@ def _injected_failures() -> str:
 
 
 def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: bool) -> None:
-    from scripts.cli.tables import console, paragraph, table
+    from scripts.cli.tables import FittedTable, console, paragraph
 
-    shown = table(
+    shown = FittedTable(
         "Demo results (simulated cloud)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
     )
     for step in (step for demo in demos for step in demo.steps):

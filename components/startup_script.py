@@ -73,7 +73,6 @@ SECTIONS = (
     "vm_agent.shipping",
     "vm_agent.follow",
     "vm_agent.running_server",
-    "vm_agent.container_form",
     "vm_agent.serving",
     "vm_agent.observe",
     "vm_agent.entry",

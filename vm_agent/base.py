@@ -36,9 +36,9 @@ def environment_variable(name: str, default: str) -> str:
 class ServingError(Exception):
     """Failure to serve a document. The message is one sentence for users.
 
-    `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
-    until the document changes. `denied` is True if Google denied a permission. A new grant may take minutes to take effect.
-    `status` is the HTTP status of Google's response, if any. `waits_for` is the phase of a cause that passes by itself, or empty.
+    `log_lines` are the last of the server's log. `retry` is False if only another document can succeed.
+    `denied`: Google denied a permission, which a grant may give in minutes. `status` is Google's HTTP status, or 0.
+    `waits_for` is the phase of a cause that passes by itself, or empty.
     """
 
     def __init__(

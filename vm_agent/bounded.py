@@ -1,4 +1,4 @@
-"""HTTP server that a container can reach: idle connections cannot use up the agent's descriptors and threads."""
+"""HTTP server for a container: idle connections cannot use up the agent's descriptors and threads."""
 
 import socket
 import threading

@@ -4,16 +4,14 @@ import base64
 import binascii
 import http.client
 import json
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 
 from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE, RETRYING, WAITING_FOR_STORAGE
 from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in
@@ -23,6 +21,7 @@ from vm_agent.base import ServingError, environment_variable, log
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # Exceptions of a broken connection or an unreadable response.
 CONNECTION_ERRORS = (OSError, http.client.HTTPException, ValueError)
+TRIES = 5
 
 
 @dataclass
@@ -30,9 +29,6 @@ class MetadataClient:
     """Client of the machine's metadata server."""
 
     host: str = field(default_factory=lambda: environment_variable("GCE_METADATA_HOST", "metadata.google.internal"))
-    _token: str = ""
-    _token_until: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def _open(self, path: str, *, timeout_s: float, data: bytes | None = None) -> http.client.HTTPResponse:
         request = urllib.request.Request(
@@ -68,10 +64,6 @@ class MetadataClient:
         """Return the machine's zone."""
         return self._value("instance/zone").rpartition("/")[2]
 
-    def region(self) -> str:
-        """Return the machine's region."""
-        return self.zone().rpartition("-")[0]
-
     def instance_name(self) -> str:
         """Return the machine's name."""
         return self._value("instance/name")
@@ -87,30 +79,30 @@ class MetadataClient:
         ).close()
 
     def token(self) -> str:
-        """Return an access token of the machine's service account that is valid for at least another minute."""
-        with self._lock:
-            if time.monotonic() > self._token_until:
-                with self._open("instance/service-accounts/default/token", timeout_s=30) as response:
-                    answer = json.loads(response.read())
-                self._token = str(answer["access_token"])
-                self._token_until = time.monotonic() + max(0.0, float(answer.get("expires_in", 0)) - 60)
-            return self._token
+        """Return an access token of the machine's service account, which the metadata server renews."""
+        return str(json.loads(self._value("instance/service-accounts/default/token"))["access_token"])
 
 
 def near_image(metadata: MetadataClient, image: str) -> str:
     """Return the image's reference in the machine's region, if a repository there has it."""
     try:
         text, _ = metadata.attribute(REPOSITORIES_METADATA_KEY)
-        return image if text is None else image_in(metadata.region(), image, dict(json.loads(text)))
+        return image if text is None else image_in(metadata.zone().rpartition("-")[0], image, dict(json.loads(text)))
     except CONNECTION_ERRORS as error:
         log(f"Pulling the image from the location in the document because the nearest repository is unknown ({error}).")
         return image
 
 
 def endpoint(api: str) -> str:
-    """Return the root URL of a Google API, with a slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
+    """Return the root URL of a Google API. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
     return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
+
+
+def bucket_objects(uri: str) -> "tuple[str, str]":
+    """Return the URL of a bucket's objects, and the prefix of those below gs://BUCKET/FOLDER."""
+    bucket, _, folder = uri.removeprefix("gs://").partition("/")
+    return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{folder}/" if folder else ""
 
 
 def google(
@@ -119,30 +111,22 @@ def google(
     *,
     verb: str = "GET",
     headers: "Mapping[str, str] | None" = None,
-    body: "bytes | Path | None" = None,
-    tries: int = 5,
+    body: "bytes | None" = None,
 ) -> bytes:
-    """Send a request as the machine's service account and return the answer's body. Retry 429, 5xx and broken connections.
+    """Send a request as the machine's service account and return the answer's body.
 
-    A path is a file that is streamed from disk.
-
-    Raises:
-        ServingError: with Google's error message and status. `denied` after a 403.
+    Retries 429, 5xx and broken connections. Raises ServingError with Google's error message.
     """
-    kind = "application/octet-stream" if isinstance(body, Path) else "application/json"
-    typed = {} if body is None else {"Content-Type": kind}
+    typed = {} if body is None else {"Content-Type": "application/json"}
     problem, status = "", 0
-    for attempt in range(tries):
+    for attempt in range(TRIES):
         if attempt:
             time.sleep(min(8.0, 0.25 * 2**attempt))
         try:
-            with ExitStack() as opened:
-                length = {"Content-Length": str(body.stat().st_size)} if isinstance(body, Path) else {}
-                data = opened.enter_context(body.open("rb")) if isinstance(body, Path) else body
-                authorized = {"Authorization": f"Bearer {metadata.token()}", **typed, **(headers or {}), **length}
-                request = urllib.request.Request(url, data=data, headers=authorized, method=verb)  # noqa: S310 - https, or the override
-                with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
-                    return response.read()
+            authorized = {"Authorization": f"Bearer {metadata.token()}", **typed, **(headers or {})}
+            request = urllib.request.Request(url, data=body, headers=authorized, method=verb)  # noqa: S310 - https, or the override
+            with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - the same
+                return response.read()
         except urllib.error.HTTPError as error:
             with error:
                 problem, status = f"{error.code} {_google_message(error)}", error.code
@@ -168,22 +152,14 @@ def _google_message(error: urllib.error.HTTPError) -> str:
 
 
 def read_secret(metadata: MetadataClient, version: str) -> str:
-    """Return the value of one secret version.
-
-    Raises:
-        ServingError: the message names the version, never its value.
-    """
+    """Return the value of one secret version. Raises ServingError, which never contains the value."""
     try:
         answer = json.loads(google(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
         value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
     except ServingError as error:
-        raise ServingError(
-            f"Cannot read secret {version}: {error}. Grant the machine's service account "
-            "roles/secretmanager.secretAccessor on the secret.",
-            denied=error.denied,
-            status=error.status,
-            waits_for=error.waits_for,
-        ) from None
+        grant = "Grant the machine's service account roles/secretmanager.secretAccessor on the secret."
+        error.args = (f"Cannot read secret {version}: {error}. {grant}",)
+        raise
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise ServingError(f"Secret {version} has no text payload.") from None
     if "\n" in value or not value:

@@ -1,4 +1,4 @@
-"""Cache of compiled XLA programs: a folder of the machine's disk for each set, and its archive in a bucket."""
+"""Cache of compiled XLA programs: a folder of the disk for each set, and its archive in a bucket."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ GRANT = (
 
 
 def program_folder(document: ServingDocument, root: Path) -> "Path | None":
-    """Return the machine's folder with the programs of this document's server, or None if the server keeps none."""
+    """Return the folder with the programs of this document's server, or None if it keeps none."""
     return root / programs_key(document) if COMPILE_CACHE_VARIABLE in document.environment else None
 
 
@@ -36,17 +36,16 @@ def program_volumes(document: ServingDocument) -> list[str]:
 
 @dataclass
 class CompiledPrograms:
-    """Programs of served documents: restored from a bucket before the start, archived while the server runs."""
+    """Programs of served documents: restored before the start, archived while the server runs."""
 
     metadata: MetadataClient
     publisher: PhasePublisher
     root: Path = Path(COMPILE_CACHE)
     settle_s: float = 10.0
-    """Time without changes after which a folder is archived, because the server may still be writing."""
+    """Time without changes before an archive, because the server may still be writing."""
     limit_s: float = 120.0
     """Maximum wait of a start for a restore. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
-    """Interval between checks of a folder while its server runs."""
     _archived: "set[Path]" = field(default_factory=set[Path])
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -76,7 +75,7 @@ class CompiledPrograms:
         self._stop.set()
 
     def restore(self, document: ServingDocument) -> None:
-        """Restore the newest archive of the document's programs, unless the machine has some. Report the result."""
+        """Restore the newest archive of the document's programs, unless the machine has some."""
         with harmless(self.publisher.report, "Compiled programs", GRANT):
             self.publisher.set_fact(ARCHIVES_KEY, "")
             archive = self._archive(document)
@@ -92,7 +91,7 @@ class CompiledPrograms:
                 self._archived.update(program_files(archive.folder))
 
     def save(self, document: ServingDocument) -> None:
-        """Archive the document's programs if some are not archived. Report the result."""
+        """Archive the document's programs if some are not archived."""
         with harmless(self.publisher.report, "Compiled programs", GRANT):
             archive = self._archive(document)
             files = [] if archive is None else program_files(archive.folder)

@@ -1,4 +1,4 @@
-"""Access of the server's container to the machine: the accelerator's devices and few rights, or full access."""
+"""Access of the server's container: the accelerator's devices and few rights, or the whole machine."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ERROR_EXIT_CODE = 1  # an exception of Python
 USAGE_EXIT_CODE = 2  # Python's argparse: the command line is invalid, so a retry fails too
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 LOG_LINES = 2000
-"""Number of last lines that are searched for a cause. vLLM prints the tracebacks of its API server after the engine's."""
+"""Last lines that are searched for a cause: vLLM prints its API server's tracebacks after the engine's."""
 
 DEVICE_ERROR = re.compile(
     r"couldn't open iommu group|TPU initialization failed|failed to initialize TPU|unable to initialize backend 'tpu'"
@@ -39,7 +39,7 @@ BUSY = re.compile(r"device or resource busy", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Container:
-    """A form of the container: docker's options, its label, and the reason for more access than the accelerator's devices."""
+    """A form of the container: docker's options, its label, and the reason for more access."""
 
     options: "tuple[str, ...]"
     label: str = CONFINED
@@ -70,7 +70,7 @@ def confined(devices: Sequence[str], shm_size_gib: float) -> Container:
 
 
 def privileged(shm_size_gib: float) -> Container:
-    """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm."""
+    """Return the form with access to the whole machine, as in vLLM's guide for TPU."""
     options = ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}")
     return Container(options, PRIVILEGED, "set by tpu.container")
 

@@ -48,13 +48,9 @@ LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=m
 SHUTDOWN_FLAG = "--shutdown-timeout"
 """vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM (vllm-project/vllm#36666)."""
 GUARD_FOLDER = "/opt/gemma-serving"
-"""Folder of the path guard in the container."""
 LATE_STATUS = 124
 """Exit status of a command that was killed after its timeout, the same as for `timeout`."""
 DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
-"""Docker's messages for a permission that a registry denies."""
-
-
 LIMITED = re.compile(r"\btoomanyrequests\b|\b429\b|\b502\b", re.IGNORECASE)
 """Docker's messages for a registry, or its upstream, that is over a limit."""
 UPSTREAM_ADVICE = (
@@ -70,9 +66,8 @@ PASSING = re.compile(
     r"|Max retries exceeded|couldn't connect to|check your connection",
     re.IGNORECASE,
 )
-"""Messages for a cause that passes by itself: 429, 5xx, timeouts, resets and failed name resolution of the hub, a registry or storage.
+"""Messages for a cause that passes by itself: 429, 5xx, timeouts, resets and failed name resolution. Others are a verdict.
 
-Everything else is a verdict, after a few attempts: 401, 403 and 404 among them.
 From docker, requests, httpx and huggingface_hub (utils/_http.py, file_download.py), and of transformers (utils/hub.py)."""
 HUB = re.compile(r"huggingface\.co|\bhf\.co\b|huggingface_hub|on the Hub\b|transformers/utils/hub", re.IGNORECASE)
 STORAGE = re.compile(r"storage\.googleapis\.com|google[./]cloud[./]storage|\brunai|\bgs://", re.IGNORECASE)
@@ -83,7 +78,6 @@ REPEATED = re.compile(r"Engine core initialization failed|WorkerProc initializat
 TRACEBACK_LINES = 40
 """Lines of a traceback before its message, of which one names the library of the call."""
 MISSING_STATUS = 127
-"""Exit status of a program that does not exist."""
 # Other programs install packages at boot too: wait for their lock.
 INSTALL = (
     ("apt-get", "-q", "-oDPkg::Lock::Timeout=300", "update"),
@@ -116,11 +110,7 @@ def run_command(
 
 
 def wait_for_docker(limit_s: float = 120) -> None:
-    """Wait until docker responds, because at boot its daemon may start after this program.
-
-    Raises:
-        ServingError: docker does not respond within `limit_s`.
-    """
+    """Wait until docker responds: its daemon may start later. Raises ServingError after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         status, output = run_command(["docker", "ps", "--quiet"])
@@ -132,11 +122,7 @@ def wait_for_docker(limit_s: float = 120) -> None:
 
 
 def ensure_docker() -> None:
-    """Install docker from the distribution's package if the machine has none.
-
-    Raises:
-        ServingError: the package cannot be installed, with the end of apt-get's output.
-    """
+    """Install docker from the distribution's package if the machine has none. Raises ServingError."""
     if run_command(["docker", "--version"])[0] != MISSING_STATUS:
         return
     log("Installing the package docker.io because this boot image has no docker.")
@@ -151,10 +137,7 @@ def ensure_docker() -> None:
 
 @contextmanager
 def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
-    """Yield the environment in which `docker pull` can read the image.
-
-    The credentials are kept in memory, outside docker's configuration, and deleted afterwards.
-    """
+    """Yield the environment in which `docker pull` can read the image. Its credentials are only in memory."""
     host = image.partition("/")[0]
     if not host.endswith("-docker.pkg.dev"):
         yield {}
@@ -179,15 +162,22 @@ def pull(
 ) -> None:
     """Pull the image, unless it is on the machine already and has a digest or `keep_local` is set.
 
-    Raises:
-        ServingError: with docker's error message.
-        SupersededError: the pull was cancelled.
+    Raises ServingError with docker's message, and SupersededError if it was cancelled.
     """
     inspect = ["docker", "inspect", "--type=image", "--format={{.Id}}", image]
     if (keep_local or "@sha256:" in image) and run_command(inspect)[0] == 0:
         return
+    layers = {"Pulling fs layer": 0, "Pull complete": 0}
+
+    def tell(line: str) -> None:
+        for words in layers:
+            layers[words] += words in line
+        if layers["Pulling fs layer"]:
+            progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
+
+    argv = ["docker", "pull", image]
     with registry_login(metadata, image) as env:
-        status, lines = _pull(image, env, progress, cancelled, limit_s)
+        status, lines = run_followed(argv, env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
     if status:
         text = " ".join(lines)
         raise refused_by_registry(pull_problem(image, text), text)
@@ -201,27 +191,9 @@ def refused_by_registry(message: str, said: str) -> ServingError:
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
+    """Return the message of a failed pull, with the setting to change if Docker Hub may have rejected it."""
     limited = LIMITED.search(said) and ("-docker.pkg.dev/" in image or image.startswith("docker.io/"))
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
-
-
-def _pull(
-    image: str,
-    env: Mapping[str, str],
-    progress: Callable[[str], None],
-    cancelled: Callable[[], bool],
-    limit_s: float,
-) -> tuple[int, Sequence[str]]:
-    layers = {"Pulling fs layer": 0, "Pull complete": 0}
-
-    def tell(line: str) -> None:
-        for words in layers:
-            layers[words] += words in line
-        if layers["Pulling fs layer"]:
-            progress(f"{layers['Pull complete']} of {layers['Pulling fs layer']} layers")
-
-    return run_followed(["docker", "pull", image], env=env, tell=tell, cancelled=cancelled, limit_s=limit_s)
 
 
 def run_followed(
@@ -232,10 +204,9 @@ def run_followed(
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, report its lines, and return its exit status and last lines. `limit_s` ends it with status 124.
+    """Run a command, report its lines, and return its exit status and last lines: 124 after `limit_s`.
 
-    Raises:
-        SupersededError: it was cancelled, and the process is killed.
+    Raises SupersededError if it was cancelled. The process is killed.
     """
     process = subprocess.Popen(
         argv,
@@ -246,14 +217,11 @@ def run_followed(
         env={**os.environ, **env},
     )
     lines: deque[str] = deque(maxlen=10)
-    telling, over = threading.Lock(), threading.Event()
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line.strip())
-            with telling:
-                if not over.is_set():
-                    tell(line.strip())
+            tell(line.strip())
 
     reader, deadline = threading.Thread(target=read, daemon=True), time.monotonic() + limit_s
     reader.start()
@@ -268,20 +236,16 @@ def run_followed(
             if is_late:
                 return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
             time.sleep(0.1)
-        reader.join(5)
-        return process.returncode, lines
     finally:
-        with telling:  # a line reported later would replace the phase that follows
-            over.set()
+        reader.join(5)  # a line reported later would replace the phase that follows
+    return process.returncode, lines
 
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container. `text_hash` is the hash of the document that it was started for.
+    """State of the server's container, and what it was started for.
 
-    `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them. `form` is that of its container
-    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions.
-    `restart` is the requested restart that its start fulfilled, or empty.
+    `drain_s` is the time that running requests get after SIGTERM, or 0 if it aborts them.
     """
 
     running: bool
@@ -319,7 +283,7 @@ def remove_container() -> None:
 
 
 def remove_image(image: str) -> bool:
-    """Delete an image from the machine. Return False if a container still uses it or docker does not respond."""
+    """Delete an image. Return False if a container still uses it or docker does not respond."""
     status, output = run_command(["docker", "rmi", image])
     return status == 0 or "no such image" in output.lower()
 
@@ -342,7 +306,7 @@ def container_log() -> "tuple[str, ...]":
 
 
 def waiting_phase(lines: "Sequence[str]") -> str:
-    """Return the phase for the last exception in a stopped server's log, or none if it does not pass by itself."""
+    """Return the phase for the last exception in a log, or none if it does not pass by itself."""
     for number in range(len(lines) - 1, -1, -1):
         line = lines[number]
         if not EXCEPTION.search(line) or REPEATED.search(line):
@@ -364,12 +328,9 @@ def start_container(
     drain_s: float = 0.0,
     restart: str = "",
 ) -> float:
-    """Start the server, with vLLM's `--shutdown-timeout` if `drain_s` is set. Return the seconds of the flag.
+    """Start the server, with `--shutdown-timeout` if `drain_s` is set. Return the flag's seconds.
 
-    `restart` is the requested restart that this start fulfills, or empty.
-
-    Raises:
-        ServingError: with docker's error message.
+    `restart` is the requested restart that this start fulfills, or empty. Raises ServingError with docker's message.
     """
     drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
     argv = ["docker", "run", "-d", f"--name={CONTAINER}", *LOG_OPTIONS, f"--label={HASH_LABEL}={text_hash}"]
@@ -404,11 +365,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it, or none for a document without a guard.
-
-    Raises:
-        ServingError: the file cannot be written, or docker does not return the image's PYTHONPATH.
-    """
+    """Write the path guard and return the options that mount it, if the document has one. Raises ServingError."""
     if not is_guarded(document.arguments):
         return []
     try:
@@ -433,7 +390,7 @@ def _image_variable(image: str, name: str) -> str:
 
 @contextmanager
 def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
-    """Yield docker's option for an in-memory file with the secrets, readable only by its owner and deleted afterwards."""
+    """Yield docker's option for a file of secrets in memory, which only its owner can read."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -15,10 +15,7 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
 @dataclass
 class LatestDocument:
-    """Newest text of the document, with its limits and the last requested restart.
-
-    Only the last of several rapid changes counts.
-    """
+    """Newest text of the document, its limits and the last requested restart."""
 
     _text: str | None = None
     _limits: str | None = None
@@ -32,7 +29,6 @@ class LatestDocument:
         """Store a text, or None if the metadata key is absent. The same text again is not a new version.
 
         `restart` counts only with the first text: an agent that starts again must know it before it adopts the server.
-        Later ones come through `set_restart`.
         """
         with self._changed:
             if self._restart is None and not self._version:
@@ -74,7 +70,7 @@ class LatestDocument:
             return self._restart
 
     def limits_name(self) -> str:
-        """Return a name of the limits and the restart. A document that failed is tried again under another name."""
+        """Return a name of limits and restart. Under another one a failed document is tried again."""
         with self._changed:
             text = self._limits or ""
             named = text if self._restart is None else f"{text}\n{self._restart}"
@@ -114,7 +110,7 @@ class LatestDocument:
 
 
 def follow_document(metadata: MetadataClient, latest: LatestDocument) -> NoReturn:
-    """Follow the document's metadata key forever with waiting GETs, and read its limits and the restart each time."""
+    """Follow the document's metadata key forever, and read its limits and the restart each time."""
 
     def tell(text: "str | None") -> None:
         keys = (ROLLOUT_METADATA_KEY, RESTART_METADATA_KEY)

@@ -1,4 +1,4 @@
-"""State that survives the agent and a reboot: good, probation, trial and failed documents, a pause, and fetched files."""
+"""State that survives the agent and a reboot: documents, a pause, and what was fetched."""
 
 import json
 import os
@@ -17,12 +17,6 @@ from vm_agent.publishing import PhasePublisher, utc_now
 STATE_FILE = "state.json"
 IMAGE_KIND = "image"
 WEIGHTS_KIND = "weights"
-PROBATION_REQUESTS = 100
-"""Completed requests after which a document passes its probation: several times one run of the smoke checks, whose
-prompts are short. The first long prompt usually crashes a bad server that became ready, so users' prompts must be among them."""
-PROBATION_S = 1800.0
-"""Seconds after which a document passes its probation with fewer requests, but at least one. A judgement: long compared
-with the 52 s of pauses between four stops, short compared with a run of hours."""
 
 
 @dataclass
@@ -30,7 +24,7 @@ class AgentPacing:
     """Number and duration of the agent's attempts."""
 
     restart_delays_s: tuple[float, ...] = (2, 10, 40, 120)
-    """Delays before each restart of a server that stopped. After the last one the document has failed."""
+    """Delays before each restart of a server. After the last one the document has failed."""
     waiting_delay_s: float = 300
     """Delay before each further attempt, until the run ends, if the cause passes by itself."""
     prepare_delays_s: tuple[float, ...] = (2, 10)
@@ -39,8 +33,11 @@ class AgentPacing:
     """Delays for a changed document whose server stops before it was ready. Nothing serves then."""
     probation_delays_s: tuple[float, ...] = (2, 10, 40)
     """Delays for a document on probation. The fourth stop of its server is the last one."""
-    probation_requests: float = PROBATION_REQUESTS
-    probation_s: float = PROBATION_S
+    probation_requests: float = 100
+    """Completed requests that end a probation: several times one run of the smoke checks, whose prompts are short, so that
+    users' prompts are among them. The first long prompt usually crashes a bad server that became ready."""
+    probation_s: float = 1800
+    """Time after which one request ends it. A judgement: long compared with the 52 s of pauses of four stops."""
     denied_budget_s: float = 600
     """Time during which a denied permission is not a failed attempt. A grant can take seven minutes or more (Google)."""
     denied_delay_s: float = 15
@@ -51,20 +48,19 @@ class AgentPacing:
     health_poll_s: float = 2.0
 
     def waiting_delay_of_s(self, attempt: int) -> float:
-        """Return the delay before an attempt, counted from 1, of a document whose cause passes by itself."""
+        """Return the delay before an attempt, counted from 1, whose cause passes by itself."""
         return (*self.restart_delays_s, self.waiting_delay_s)[min(attempt - 1, len(self.restart_delays_s))]
 
 
 @dataclass(frozen=True)
 class GoodDocument:
-    """A document to roll back to. `image` is the reference that was pulled, which the machine still has."""
+    """A document to roll back to. `image` is the reference that was pulled."""
 
     text: str
     image: str
     drain_s: str = "0"
-    """Seconds for which its server drains on its own."""
     newest: str = ""
-    """JSON object of the secret versions that replaced the text's versions, by variable name; empty if none did."""
+    """JSON object of the secret versions that replaced the text's, by variable; or empty."""
 
     @property
     def text_hash(self) -> str:
@@ -141,14 +137,10 @@ class Assignment:
 
 @dataclass
 class KeptState:
-    """One small file on the boot disk, without secrets: a document names its secrets but never contains them.
-
-    Memory has the same content, so a full disk has no effect until the agent restarts.
-    """
+    """One small file on the boot disk, without secrets, and its content in memory, so a full disk has no effect before a restart."""
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
     retry_s: float = 60.0
-    """Interval between attempts to write the file after a failure."""
     good: "GoodDocument | None" = None
     """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
@@ -215,7 +207,7 @@ class KeptState:
         return self.probation is not None and self.probation.ready.text_hash == assignment.text_hash
 
     def starts(self, assignment: Assignment, limits: str) -> int:
-        """Return the server starts of a document on trial or probation, including those by earlier agents."""
+        """Return the starts of a document on trial or probation, also by earlier agents."""
         if self.probation is not None and self.is_on_probation(assignment):
             return self.probation.starts
         trial = self.trial
@@ -259,25 +251,23 @@ class KeptState:
     def rotate_api_key(self, version: str) -> None:
         """Set this version of the API key in the rollback documents that have a key."""
         self._take_secrets({API_KEY_VARIABLE: version})
-        self.good = self.good and self.good.with_secrets({API_KEY_VARIABLE: version})
         self.write()
 
     def _take_secrets(self, versions: "Mapping[str, str]") -> None:
         if self.probation is not None:
             self.probation = replace(self.probation, ready=self.probation.ready.with_secrets(versions))
+        self.good = self.good and self.good.with_secrets(versions)
 
     def keep_start(self, assignment: Assignment, limits: str) -> None:
         """Count a start of a document on trial or probation before it happens: it may stop the machine.
 
-        From then on, the rollback documents have its secret versions, which are newer.
+        From then on, the rollback documents have its newer secret versions.
         """
         if self.probation is not None and self.is_on_probation(assignment):
             self.probation = replace(self.probation, starts=self.probation.starts + 1)
         else:
-            versions = assignment.document.secret_environment
             self.trial = Trial(assignment.text_hash, limits, self.starts(assignment, limits) + 1)
-            self._take_secrets(versions)
-            self.good = self.good and self.good.with_secrets(versions)
+            self._take_secrets(assignment.document.secret_environment)
         self.write()
 
     def forget_trial(self) -> None:
@@ -343,5 +333,5 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return what the agent fetches for a document: the image, and folders of weights, drafters and adapters."""
+    """Return what the agent fetches for a document: the image, and folders of weights."""
     return {document.image: IMAGE_KIND, **{copy.path: WEIGHTS_KIND for copy in document.copies}}

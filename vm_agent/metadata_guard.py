@@ -1,4 +1,4 @@
-"""Protection of the machine's token: the container's metadata requests go through the agent, which does not return credentials.
+"""Protection of the machine's token: the agent answers a container's metadata requests, without credentials.
 
 libtpu and vLLM read the slice's shape from the metadata server, so access cannot be blocked completely.
 """
@@ -33,7 +33,6 @@ PROBED = ("/", "/computeMetadata/v1", "/computeMetadata/v1/")
 """Paths that clients read to detect Google's machines. Allowed without a query, which could list everything below."""
 FLAVOR = "Metadata-Flavor"
 PASSED = (FLAVOR, "ETag", "Content-Type")
-"""Headers of a response that the container gets."""
 
 
 def reads_google(document: ServingDocument) -> bool:
@@ -50,7 +49,7 @@ def guard_rule(command: str, port: int) -> "list[str]":
 
 @dataclass
 class MetadataGuard:
-    """Rule that redirects a confined container's metadata requests to this agent, and the server that handles them."""
+    """Rule that redirects a confined container's metadata requests, and the server that handles them."""
 
     metadata: MetadataClient
     host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
@@ -58,7 +57,7 @@ class MetadataGuard:
     _server: "BoundedServer | None" = None
 
     def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
-        """Return docker's options for a guarded server and the reason that it cannot be guarded. One of them is empty."""
+        """Return docker's options for a guarded server, or the reason that it cannot be guarded."""
         return ((), "the server reads from Cloud Storage itself") if reads_google(document) else self.fetch_options()
 
     def fetch_options(self) -> "tuple[tuple[str, ...], str]":
@@ -109,7 +108,7 @@ class MetadataGuard:
 
 
 def guard_handler(metadata: MetadataClient) -> "type[QuietHandler]":
-    """Return the handler that forwards requests for paths without credentials to the metadata server."""
+    """Return the handler that forwards requests for paths without credentials."""
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:  # noqa: N802 - the base class's name

@@ -18,7 +18,7 @@ _DEEPEST = 32
 
 @contextmanager
 def opened_folder(path: "Path | str", parent: "int | None" = None) -> Generator[int]:
-    """Yield the descriptor of a folder, by its path or its name in `parent`. Raises OSError for a link and for other files."""
+    """Yield the descriptor of a folder, by its path or its name in `parent`. Raises OSError for anything else."""
     descriptor = os.open(path, _SAFE | os.O_DIRECTORY, dir_fd=parent)
     try:
         yield descriptor
@@ -32,7 +32,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def open_mounted(path: Path) -> BinaryIO:
-    """Open a regular file of a mounted folder for reading. Raises OSError for a link, also as its folder, and for other files."""
+    """Open a regular file of a mounted folder. Raises OSError for a link, also as its folder, and for other files."""
     with opened_folder(path.parent) as folder:
         descriptor = os.open(path.name, _SAFE, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -49,7 +49,7 @@ def remove_tree(folder: int, name: str) -> None:
 
 
 def tree_bytes(folder: int, name: str) -> int:
-    """Return the bytes of the files of a tree of an opened folder. Files that disappear do not count."""
+    """Return the bytes of a tree of an opened folder, without files that disappear."""
     size = 0
     with suppress(OSError):
         for parent, one in tree(folder, name):
@@ -58,7 +58,7 @@ def tree_bytes(folder: int, name: str) -> int:
 
 
 def tree(folder: int, name: str, depth: int = 0) -> "Iterator[tuple[int, str]]":
-    """Yield each file of a tree before its folder, as the descriptor of its folder and its name. Raises OSError."""
+    """Yield each file of a tree before its folder, as its folder's descriptor and its name. Raises OSError."""
     if depth > _DEEPEST:
         raise OSError(errno.ENAMETOOLONG, "too many folders", name)
     if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):

@@ -1,6 +1,6 @@
-"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics on the loopback address.
+"""Metrics of a machine: the collector's container beside the server, and the agent's own metrics.
 
-Nothing here affects the server: a failure is logged and tried again, after longer and longer pauses.
+Nothing here affects the server: a failure is logged and tried again.
 """
 
 from dataclasses import dataclass, field
@@ -32,11 +32,6 @@ COLLECTOR_MEMORY = "512m"
 COLLECTOR_USER = 10001
 """User of the image (google-built-opentelemetry-collector/Dockerfile.build), which writes no file. The collector needs
 the machine's token to write the metrics, so the metadata guard does not apply to it."""
-COLLECTOR_PULL_LIMIT_S = 900.0
-"""Time limit of a pull of the collector's image."""
-COLLECTOR_RETRY_S = 60.0
-"""Pause after the first failure. It doubles with each failure, up to the longest."""
-LONGEST_COLLECTOR_RETRY_S = 900.0
 METRICS_PATH = "/metrics"
 
 
@@ -50,25 +45,21 @@ class Observer:
     secrets: KnownSecrets
     host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
     port: int = AGENT_METRICS_PORT
-    retry_s: float = COLLECTOR_RETRY_S
-    pull_limit_s: float = COLLECTOR_PULL_LIMIT_S
+    retry_s: float = 60.0
+    pull_limit_s: float = 900.0
     value: LatestDocument = field(default_factory=LatestDocument)
-    """The key's value."""
-    _pause_s: float = COLLECTOR_RETRY_S
     _server: "BoundedServer | None" = None
 
     def run(self) -> NoReturn:
         """Follow the value forever. After a failure, try again later."""
-        done, self._pause_s = 0, self.retry_s
+        done = 0
         while True:
-            if not self.value.wait_for_newer(done, LONGEST_COLLECTOR_RETRY_S):
-                continue
-            version, text = self.value.get()
-            if self.apply(version, text):
-                done, self._pause_s = version, self.retry_s
-                continue
-            is_newer = self.value.wait_for_newer(version, self._pause_s)
-            self._pause_s = self.retry_s if is_newer else min(2 * self._pause_s, LONGEST_COLLECTOR_RETRY_S)
+            if self.value.wait_for_newer(done, self.retry_s):
+                version, text = self.value.get()
+                if self.apply(version, text):
+                    done = version
+                else:
+                    self.value.wait_for_newer(version, self.retry_s)
 
     def apply(self, version: int, text: "str | None") -> bool:
         """Start what the value names, or remove it. Return False if another attempt may succeed."""
@@ -83,12 +74,12 @@ class Observer:
         except SupersededError:
             return True
         except (ServingError, *CONNECTION_ERRORS) as error:
-            self.publisher.report(f"No metrics are collected: {error} Trying again in {self._pause_s:g} s.")
+            self.publisher.report(f"No metrics are collected: {error} Trying again in {self.retry_s:g} s.")
             return False
         return True
 
     def _start(self, settings: CollectorSettings, text_hash: str, version: int) -> None:
-        """Start the container, unless it already runs with this value. Raises ServingError and SupersededError."""
+        """Start the container, unless it runs with this value. Raises ServingError and SupersededError."""
         if self._running_hash() == text_hash:
             return
         pull(
@@ -98,7 +89,7 @@ class Observer:
             cancelled=lambda: self.value.is_newer_than(version),
             limit_s=self.pull_limit_s,
         )
-        self._remove_container()
+        run_command(["docker", "rm", "-f", COLLECTOR_NAME])
         key = {} if settings.key is None else {API_KEY_VARIABLE: self.secrets.read(settings.key)}
         argv = ["docker", "run", "-d", f"--name={COLLECTOR_NAME}", *LOG_OPTIONS, "--restart=unless-stopped"]
         argv += ["--net=host", f"--memory={COLLECTOR_MEMORY}", f"--label={COLLECTOR_LABEL}={text_hash}"]
@@ -111,7 +102,7 @@ class Observer:
         log(f"The collector of {COLLECTOR_METADATA_KEY} {text_hash[:12]} has started.")
 
     def _running_hash(self) -> str:
-        """Return the hash of the value that the running collector was started for; empty if none runs."""
+        """Return the hash that the running collector was started for; empty if none runs."""
         template = '{{.State.Running}} {{.State.ExitCode}} {{index .Config.Labels "' + COLLECTOR_LABEL + '"}}'
         status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", COLLECTOR_NAME])
         return output.rpartition(" ")[2] if status == 0 and output.startswith("true ") else ""
@@ -120,11 +111,7 @@ class Observer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        self._remove_container()
-
-    def _remove_container(self) -> None:
-        if run_command(["docker", "inspect", "--type=container", "--format={{.Id}}", COLLECTOR_NAME])[0] == 0:
-            run_command(["docker", "rm", "-f", COLLECTOR_NAME])
+        run_command(["docker", "rm", "-f", COLLECTOR_NAME])
 
     def _serve_metrics(self) -> None:
         """Serve the agent's metrics, if they are not served yet. Raises OSError if the port is in use."""

@@ -1,4 +1,4 @@
-"""Fetch the models of a new document into the machine's hub cache while the old server still serves."""
+"""Fetch the models of a new document into the hub cache while the old server still serves."""
 
 import json
 import re
@@ -34,7 +34,7 @@ class HubModel:
 
 
 def hub_models(document: ServingDocument) -> "tuple[HubModel, ...]":
-    """Return the models that the document's server downloads from the hub: its own and the draft model."""
+    """Return the models that the server downloads from the hub: its own and the draft model."""
     words = [*document.command, *document.arguments]
     after = words[words.index("serve") + 1 :] if "serve" in words else []
     own = flag_value(words, "--model") or (after[0] if after else "")
@@ -56,7 +56,7 @@ def parsed_object(word: str) -> "dict[str, object]":
 
 
 def flag_value(words: Sequence[str], flag: str) -> str:
-    """Return the last value of a flag, `--flag=value` or `--flag value`, or an empty string if it is not set."""
+    """Return the last value of a flag, `--flag=value` or `--flag value`, or an empty string."""
     found = ""
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -78,11 +78,9 @@ class HubFetch:
     """Docker's options that keep the machine's token from the container (vm_agent.metadata_guard)."""
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch models that the served document lacks. Return False if they do not fit on the disk beside the old ones.
+        """Fetch models that the served document lacks. Return False if they do not fit beside the old ones.
 
-        Raises:
-            ServingError: the hub rejects the request, or the disk is too small even without the old model.
-            SupersededError: the fetch was cancelled.
+        Raises ServingError, and SupersededError if it was cancelled.
         """
         if self.document.weights is not None or HUB_CACHE_VARIABLE in self.document.environment:
             return True

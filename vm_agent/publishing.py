@@ -1,4 +1,4 @@
-"""Publication of the server's phase: derived from the server's log, written to guest attributes without secrets."""
+"""Publication of the server's phase, derived from its log, in guest attributes without secrets."""
 
 import re
 import subprocess
@@ -55,9 +55,7 @@ class LogFollower:
     detail: str = ""
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
     tell: "Callable[[str], None] | None" = None
-    """Called with each line."""
     tail: str = "200"
-    """Number of existing lines to read; `all` reads all."""
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
@@ -76,7 +74,7 @@ class LogFollower:
                 self.tell(line.rstrip())
 
     def add_line(self, line: str) -> None:
-        """Record one line of the log. Within one start, `compiling` is never followed by an earlier phase."""
+        """Record one line. Within one start, `compiling` is never followed by an earlier phase."""
         self.lines.append(line)
         for phase, pattern in LOG_PHASES:
             if pattern.search(line):
@@ -86,7 +84,7 @@ class LogFollower:
                 return
 
     def stop(self, *, wait_s: float = 0.0) -> tuple[str, ...]:
-        """Stop following and return the last lines. A container that just stopped may still write for `wait_s`."""
+        """Stop and return the last lines. A container that just stopped may write for `wait_s`."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(wait_s)
@@ -110,7 +108,6 @@ class PhasePublisher:
     tell: "Callable[[str], None] | None" = None
     """Called with each new phase, and with the reason of a failed attempt."""
     published: dict[str, str] = field(default_factory=dict[str, str])
-    """Current content of the guest attributes."""
     restarts: int = 0
     """Number of times that a server stopped, or did not start, and is started again."""
     _facts: dict[str, str] = field(default_factory=dict[str, str])
@@ -135,7 +132,7 @@ class PhasePublisher:
             self._write(key, value)
 
     def publish(self, phase: str, text_hash: str, detail: str = "") -> None:
-        """Publish a phase. A reader never sees a new hash together with the phase of the previous document."""
+        """Publish a phase. A reader never sees a new hash with the phase of the previous document."""
         with self._lock:
             self._latest = (phase, text_hash, detail)
             detail = self.remove_secrets(detail)
@@ -169,11 +166,11 @@ class PhasePublisher:
             self.tell(f"{line} {reason}".strip())
 
     def publish_again(self) -> None:
-        """Publish the latest phase again, as a heartbeat or because its detail followed the previous one too soon."""
+        """Publish the latest phase again: a heartbeat, or a detail that came too soon."""
         self.publish(*self._latest)
 
     def _write(self, key: str, value: str) -> bool:
-        """Write a guest attribute if its value changed. Return False after a failure, which the next call repeats."""
+        """Write a guest attribute if its value changed. Return False after a failure."""
         if self.published.get(key) == value:
             return True
         try:

@@ -1,32 +1,97 @@
-"""The running server: its secrets, health, request metrics, idle time, and stop before the run expires."""
+"""The running server: its form, secrets, health, metrics, idle time, and stop before the run expires."""
 
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
 
-from contracts.guest_attributes import ENDING, ENDS_AT_KEY, IDLE_FROM_S, IDLE_SINCE_KEY, NOT_IDLE, SERVING_HASH_KEY
+from contracts.guest_attributes import (
+    CONFINED,
+    CONTAINER_KEY,
+    ENDING,
+    ENDS_AT_KEY,
+    EXPOSED,
+    IDLE_FROM_S,
+    IDLE_SINCE_KEY,
+    NOT_IDLE,
+    PRIVILEGED,
+    SERVING_HASH_KEY,
+)
 from contracts.rollout import ENDS_AT_METADATA_KEY
 from contracts.serving_document import API_KEY_VARIABLE, ServingDocument
 from vm_agent.base import ServingError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, read_secret
-from vm_agent.containers import ContainerState, container_state, remove_container
+from vm_agent.confinement import Container, accelerator_devices, confined, is_device_error, privileged
+from vm_agent.containers import ContainerState, container_log, container_state, remove_container
 from vm_agent.follow import LatestDocument
-from vm_agent.kept import KeptState
+from vm_agent.kept import Assignment, KeptState
+from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.publishing import PhasePublisher
 
 RUNNING_METRIC = "vllm:num_requests_running"
 IDLE_METRICS = (RUNNING_METRIC, "vllm:num_requests_waiting")
 ANSWERED_METRIC = "vllm:request_success_total"
-"""vLLM's counter of finished requests since its start, by `finished_reason`, including aborted and failed ones."""
+"""vLLM's counter of finished requests since its start, by `finished_reason`."""
 ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
 ENDING_LEAD_S = 60
 """Time between the stop of the server and the run expiry. The drain ends before it."""
 RUN_ENDS = "The run is about to expire."
+SET_PRIVILEGED = "set tpu.container: privileged"
+
+
+@dataclass
+class ContainerForm:
+    """Selector of the next container's form."""
+
+    latest: LatestDocument
+    publisher: PhasePublisher
+    kept: KeptState
+    guard: MetadataGuard
+    started: "Container | None" = None
+
+    def choose(self, assignment: Assignment) -> Container:
+        """Return the form of the next container. Raises ServingError if a confined one has no device."""
+        shm_size_gib, devices = assignment.document.shm_size_gib, accelerator_devices()
+        if self.latest.limits().is_privileged:
+            return privileged(shm_size_gib)
+        if not devices:
+            raise ServingError(f"No accelerator device was found below /dev: {SET_PRIVILEGED}.", retry=False)
+        options, exposure = self.guard.options(assignment.document)
+        form = confined(devices, shm_size_gib)
+        return replace(
+            form, options=(*form.options, *options), label=EXPOSED if exposure else CONFINED, reason=exposure
+        )
+
+    def explained(self, problem: ServingError, *, was_ready: bool) -> ServingError:
+        """Return the error, with the setting to change if a confined server could not use a device.
+
+        It is the last attempt on a machine where no server was ever ready.
+        """
+        if self.started is None or self.started.label == PRIVILEGED or was_ready:
+            return problem
+        try:
+            state = container_state()
+        except ServingError:
+            return problem
+        is_running = state is not None and state.running
+        if is_running or not is_device_error([*container_log(), str(problem)]):
+            return problem
+        text = f"{problem} The confined server could not use the accelerator: {SET_PRIVILEGED}."
+        return ServingError(text, problem.log_lines, retry=bool(self.kept.documents()))
+
+    def adopt(self, state: ContainerState) -> None:
+        """Publish the form of a container that an earlier agent started."""
+        label = state.form if state.form in {CONFINED, EXPOSED} else PRIVILEGED
+        found = Container((), label, "" if label == CONFINED else "started before this agent")
+        self.started = None if label == PRIVILEGED else found
+        if label == CONFINED:
+            self.guard.keep()
+        self.publisher.set_fact(CONTAINER_KEY, found.words)
 
 
 @dataclass
@@ -43,7 +108,7 @@ class KnownSecrets:
             self.read(version)
 
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
-        """Return a secret's value and mask it from now on. For a rollback, the value read earlier is sufficient.
+        """Return a secret's value and mask it from now on. For a rollback, an earlier value is sufficient.
 
         An API key is an exception: if Secret Manager refuses it, it was revoked.
         """
@@ -70,10 +135,11 @@ class KnownSecrets:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Load of the server: requests running or waiting now, and finished since its start, for any reason."""
+    """Requests of the server: running or waiting now, and since its start finished or answered."""
 
     active: float
     finished: float
+    answered: float = 0.0
 
 
 @dataclass
@@ -97,10 +163,7 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait at most `limit_s` until no request is running or waiting, or a newer version exists.
-
-        Returns immediately for a server that drains on its own.
-        """
+        """Wait until no request runs or waits, or a newer version exists. Not if the server itself drains."""
         served = self.kept.find(state.text_hash)
         if state.drain_s or served is None:
             return
@@ -114,19 +177,15 @@ class RunningServer:
         """Return the number of running and waiting requests, or 0 if the server does not report it."""
         return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
 
-    def answered(self, document: ServingDocument) -> "float | None":
-        """Return the requests that the server has completed since its start, or None if it does not report it."""
-        found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
-        answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
-        return answered if found else None
-
     def load(self, document: ServingDocument) -> "ServerLoad | None":
         """Return the server's load, or None if it does not report it."""
         found = self._metrics(document)
-        finished = [value for line, value in found if line.startswith(ANSWERED_METRIC)]
-        if not finished or not any(line.startswith(RUNNING_METRIC) for line, _ in found):
+        ended = {line: value for line, value in found if line.startswith(ANSWERED_METRIC)}
+        if not ended or not any(line.startswith(RUNNING_METRIC) for line, _ in found):
             return None
-        return ServerLoad(sum(value for line, value in found if line.startswith(IDLE_METRICS)), sum(finished))
+        active = sum(value for line, value in found if line.startswith(IDLE_METRICS))
+        answered = sum(ended[line] for line in ended if any(reason in line for reason in ANSWERED_REASONS))
+        return ServerLoad(active, sum(ended.values()), answered)
 
     def _metrics(self, document: ServingDocument) -> "list[tuple[str, float]]":
         """Return the server's metrics with their values, or none if it does not respond."""
@@ -144,21 +203,18 @@ class RunningServer:
 class IdleTime:
     """Publisher of the time since which the ready server has had no request.
 
-    A request that ran between two readings is in the counter of finished requests, also after a reading that failed.
-    So the idle time continues only if the counter has not changed.
+    A request that ran between two readings changed the counter of finished requests.
     """
 
     publisher: PhasePublisher
     now: Callable[[], float] = time.time
-    """Seconds since 1970."""
     poll_s: float = 15.0
-    """Interval between two readings."""
     _since_s: float = 0.0
     _finished: "float | None" = None
     _read_at_s: float = 0.0
 
     def begin(self) -> None:
-        """Start over because a server is ready. It counts as busy until it has been idle for `IDLE_FROM_S`."""
+        """Start over because a server is ready. It is busy until it was idle for `IDLE_FROM_S`."""
         self._since_s, self._finished, self._read_at_s = self.now(), None, 0.0
         self.publisher.set_fact(IDLE_SINCE_KEY, NOT_IDLE)
 
@@ -181,13 +237,8 @@ class IdleTime:
 
 
 def parse_time(text: str) -> float:
-    """Return an RFC 3339 time in seconds since 1970. Raises ValueError."""
-    whole, _, fraction = text.strip().rstrip("Z").partition(".")
-    parsed = datetime.fromisoformat(whole)
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=timezone.utc)
-    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
-    return parsed.timestamp() + float(f"0.{digits or 0}")
+    """Return an RFC 3339 time in whole seconds since 1970. Raises ValueError."""
+    return datetime.fromisoformat(re.sub(r"\.\d+", "", text.strip()).replace("Z", "+00:00")).timestamp()
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -34,7 +34,6 @@ from vm_agent.base import ServingError, SupersededError, log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, near_image
 from vm_agent.compile_cache import CompiledPrograms
 from vm_agent.confinement import ERROR_EXIT_CODE, KILLED_EXIT_CODE, USAGE_EXIT_CODE
-from vm_agent.container_form import ContainerForm
 from vm_agent.containers import (
     ContainerState,
     container_log,
@@ -51,44 +50,35 @@ from vm_agent.kept import IMAGE_KIND, AgentPacing, Assignment, FailedChange, Goo
 from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher
-from vm_agent.running_server import RUN_ENDS, IdleTime, KnownSecrets, RunEnd, RunningServer
+from vm_agent.running_server import RUN_ENDS, ContainerForm, IdleTime, KnownSecrets, RunEnd, RunningServer
 from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy, remove_copy
 
 
-@dataclass
 class Agent:
     """Agent that serves one document at a time, always the newest one."""
 
-    metadata: MetadataClient
-    latest: LatestDocument
-    publisher: PhasePublisher
-    shipper: "LogShipper | None" = None
-    """Receiver of the server's log lines; None keeps them on the machine."""
-    kept: KeptState = field(default_factory=KeptState)
-    """State that survives a restart of the agent."""
-    pacing: AgentPacing = field(default_factory=AgentPacing)
-    _ready_at: "float | None" = None
-
-    secrets: KnownSecrets = field(init=False)
-    server: RunningServer = field(init=False)
-    run_end: RunEnd = field(init=False)
-    idle: IdleTime = field(init=False)
-    form: ContainerForm = field(init=False)
-    programs: CompiledPrograms = field(init=False)
-    guard: MetadataGuard = field(init=False)
-    _began_s: float = 0.0
-    """Start of the assignment's attempts, on the monotonic clock."""
-
-    def __post_init__(self) -> None:
-        metadata, latest, publisher, kept = self.metadata, self.latest, self.publisher, self.kept
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        latest: LatestDocument,
+        publisher: PhasePublisher,
+        shipper: "LogShipper | None" = None,
+        pacing: "AgentPacing | None" = None,
+    ) -> None:
+        """`shipper` receives the server's log lines; None keeps them on the machine."""
+        self.metadata, self.latest, self.publisher, self.shipper = metadata, latest, publisher, shipper
+        self.pacing = pacing or AgentPacing()
+        self.kept = KeptState()
         self.secrets = KnownSecrets(metadata, publisher)
-        self.server = RunningServer(kept, latest, self.secrets)
+        self.server = RunningServer(self.kept, latest, self.secrets)
         self.run_end = RunEnd(latest, publisher, self.server)
         self.idle = IdleTime(publisher)
         self.guard = MetadataGuard(metadata)
-        self.form = ContainerForm(latest, publisher, kept, self.guard)
+        self.form = ContainerForm(latest, publisher, self.kept, self.guard)
         self.programs = CompiledPrograms(metadata, publisher)
+        self._ready_at: float | None = None
+        self._began_s = 0.0  # of the assignment's attempts
 
     def run(self) -> NoReturn:
         """Serve forever."""
@@ -105,11 +95,7 @@ class Agent:
                 self.kept.forget_trial()
 
     def serve(self, version: int, text: str | None) -> None:
-        """Serve one document. Return if no further attempt can succeed.
-
-        Raises:
-            SupersededError: a newer document has arrived.
-        """
+        """Serve one document, until no further attempt can succeed. Raises SupersededError."""
         if text is None:
             self.publisher.publish(STARTING, "", f"waiting for the metadata key {DOCUMENT_METADATA_KEY}")
             return
@@ -205,10 +191,9 @@ class Agent:
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
 
     def _waiting_phase(self, assignment: Assignment, problem: ServingError) -> str:
-        """Return the phase of waiting for the hub, a registry or storage, or an empty string if the problem is a verdict.
+        """Return the phase of waiting for the hub, a registry or storage, or empty for a verdict.
 
-        A server that was ready does not wait, nor one on probation, which has a former document. No rotation of the API key
-        waits, because the server with the former key may still run.
+        No rotation of the API key waits, because the server with the former key may still run.
         """
         key = assignment.document.secret_environment.get(API_KEY_VARIABLE, "")
         rotates = self.kept.is_trial(assignment) and self.kept.has_other_api_key(key)
@@ -262,7 +247,7 @@ class Agent:
         self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
     def _without_old_secrets(self, assignment: Assignment) -> str:
-        """Stop a server that still runs with rotated secrets, which may have leaked. Return a sentence about it."""
+        """Stop a server with rotated secrets, which may have leaked. Return a sentence about it."""
         with suppress(ServingError):
             state = container_state()
             if state and state.running and self._has_other_secrets(assignment, state):
@@ -272,12 +257,7 @@ class Agent:
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Replace the server of another document, and watch the server.
-
-        Raises:
-            ServingError: the server stopped or cannot be started.
-            SupersededError: a newer document has arrived.
-        """
+        """Replace the server of another document, and watch it. Raises ServingError and SupersededError."""
         state = container_state()
         if state is None or not state.running:
             self.publisher.set_fact(SERVING_HASH_KEY, "")
@@ -353,11 +333,9 @@ class Agent:
         )
 
     def _prepared(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Fetch what the document needs. Return the secrets by variable, and whether the models are on the machine.
+        """Fetch what the document needs. Return the secrets, and whether the models are on the machine.
 
-        Raises:
-            ServingError: it cannot be fetched, or the change's or the run's time is over.
-            SupersededError: a newer document has arrived.
+        Raises ServingError, also if the change's or the run's time is over, and SupersededError.
         """
 
         def cancelled() -> bool:
@@ -390,8 +368,13 @@ class Agent:
         restored = self.programs.restore_beside(document)
         pulling = progress(PULLING_IMAGE)
         pull(self.metadata, document.image, progress=pulling, cancelled=cancelled, keep_local=is_back)
-        for copied in document.copies:
-            self._copy_weights(WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled), is_back)
+        try:
+            for copied in document.copies:
+                WeightsCopy(self.metadata, copied, progress(FETCHING_WEIGHTS), cancelled).run()
+        except ServingError as error:
+            if not is_back:
+                raise
+            log(f"Starting the last known good document with the weights on this machine: {error}")
         secrets = {
             name: self.secrets.read(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
             for name, secret in document.secret_environment.items()
@@ -407,15 +390,6 @@ class Agent:
             options=self.guard.fetch_options()[0],
         )
         return secrets, fetch.run(back.document)
-
-    @staticmethod
-    def _copy_weights(copy: WeightsCopy, is_back: bool) -> None:
-        try:
-            copy.run()
-        except ServingError as error:
-            if not is_back:
-                raise
-            log(f"Starting the last known good document with the weights on this machine: {error}")
 
     def _remove_others(self, document: ServingDocument) -> None:
         """Delete images and weights that neither this document nor the rollback documents need."""
@@ -454,12 +428,12 @@ class Agent:
         return (self.pacing.prepare_delays_s, False) if old_answers else (self.pacing.trial_delays_s, True)
 
     def _has_passed(self, document: ServingDocument) -> bool:
-        """Return whether the ready server has served long enough for its document to become the rollback target."""
+        """Return whether the server has served enough for its document to become the rollback target."""
         is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.pacing.probation_s
-        answered = self.server.answered(document)
-        if answered is None:
+        load = self.server.load(document)
+        if load is None:
             return is_old
-        return answered >= self.pacing.probation_requests or (answered > 0 and is_old)
+        return load.answered >= self.pacing.probation_requests or (load.answered > 0 and is_old)
 
     def _drain_s(self, assignment: Assignment) -> float:
         """Return how long the assignment's server can drain on its own."""
@@ -470,10 +444,7 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
-        """Follow the log for the phases and for Cloud Logging, unless the server's secrets cannot be masked.
-
-        The previous agent already wrote older lines to Cloud Logging.
-        """
+        """Follow the log for phases and Cloud Logging, unless its secrets cannot be masked."""
         phases, shipped = LogFollower(), LogFollower()
         try:
             self.secrets.learn(document)
@@ -482,7 +453,7 @@ class Agent:
             return phases, shipped
         phases.start()
         if self.shipper is not None:
-            shipped = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")
+            shipped = LogFollower(tell=self.shipper.server_line, tail="all" if is_new else "0")  # older lines are there
             shipped.start()
         return phases, shipped
 
@@ -520,7 +491,7 @@ class Agent:
                 raise SupersededError
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server responds, and store its document, first on probation. The phase is last."""
+        """Publish that the server responds, and store its document. The phase is last."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self.kept.end_pause(self.publisher, assignment.asked_hash)
         before = self.kept.documents()

@@ -1,4 +1,4 @@
-"""Writer of the server's log to Cloud Logging, where it can be read without a login and after the machine is gone."""
+"""Writer of the server's log to Cloud Logging, where it outlives the machine."""
 
 import json
 import secrets
@@ -36,11 +36,8 @@ class LogShipper:
 
     metadata: MetadataClient
     publisher: PhasePublisher
-    """Knows the secrets to remove."""
     period_s: float = 1.0
-    """Interval between two writes."""
     patience_s: float = 15.0
-    """Interval after a failed write."""
     _entries: "deque[dict[str, object]]" = field(
         default_factory=lambda: deque[dict[str, object]](maxlen=WAITING_ENTRIES)
     )
@@ -50,7 +47,7 @@ class LogShipper:
     _last: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, timezone.utc))
     _problem: str = ""
     _server_mask: LineMask = field(init=False)
-    """Removes secrets from successive lines of the server, because a private key can span several lines."""
+    """For successive lines, because a private key can span several."""
 
     def __post_init__(self) -> None:
         self._server_mask = LineMask(self.publisher.secrets)
@@ -86,7 +83,7 @@ class LogShipper:
             time.sleep(self.period_s if self.write() else self.patience_s)
 
     def write(self) -> bool:
-        """Write added lines. Return False and keep them after a failure. The journal gets each reason once."""
+        """Write added lines. After a failure keep them and return False; the journal gets each reason once."""
         while True:
             with self._lock:
                 batch = [self._entries[at] for at in range(min(ENTRIES_PER_WRITE, len(self._entries)))]

@@ -1,7 +1,6 @@
-"""Starter of a Cloud Run container: fetches weights and compiled graphs, writes the path guard, becomes the server.
+"""Starter of a Cloud Run container: fetches weights and graphs, writes the path guard, becomes the server.
 
-Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process.
-A child process stays only until the compiled graphs are archived.
+Arguments: the text of a `ContainerStart`, then the server's command line.
 """
 
 import os
@@ -13,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from contracts.container_start import ContainerStart, GraphCache, parse_start
+from contracts.container_start import GraphCache, parse_start
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import BucketWeights
 from vm_agent.archives import TREE, Archive, harmless
@@ -23,23 +22,11 @@ from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
 READY_LIMIT_S = 3600.0
-"""Maximum time that the child waits for a ready server, longer than every Cloud Run startup probe."""
+"""Longest wait of the child for a ready server: longer than every startup probe."""
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19
 GRAPHS = "Compiled graphs"
-
-
-def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
-    """Prepare the container. Return whether its compiled graphs should be archived once the server is ready.
-
-    Raises:
-        ServingError: the weights cannot be copied.
-    """
-    restored = start.graphs is not None and restore_graphs(metadata, start.graphs)
-    for copied in (*([start.weights] if start.weights is not None else []), *start.parts):
-        copy_weights(metadata, copied)
-    return start.graphs is not None and not restored
 
 
 def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
@@ -88,28 +75,15 @@ def graphs_grant(cache: GraphCache) -> str:
 
 
 def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:
-    """Archive the compiled graphs as soon as the server responds to /health. Return if the server exits before."""
+    """Archive the compiled graphs when the server responds to /health. Return if it exits before."""
+    url = f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"
     deadline = time.monotonic() + READY_LIMIT_S
     while os.getppid() == server and time.monotonic() < deadline:
-        if _answers(f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"):
-            with suppress(OSError):  # lower the priority in favor of the server
-                os.nice(LOWEST_NICE)
+        with suppress(*CONNECTION_ERRORS), DIRECT.open(url, timeout=10):
+            os.nice(LOWEST_NICE)  # in favor of the server
             save_graphs(metadata, graphs)
             return
         time.sleep(READY_INTERVAL_S)
-
-
-def _answers(url: str) -> bool:
-    with suppress(*CONNECTION_ERRORS), DIRECT.open(url, timeout=10):
-        return True
-    return False
-
-
-def add_guard(command: Sequence[str]) -> None:
-    """Write the path guard to its path if the server's arguments name it. Raises OSError."""
-    if is_guarded(command):
-        folder = write_guard(Path(tempfile.mkdtemp(prefix="gemma-serving-")))
-        os.environ[PYTHON_PATH] = python_path(str(folder), os.environ.get(PYTHON_PATH, ""))
 
 
 def start_server(arguments: Sequence[str]) -> NoReturn:
@@ -117,8 +91,12 @@ def start_server(arguments: Sequence[str]) -> NoReturn:
     start, command = parse_start(arguments[0]), list(arguments[1:])
     metadata = MetadataClient()
     try:
-        add_guard(command)
-        saves = prepare(start, metadata)
+        if is_guarded(command):
+            folder = write_guard(Path(tempfile.mkdtemp(prefix="gemma-serving-")))
+            os.environ[PYTHON_PATH] = python_path(str(folder), os.environ.get(PYTHON_PATH, ""))
+        saves = start.graphs is not None and not restore_graphs(metadata, start.graphs)
+        for copied in (*([start.weights] if start.weights is not None else []), *start.parts):
+            copy_weights(metadata, copied)
     except (ServingError, *CONNECTION_ERRORS) as error:
         log(f"Cannot start the server: {error}")
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Copy weights from a bucket with parallel reads. Each file is checked, then renamed into place."""
+"""Copy weights from a bucket. Each file is checked, then renamed into place."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.serving_document import BucketWeights
 from vm_agent.base import GIB, ServingError, SupersededError, log
-from vm_agent.cloud import MetadataClient, endpoint, google
+from vm_agent.cloud import MetadataClient, bucket_objects, google
 
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
@@ -24,12 +24,11 @@ GENERATION_SUFFIX = ".generation"
 """Suffix of the hidden file next to each complete copy, which contains the object's generation."""
 
 PART_SUFFIX = ".part"
-"""Suffix of the hidden file that a copy writes before it gets its final name."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object below the weights' prefix. `relative` is its path below the prefix, `size` is in bytes."""
+    """An object. `relative` is its path below the prefix, `size` is in bytes."""
 
     name: str
     relative: str
@@ -53,12 +52,7 @@ class WeightsCopy:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
-        """Copy every missing file.
-
-        Raises:
-            ServingError: an object cannot be read, or the disk is too small.
-            SupersededError: the copy was cancelled.
-        """
+        """Copy every missing file. Raises ServingError, and SupersededError if it was cancelled."""
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +71,8 @@ class WeightsCopy:
             for item in missing:
                 self._copy(pool, folder / item.relative, item, total)
 
-    def _bucket(self) -> tuple[str, str]:
-        bucket, _, prefix = self.weights.uri.removeprefix("gs://").partition("/")
-        return f"{endpoint('storage')}storage/v1/b/{bucket}/o", f"{prefix}/" if prefix else ""
-
     def _list(self) -> list[StoredObject]:
-        base, prefix = self._bucket()
+        base, prefix = bucket_objects(self.weights.uri)
         found: list[StoredObject] = []
         page = ""
         while True:
@@ -111,7 +101,7 @@ class WeightsCopy:
         return found
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
-        """Return whether the file has the object's size and generation, which is written after the checksum matched."""
+        """Return whether the file has the object's size and generation, written after the check."""
         with suppress(OSError):
             generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
             return target.stat().st_size == item.size and generation.read_text() == item.generation
@@ -160,7 +150,7 @@ class WeightsCopy:
         if self.cancelled():
             raise SupersededError
         size = min(self.chunk_bytes, item.size - start)
-        base, _ = self._bucket()
+        base, _ = bucket_objects(self.weights.uri)
         url = f"{base}/{urllib.parse.quote(item.name, safe='')}?alt=media&generation={item.generation}"
         data = google(self.metadata, url, headers={"Range": f"bytes={start}-{start + size - 1}"})
         if len(data) != size:
@@ -172,7 +162,7 @@ class WeightsCopy:
 
 
 def remove_copied(folder: Path, kept: Collection[Path]) -> None:
-    """Delete copies in a folder, except these complete files with their generations. Also delete partial copies."""
+    """Delete copies in a folder, except these complete files with their generations."""
     for generation in tuple(folder.rglob(f".*{GENERATION_SUFFIX}")):
         target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
         if target not in kept:
@@ -183,7 +173,7 @@ def remove_copied(folder: Path, kept: Collection[Path]) -> None:
 
 
 def remove_copy(path: str, kept: Collection[str]) -> bool:
-    """Delete a complete copy, unless its folder contains or is within a copy to keep. Return False if it stays."""
+    """Delete a copy, unless its folder contains or is within one to keep. Return False if it stays."""
     folder, others = Path(path), [Path(one) for one in kept]
     if any(folder in one.parents or one in folder.parents for one in others):
         return False

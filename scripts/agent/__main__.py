@@ -79,8 +79,8 @@ def _agent(options: AgentOptions) -> ExitCode:
     _require_packages()
     from engine import runner
     from engine.backend import absolute_backend
-    from scripts.agent.audit import AuditFile
     from scripts.agent.context import AgentContext
+    from scripts.agent.recording import AuditFile
     from scripts.agent.runs import Runs
     from scripts.agent.server import build, run_stdio
     from scripts.agent.spending import SpendingLimit, deployed_now

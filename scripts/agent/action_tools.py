@@ -1,4 +1,4 @@
-"""Tools that send load or compare its results, and those that wait for the work of a call, or stop it."""
+"""Tools that send load or compare results, and those that wait for the work of a call, or stop it."""
 
 import re
 from pathlib import Path

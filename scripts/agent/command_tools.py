@@ -18,7 +18,6 @@ from scripts.agent.presenting import FULL, LIMIT, LIMITED, MOST_ROWS, WITH_FULL
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
-"""Limit for one value of a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +25,13 @@ class Argument:
     """A tool's argument: an option of its command, or one that only the tool itself uses."""
 
     help: str = ""
-    """Description, instead of the option's own help."""
     kind: Any = None
-    """Type, instead of the option's own."""
     option: str = ""
     """Field of the option, if it has another name."""
     default: Any = None
     """Default value. If None, the command has its own."""
     required: bool = False
     is_passed: bool = True
-    """True if the command receives it."""
 
 
 Own: Final = partial(Argument, is_passed=False)
@@ -54,7 +50,6 @@ class CommandCall:
     context: Context[Any, Any]
     command: str
     given: Mapping[str, Any]
-    """Its arguments."""
     words: Sequence[str]
     """Arguments that are passed to the command, as its options."""
 
@@ -77,7 +72,6 @@ class CommandTool:
     takes: Mapping[str, Argument]
     hint: ToolAnnotations
     change: Change | None = None
-    """Required permission."""
     body: Body | None = None
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:

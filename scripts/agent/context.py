@@ -1,4 +1,4 @@
-"""Shared context of all tools: commands, permissions, spending limit, and the plans that were shown."""
+"""Context of all tools: commands, permissions, spending limit, and the plans that were shown."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ from contracts.masking import masked
 from contracts.plain_text import for_model
 from planning.errors import PlanningError
 from scripts.agent.permissions import Change
+from scripts.agent.presenting import untrusted
 from scripts.agent.programs import ProgramResult, run_program, script
 from scripts.agent.runs import Runs, report
 from scripts.agent.spending import SpendingLimit
-from scripts.agent.untrusted import untrusted
 
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 """Computes from files on this computer."""
@@ -37,7 +37,6 @@ PlanId = Annotated[str, Field(pattern=r"^plan-[0-9a-f]{16}$")]
 
 
 Answer = dict[str, Any]
-"""Answer of a tool, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +47,9 @@ class ShownPlan:
     tool: str
     stack: str
     words: tuple[str, ...] = ()
-    """Arguments of the command."""
     usd_per_hour: float | None = None
     """Maximum price of the stack during the change; None if it does not change."""
     refresh: bool = False
-    """True if the preview refreshed from Google first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,6 @@ class AgentContext:
     spending: SpendingLimit
     runs: Runs = field(default_factory=Runs)
     shown: dict[str, ShownPlan] = field(default_factory=dict[str, ShownPlan])
-    """Plans by id."""
     stage_from: frozenset[str] = frozenset()
     """Bucket folders that the user allowed as sources of weights."""
     secrets: tuple[str, ...] = ()
@@ -80,18 +76,15 @@ class AgentContext:
             )
         return plan
 
-    async def command(self, context: Context[Any, Any], name: str, *arguments: str) -> ProgramResult:
-        """Run one of the project's commands and forward its progress."""
+    async def answer(self, context: Context[Any, Any], name: str, *arguments: str) -> Answer:
+        """Run a command with --json, forward its progress, and return its answer. Raises as `answer_of`."""
         lines = count(1)
 
         async def forward(line: str) -> None:
             await report(context, next(lines), None, line)
 
-        return await run_program(script(name, *arguments), on_line=forward, secrets=self.secrets)
-
-    async def answer(self, context: Context[Any, Any], name: str, *arguments: str) -> Answer:
-        """Run a command with --json and return its answer. Raises as `answer_of`."""
-        return answer_of(name, await self.command(context, name, *arguments, "--json"))
+        argv = script(name, *arguments, "--json")
+        return answer_of(name, await run_program(argv, on_line=forward, secrets=self.secrets))
 
     def mask(self, text: str) -> str:
         """Return a text without secrets."""
@@ -132,7 +125,7 @@ def answer_of(name: str, result: ProgramResult) -> Answer:
 
 @contextmanager
 def sentences(agent: AgentContext) -> Generator[None]:
-    """Turn an error into one sentence for the caller. A failure can contain untrusted text, and is marked."""
+    """Turn an error into one sentence. A failure can contain untrusted text, and is marked."""
     try:
         yield
     except (CommandRefusedError, PlanningError) as error:

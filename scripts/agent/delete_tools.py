@@ -98,7 +98,7 @@ def _require_typed(
     *,
     keeps_bucket: bool,
 ) -> None:
-    """Refuse unless the user typed exactly this name and the code for this deletion. Raises CommandRefusedError."""
+    """Raise CommandRefusedError unless the user typed this name and the code for this deletion."""
     if not isinstance(typed, AcceptedElicitation):
         raise CommandRefusedError(f"Stack {stack} was not deleted: the user declined.")
     if typed.data.stack_name != stack:

@@ -69,7 +69,7 @@ async def _gated(call: CommandCall, command: Change) -> Answer:
 
 
 def _plan(call: CommandCall, command: Change, found: Answer) -> ShownPlan:
-    """Return the plan of a dry run. Raises CommandRefusedError without one, or without the price of a rollout."""
+    """Return the plan of a dry run. Raises CommandRefusedError without it, or a rollout's price."""
     stack, document = call.given["stack"], as_mapping(found["document"])
     if not found["ok"] or not document.get("plan"):
         raise CommandRefusedError(f"gemma {command} has no plan for stack {stack}: {found['said']['text']}")

@@ -8,7 +8,6 @@ from contracts.errors import CommandRefusedError
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
 LONGEST_WAIT_S: Final = 600.0
-"""Maximum duration of one call of `wait`."""
 Change = Literal["up", "smoke", "bench", "stage", "rollout", "restart", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 
@@ -22,16 +21,19 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""
 _TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
-"""Tools whose name differs from their permission."""
+
+
+def _words(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise CommandRefusedError(f"{option} has {unknown[0]!r}. Use a list of {', '.join(known)}.")
+    return words
 
 
 def parse_permissions(text: str) -> frozenset[Change]:
     """Parse `up,rollout`. Raises CommandRefusedError for an unknown word."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in CHANGES]
-    if unknown:
-        raise CommandRefusedError(f"--allow has {unknown[0]!r}. Use a list of {', '.join(CHANGES)}.")
-    return frozenset(cast("Sequence[Change]", words))
+    return frozenset(cast("Sequence[Change]", _words("--allow", text, CHANGES)))
 
 
 def parse_toolsets(text: str, allowed: frozenset[Change]) -> frozenset[str] | None:
@@ -39,10 +41,7 @@ def parse_toolsets(text: str, allowed: frozenset[Change]) -> frozenset[str] | No
 
     Raises CommandRefusedError for an unknown word, and for a permission whose tool is missing.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in TOOLSETS]
-    if unknown:
-        raise CommandRefusedError(f"--toolsets has {unknown[0]!r}. Use a list of {', '.join(TOOLSETS)}.")
+    words = _words("--toolsets", text, tuple(TOOLSETS))
     if not words:
         return None
     tools = frozenset(tool for word in words for tool in TOOLSETS[word])

@@ -20,7 +20,7 @@ from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
 from engine import events, runner
 from engine.atomic_file import private_folder
-from scripts.agent.untrusted import each_text
+from scripts.agent.presenting import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
 """Grace period after SIGINT, in which the engine finishes its operations and writes its state."""
@@ -28,7 +28,6 @@ KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40
 MOST_LINE_CHARACTERS: Final = 2000
-"""Limit for one line of progress, which goes to the client directly."""
 _LONGEST_SECRET: Final = 8192
 """Additional characters of a line to search for secrets, so that no part of one is shown."""
 

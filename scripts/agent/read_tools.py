@@ -15,7 +15,7 @@ from planning.rules.findings import RULES
 from planning.solve.candidates import deployable_accelerators
 from scripts.agent.command_tools import Argument, CommandCall, CommandTool, Own, command_tool
 from scripts.agent.context import ASKS, READS, Answer
-from scripts.agent.untrusted import untrusted
+from scripts.agent.presenting import untrusted
 from scripts.cli.settings import stack_settings
 
 _names = list[JsonValue]
@@ -204,7 +204,7 @@ def recognised(stack: str, text: str) -> Answer:
 
 
 def log_answer(answer: Answer) -> Answer:
-    """Return the document of `scripts.logs` with its lines marked as untrusted, and its own message."""
+    """Return the document of `scripts.logs` with its lines marked as untrusted."""
     document = as_mapping(answer["document"])
     lines = [
         " ".join(str(as_mapping(line).get(key)) for key in ("time", "source", "text"))

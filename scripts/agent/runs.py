@@ -20,13 +20,12 @@ from mcp.types import CallToolResult
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from scripts.agent.permissions import ANSWER_WITHIN_S
-from scripts.agent.untrusted import untrusted
+from scripts.agent.presenting import untrusted
 from scripts.cli.command import say
 
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "restart", "recover", "teardown"}
 )
-"""Tools whose work can be detached."""
 ASKS_A_PERSON: Final = "teardown"
 """Its work starts when the user has typed the name. Until then, it cannot be detached."""
 
@@ -50,7 +49,6 @@ class AgentRun:
 
     tool: str
     stack: str | None
-    clock: Callable[[], float] = time.monotonic
     id: str = field(default_factory=lambda: f"run-{secrets.token_hex(4)}")
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     began_s: float = 0.0
@@ -59,13 +57,11 @@ class AgentRun:
     """Set when the work starts, which is after the question if the user is prompted."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     changed: anyio.Event = field(default_factory=anyio.Event)
-    """Set at the next line of progress."""
     changes_stack: bool = False
     left: bool = False
     """True if its call returned, or was abandoned, before the work finished."""
     read: bool = False
     stopped: str = ""
-    """Cause of an early stop; empty if it was not stopped."""
     result: dict[str, Any] | None = None
     error: Exception | None = None
     ended_s: float | None = None
@@ -84,7 +80,7 @@ class AgentRun:
         except Exception as error:  # noqa: BLE001 - raised when the result is requested
             self.error = error
         finally:
-            self.ended_s = self.clock()
+            self.ended_s = time.monotonic()
             for event in (self.working, self.ended, self.changed):
                 event.set()
 
@@ -94,7 +90,7 @@ class AgentRun:
         if step is not None and step != self.step:
             self.step, self.says = step, ""
         if text != step:
-            self.says, self.says_s = text, self.clock()
+            self.says, self.says_s = text, time.monotonic()
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
 
@@ -121,7 +117,7 @@ class AgentRun:
 
     def shown(self) -> dict[str, object]:
         """Return its state."""
-        now_s = self.clock() if self.ended_s is None else self.ended_s
+        now_s = time.monotonic() if self.ended_s is None else self.ended_s
         return {
             "run": self.id,
             "tool": self.tool,
@@ -149,7 +145,6 @@ class AgentRun:
 
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
-"""The current work."""
 
 
 async def report(
@@ -168,7 +163,6 @@ class Runs:
     """Running and recently finished work of this server."""
 
     within_s: float = ANSWER_WITHIN_S
-    clock: Callable[[], float] = time.monotonic
     _runs: dict[str, AgentRun] = field(default_factory=dict[str, AgentRun])
 
     @asynccontextmanager
@@ -184,7 +178,7 @@ class Runs:
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:
         """Add the work of a call."""
-        run = AgentRun(tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
+        run = AgentRun(tool=tool, stack=stack, began_s=time.monotonic())
         if tool != ASKS_A_PERSON:
             run.working.set()
         self._runs[run.id] = run

@@ -20,8 +20,8 @@ from engine.state import stack_outputs
 from loadtest.client.metrics import KV_USAGE, Scrape
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, Answer
+from scripts.agent.presenting import untrusted
 from scripts.agent.read_tools import STACK_OF_TOOL
-from scripts.agent.untrusted import untrusted
 from scripts.cli.access import ServerAccess, open_stack_access
 from scripts.cli.settings import stack_settings
 
@@ -79,7 +79,7 @@ async def ask(call: CommandCall) -> Answer:
 
     If the service is scaled to zero, this starts an instance, which costs money.
     """
-    from loadtest.client.openai import ServerError, chat_body  # noqa: PLC0415
+    from loadtest.client.openai import ServerError, chat_body  # noqa: PLC0415 - takes 0.15 s to load
 
     stack, mask = call.given["stack"], call.agent.mask
     await call.context.report_progress(0, 2, f"connecting to stack {stack}")
@@ -114,7 +114,7 @@ async def list_weights(call: CommandCall) -> Answer:
 @asynccontextmanager
 async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClient"]]:
     """Connect to a stack's server, in a thread. A cancelled call waits until a tunnel is open, then closes it."""
-    from loadtest.client.openai import OpenAIClient  # noqa: PLC0415
+    from loadtest.client.openai import OpenAIClient  # noqa: PLC0415 - the same
 
     outputs = await asyncio.to_thread(stack_outputs, stack)
     opening = open_stack_access(outputs)
@@ -136,7 +136,7 @@ def _figures(scrape: Scrape) -> dict[str, float]:
 
 
 def _weights(stack: str) -> Answer:
-    from cloud.staging.bucket import WeightsBucket  # noqa: PLC0415
+    from cloud.staging.bucket import WeightsBucket  # noqa: PLC0415 - loads Google's clients
 
     settings = stack_settings(stack)
     if settings.weights != "bucket":

@@ -108,7 +108,7 @@ def usd_per_hour_of(state: StackState) -> float | None:
 
 
 def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
-    """Return the price of one server with all its instances, from the stack's own plan or the price list."""
+    """Return the price of a server with all its instances, from the stack's plan or the price list."""
     inputs = as_mapping(item.get("inputs"))
     scaling = as_mapping(as_mapping(inputs.get("template")).get("scaling"))
     instances = scaling.get("maxInstanceCount") if item.get("type") == SERVICE_TYPE else 1

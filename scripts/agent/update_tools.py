@@ -18,17 +18,16 @@ from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.steps import CAPACITY_TYPES, PlannedStep, changes_of, steps_of
 from scripts.agent.command_tools import CommandCall, Own, command_tool
 from scripts.agent.context import ASKS, CHANGES, AgentContext, Answer, PlanId, ShownPlan
+from scripts.agent.presenting import untrusted
 from scripts.agent.programs import ProgramResult, run_program, shortened
 from scripts.agent.read_tools import STACK_OF_TOOL
 from scripts.agent.runs import report
-from scripts.agent.untrusted import untrusted
 from scripts.cli.frozen import FrozenProject, freeze, most_usd_per_hour
 from scripts.preview.face import deployed_usd_per_hour, headline
 from stacks.settings import Settings
 
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
-"""Of one message of progress."""
 _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations listed first, because an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
@@ -156,7 +155,6 @@ async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: boo
 async def _run_engine(
     call: CommandCall, frozen: FrozenProject, plan: ShownPlan, steps: Sequence[PlannedStep], events: Path
 ) -> ProgramResult:
-    """Run `pulumi up` in the copy that was previewed."""
     secrets = call.agent.secrets
     log = EventLog(path=events, plain=partial(progress_text, secrets), steps=len(steps))
 
@@ -211,5 +209,5 @@ def _locked(stack: str, locks: Sequence[StackLock]) -> CommandRefusedError:
 
 
 def progress_text(secrets: Sequence[str], text: str) -> str:
-    """Return one message of the engine as the client may read it: without secrets and escapes, and not too long."""
+    """Return one message of the engine without secrets and escapes, and not too long."""
     return shortened(text, lambda part: masked(part, secrets), _PROGRESS_CHARACTERS)

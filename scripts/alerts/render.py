@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cloud.alerts import AlertReport, StackAlert
 from planning.units import duration
-from scripts.cli.tables import FittedTable, paragraph, table
+from scripts.cli.tables import FittedTable, paragraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def print_alerts(out: Console, report: AlertReport, times: AlertTimes, *, simula
 
 def _table(title: str, alerts: Sequence[StackAlert], times: AlertTimes) -> FittedTable:
     headings = ("alert", "severity", "since", "for")
-    shown = table(title, headings, whole=headings)
+    shown = FittedTable(title, headings, whole=headings)
     for alert in alerts:
         shown.add_row(alert.title, alert.severity or "", *times.of(alert))
     return shown

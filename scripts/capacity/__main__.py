@@ -17,8 +17,7 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.spelling import UnknownWordError
 from scripts.cli.command import Command, run_command, say
-from scripts.cli.options import JsonSwitch, Option
-from scripts.cli.project_ids import project_id
+from scripts.cli.options import JsonSwitch, Option, project_id
 
 
 def _provisioning(text: str) -> str:

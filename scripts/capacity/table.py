@@ -13,7 +13,7 @@ from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.places import Gate, JudgedPlace, Own, QuotaGate
 from scripts.cli.check_result import State
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 
 ORDER: Final = (
     "Locations are sorted by availability: all three gates open, then unknown, then closed. "
@@ -56,7 +56,7 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
     whole = (kind, "hardware", model, first.quota.unit)
     title = f"{name}{' (local cloud, simulated)' if is_simulated() else ''}"
-    rows = table(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
+    rows = FittedTable(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
     for place in shown:
         rows.add_row(
             f"{'' if place.position is None else '> '}{place.place}",

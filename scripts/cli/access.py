@@ -1,14 +1,7 @@
 """Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU nodes, API keys.
 
-- `id-token`: identity token. Sources in order: `google.oauth2.id_token` (a service account's file or the metadata server), the service
-  account behind a workload identity federation (GitHub Actions), and `gcloud auth print-identity-token` (a user login). It is renewed
-  before it expires.
-- `tunnel`: opened by the stack's own command, with a Unix socket as the local end, in a folder that only this user can open. The tunnel and its child
-  processes are stopped at the end.
-- `none`: no credentials.
-
-vLLM's `--api-key` also uses the Authorization header. If both are needed, the identity token is sent in X-Serverless-Authorization,
-which Cloud Run checks and removes. No token appears in an argument list or an exception.
+vLLM's `--api-key` also uses the Authorization header: with both, the identity token goes into
+X-Serverless-Authorization, which Cloud Run removes. No token appears in an argument list or an exception.
 """
 
 import base64
@@ -23,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -53,11 +47,11 @@ TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
-"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point can take half an hour."""
+"""With less time left it is renewed: the benchmark reads its headers once per point of up to half an hour."""
 
 
 class AccessError(CommandRefusedError):
-    """The server cannot be reached through its stack or `--url`. The message is one sentence that includes the fix."""
+    """The server cannot be reached through its stack or `--url`. The message includes the fix."""
 
 
 class IdTokenSource:
@@ -71,7 +65,7 @@ class IdTokenSource:
         self._renew_at_s = 0.0
 
     def token(self) -> str:
-        """Return a token that stays valid for at least some minutes. Raises AccessError if no source provides one."""
+        """Return a token that is valid for some minutes. Raises AccessError if no source provides one."""
         with self._lock:
             if self._token is None or time.monotonic() >= self._renew_at_s:
                 self._token = self._fetch(self._audience)
@@ -81,7 +75,7 @@ class IdTokenSource:
             return self._token
 
     def discard(self, token: str) -> None:
-        """Discard a token that the server rejected. The clock that measures its age stops while a computer sleeps."""
+        """Discard a rejected token. The clock that measures its age stops while a computer sleeps."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -101,51 +95,45 @@ def _seconds_left(token: str) -> float:
 
 
 def fetch_id_token(audience: str) -> str:
-    """Return a new identity token for `audience` (the service's URL). Each source has a limit of TOKEN_LIMIT_S seconds."""
-    token, google_says = _google_token(audience)
-    if token is not None:
-        return token
-    token, federation_says = _federated_token(audience)
-    if token is not None:
-        return token
-    google_says = federation_says or google_says
-    token, gcloud_says = _gcloud_token(audience)
-    if token is not None:
-        return token
+    """Return a new identity token for the service's URL. Each source has TOKEN_LIMIT_S seconds."""
+    said: list[str] = []
+    for source in (_google_token, _federated_token, _gcloud_token):
+        token, why = source(audience)
+        if token is not None:
+            return token
+        said.append(why)
+    google, federation, gcloud = said
     raise AccessError(
-        f"no identity token for {audience}. google-auth: {google_says!r}, gcloud: {gcloud_says!r}. Set GOOGLE_APPLICATION_CREDENTIALS to a"
+        f"no identity token for {audience}. google-auth: {federation or google!r}, gcloud: {gcloud!r}. Set GOOGLE_APPLICATION_CREDENTIALS to a"
         " service account's file or run `gcloud auth login`; the account needs roles/run.invoker."
     )
 
 
-def _google_token(audience: str) -> tuple[str | None, str]:
-    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
+def _request() -> Any:  # noqa: ANN401 - google-auth has no types
+    import google.auth.transport.requests  # noqa: PLC0415 - google-auth takes 0.25 s to load
 
-    import google.auth.exceptions  # noqa: PLC0415 - the same
-    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    return partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
+
+
+def _google_token(audience: str) -> tuple[str | None, str]:
+    import google.auth.exceptions  # noqa: PLC0415 - as above
     import google.oauth2.id_token  # noqa: PLC0415 - the same
 
-    request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
     library: Any = google.oauth2.id_token
     try:
-        credentials = library.fetch_id_token_credentials(audience, request)
-        credentials.refresh(request)
+        credentials = library.fetch_id_token_credentials(audience, _request())
+        credentials.refresh(_request())
     except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
         return None, _first_line(str(error))
     return str(credentials.token), ""
 
 
 def _federated_token(audience: str) -> tuple[str | None, str]:
-    """Return the token of the service account behind a workload identity federation; an empty text without a federation.
-
-    google.oauth2.id_token does not support federation; IAM Credentials' generateIdToken does the same for other accounts.
-    """
+    """Return the token of the account behind a federation, which google.oauth2.id_token does not support."""
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path:
         return None, ""
-    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
-
-    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.exceptions  # noqa: PLC0415 - as above
     import google.auth.transport.requests  # noqa: PLC0415 - the same
     from google.auth import identity_pool  # noqa: PLC0415 - the same
 
@@ -158,8 +146,7 @@ def _federated_token(audience: str) -> tuple[str | None, str]:
         account: str | None = credentials.service_account_email
         if account is None:
             return None, "the federation has no service account, and only service accounts have identity tokens"
-        request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
-        session: Any = google.auth.transport.requests.AuthorizedSession(credentials, auth_request=request)
+        session: Any = google.auth.transport.requests.AuthorizedSession(credentials, auth_request=_request())
         endpoint = os.environ.get(_IAM_CREDENTIALS) or "https://iamcredentials.googleapis.com/"
         url = f"{endpoint}v1/projects/-/serviceAccounts/{account}:generateIdToken"
         answer = session.post(url, json={"audience": audience, "includeEmail": True}, timeout=TOKEN_LIMIT_S)
@@ -212,12 +199,12 @@ class ServerAccess:
     is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
-    """True if Google's front end responds for the server, as for Cloud Run. A failed connection then means a local network problem."""
+    """True if Google's front end responds for the server: a failed connection is then a local problem."""
     metrics_paths: Sequence[str] = METRICS_PATHS
     """Paths of the metrics, which are added up: one per server behind a gateway."""
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
+        """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source."""
         found: dict[str, str] = {}
         if self.api_key is not None:
             found["Authorization"] = f"Bearer {self.api_key}"
@@ -249,41 +236,31 @@ def open_access(
     behind_front_end: bool = False,
     metrics_paths: Sequence[str] = METRICS_PATHS,
 ) -> Generator[ServerAccess]:
-    """Open access to a server according to the outputs `endpoint`, `auth` and `tunnel`, and close it at the end.
-
-    Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
-    """
+    """Open access to a server by a stack's outputs. Raises AccessError if the tunnel does not open."""
+    access = ServerAccess(
+        base_url=endpoint.rstrip("/"),
+        auth=auth,
+        api_key=api_key,
+        behind_front_end=behind_front_end,
+        metrics_paths=metrics_paths,
+    )
     if auth == "none":
-        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key, behind_front_end=behind_front_end)
+        yield access
     elif auth == "id-token":
         parts = urlsplit(endpoint)
-        audience = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        yield ServerAccess(
-            base_url=endpoint.rstrip("/"),
-            auth=auth,
-            id_tokens=IdTokenSource(audience),
-            api_key=api_key,
-            behind_front_end=behind_front_end,
-            metrics_paths=metrics_paths,
-        )
+        yield replace(access, id_tokens=IdTokenSource(urlunsplit((parts.scheme, parts.netloc, "", "", ""))))
     else:
         assert tunnel is not None  # noqa: S101 - the outputs of a stack with `auth: tunnel` have one
         with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
             path = str(Path(folder) / "s")
             with _running_tunnel(_with_socket(tunnel.argv, tunnel.local_port, path), path) as process:
-                yield ServerAccess(
-                    base_url=unix_url(path),
-                    auth=auth,
-                    api_key=api_key,
-                    is_open=lambda: process.poll() is None,
-                )
+                yield replace(access, base_url=unix_url(path), is_open=lambda: process.poll() is None)
 
 
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
-    """Open access to a stack's server, with the stack's API key or, if it has none, the key in the environment.
+    """Open access to a stack's server, with the stack's API key or else the environment's.
 
-    Raises ScriptError if neither Secret Manager nor the environment provides the stack's key, and AccessError if the TPU capacity had not
-    arrived when `up` finished.
+    Raises ScriptError if the stack's key cannot be read, and AccessError if the capacity had not arrived.
     """
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
@@ -304,7 +281,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
 
 
 def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
-    """Open access to the server at `--url`, with the environment's API key if set. Raises AccessError for an invalid address."""
+    """Open access to the server at `--url`. Raises AccessError for an invalid address."""
     try:
         root = server_root(url)
     except ValueError as error:
@@ -331,7 +308,7 @@ def _api_key() -> str | None:
 
 
 def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
-    """Return the command with the socket at `path` as the local end of its forwarding (`-L PORT:HOST:PORT`)."""
+    """Return the command with a socket as the local end of its `-L PORT:HOST:PORT`."""
     return [part.replace(f"{port}:", f"{path}:", 1) if part.startswith(f"{port}:") else part for part in argv]
 
 

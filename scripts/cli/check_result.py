@@ -1,4 +1,4 @@
-"""Result of one check, in one set of words for doctor, smoke, capacity and preview. Each maps the words of its own JSON by one table."""
+"""Result of one check, in one set of words. Each command maps the words of its own JSON by one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +11,10 @@ Values = Mapping[str, float | int | str | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found. A check only reports it; its runner adds the name and explains refusals."""
+    """What a check found. Its runner adds the name and explains refusals."""
 
     state: State
     detail: str = ""
-    """What was found, or the reason for the state."""
     fix: str = ""
     """A command, or a change of a settings file; empty if no fix is needed or known."""
     values: Values = field(default_factory=dict[str, float | int | str | bool | None])

@@ -35,11 +35,11 @@ _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _NO_PLACE: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
-"""Errors of a file or folder that cannot be written. Errors of connections are not among them."""
+"""Errors of a file or folder that cannot be written."""
 
 
 def _wrapped(text: str) -> str:
-    """Return a description with its paragraphs wrapped. Indented lines, such as examples, stay as they are."""
+    """Return a description with its paragraphs wrapped. Indented lines stay."""
     lines: list[str] = []
     for is_prose, found in groupby(text.splitlines(), lambda line: bool(line) and not line[0].isspace()):
         group = list(found)
@@ -65,7 +65,6 @@ class Command(Generic[T]):
     run: Callable[[T], ExitCode] | None
     """Does the work. None if a subcommand is required."""
     after_interrupt: str = ""
-    """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
     room: str = ""
     """Package of a command that `gemma` does not start: `python -m ROOM.NAME`."""
@@ -77,19 +76,19 @@ class Command(Generic[T]):
 
 
 def called() -> Sequence[str]:
-    """Return the words that start the last command again, with the stack as a word: `gemma NAME STACK ...`."""
+    """Return the words that start the last command again: `gemma NAME STACK ...`."""
     return _CALLED.get()
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
+    """Run a command and return its exit code. Errors become one sentence on stderr."""
     return written(command.name, lambda: _exit_code_of(command, arguments))
 
 
 def written(name: str, work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. A file or an output that cannot be written becomes one sentence on stderr.
+    """Return the exit code of `work`. What cannot be written becomes one sentence on stderr.
 
-    The output is flushed here, because the interpreter would report the error after the end, without a sentence.
+    The output is flushed here: the interpreter would report the error without a sentence.
     """
     try:
         code = work()
@@ -104,7 +103,7 @@ def written(name: str, work: Callable[[], int]) -> int:
 
 
 def not_written(error: OSError, place: str = "") -> str:
-    """Return one sentence for a file, or for output whose file the error does not name, that cannot be written."""
+    """Return one sentence for a file, or for the output, that cannot be written."""
     return f"Cannot write {place or error.filename or 'output'}: {error.strerror}."
 
 
@@ -149,7 +148,7 @@ def _has_lost_its_reader(stream: TextIO) -> bool:
 
 
 def say(name: str, text: str) -> None:
-    """Print one line of a command's progress, or its last sentence, on stderr, with terminal control characters removed."""
+    """Print one line of progress, or the last sentence, on stderr, without control characters."""
     print(for_stream(f"{name}: {for_terminal(text)}", sys.stderr), file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Plan of a deployed stack, from its settings file if that matches the deployment, otherwise from its outputs."""
+"""Plan of a deployed stack, from its settings file if that matches, otherwise from its outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
 
 
 def _is_deployed(settings: "Settings", resolved: Resolved, outputs: StackOutputs) -> bool:
-    """Return whether a deployment of these settings has these outputs: model, accelerator, platform, and all vLLM options."""
+    """Return whether the outputs have the model, accelerator, platform and vLLM options of these settings."""
     named = replace(resolved.vllm, served_model_name=settings.vllm.served_model_name or settings.model)
     wanted = (settings.model, resolved.accelerator.name, resolved.platform, _plain(given_options(named)))
     plan = outputs.plan
@@ -65,7 +65,7 @@ def _subject(stack: str, outputs: StackOutputs) -> Subject | None:
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value that is equal however it was stored: the engine stores every number as a float, and a tuple as a list."""
+    """Return a JSON value as comparable: the engine stores every number as a float, and a tuple as a list."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in cast("Mapping[str, object]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

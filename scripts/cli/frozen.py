@@ -1,4 +1,4 @@
-"""Private copy of everything that determines a deployment. The engine previews and runs in the copy, so no later edit reaches a run."""
+"""Private copy of all that determines a deployment. The engine runs in it, so no later edit reaches a run."""
 
 import hashlib
 import re
@@ -28,7 +28,7 @@ PROGRAM: Final = (
 """Files and folders that determine what the program declares."""
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
-"""A larger file next to a config.json holds weights. The copy links to it, and its size and time replace the content in the hash."""
+"""A larger file holds weights. The copy links to it, and its size and time count in the hash."""
 _OUTSIDE: Final = re.compile(r"^/|(^|/)\.\.(/|$)")
 _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
 """Keys that the engine adds to a stack's settings file when it first encrypts for the stack."""
@@ -42,17 +42,14 @@ class FrozenProject:
     stack: str
     settings: Settings
     digest: str
-    """Hash of the copied content, and the names and versions of the installed packages, which are not copied."""
+    """Hash of the copied content, and of the names and versions of the installed packages."""
 
     def plan_id(self, steps: Sequence[PlannedStep]) -> str:
-        """Return the id of exactly these steps of this copy. Without the same copy, project and steps, the id is another."""
+        """Return the id of exactly these steps of this copy in this project."""
         return look_id([self.stack, self.settings.project, self.digest, [step.digest for step in steps]])
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
-        """Add the engine's new lines of the copy's settings file, such as the salt of the secrets, to the project's file.
-
-        Returns a sentence for each line: the state needs it.
-        """
+        """Add the engine's new lines of the copy's settings file to the project's. Return a sentence for each."""
         name = f"Pulumi.{self.stack}.yaml"
         text = (root / name).read_text(encoding="utf-8")
         known = {found[1] for found in _ENGINE_LINE.finditer(text)}
@@ -64,16 +61,13 @@ class FrozenProject:
 
 
 def most_usd_per_hour(settings: Settings, folder: Path) -> float:
-    """Return the maximum cost of a stack with these settings in USD per hour, with all its instances. Raises PlanningError."""
+    """Return the maximum cost in USD per hour, with all instances. Raises PlanningError."""
     instances = settings.cloud_run.max_instances if settings.cloud_run else 1
     return planned(to_deployment(settings, folder)).cost.usd_per_hour * instances
 
 
 def freeze(stack: str, into: Path) -> FrozenProject:
-    """Copy the program, the stack's settings and the files they reference to an empty folder, and return the copy.
-
-    Raises CommandRefusedError if the settings are missing or invalid, or reference a file outside the project.
-    """
+    """Copy the program, the stack's settings and the files that they name. Raises CommandRefusedError."""
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
     if not (root / name).is_file():
         raise CommandRefusedError(f"{name} not found. Pass a stack that has a settings file.")
@@ -96,7 +90,7 @@ def freeze(stack: str, into: Path) -> FrozenProject:
 
 @contextmanager
 def frozen_here(stack: str) -> Generator[FrozenProject]:
-    """Work in a private copy of this checkout. The current folder is the copy, which is deleted at the end."""
+    """Work in a private copy of this checkout, which is deleted at the end."""
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder)
         with chdir(frozen.folder):
@@ -104,7 +98,7 @@ def frozen_here(stack: str) -> Generator[FrozenProject]:
 
 
 def _named(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the key and path of each file or folder that the settings reference. Refreshed prices are read without a key."""
+    """Yield the key and path of each file that the settings name. Refreshed prices are read without a key."""
     yield "prices", REFRESHED
     for key, path in (
         ("image.buildContext", settings.image.build_context),

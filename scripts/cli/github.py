@@ -18,16 +18,11 @@ class GitHubRepository:
     """A repository and the token to write to it. The token appears in no message."""
 
     api: str
-    """Root URL of GitHub's API."""
     name: str
-    """Owner and name, with a slash."""
     token: str = field(repr=False)
 
     def upsert_comment(self, pull_request: int, marker: str, body: str) -> str:
-        """Create the comment on a pull request, or update it. Return "created" or "updated".
-
-        Raises ScriptError with GitHub's message.
-        """
+        """Return "created" or "updated". Raises ScriptError."""
         comments = f"issues/{pull_request}/comments"
         for item in self._all(comments):
             if str(item.get("body") or "").startswith(marker):
@@ -64,7 +59,7 @@ class GitHubRepository:
 
 
 def repository_from_environment(name: str) -> GitHubRepository:
-    """Return a repository with the token in GITHUB_TOKEN. Raises CommandRefusedError if it is not set."""
+    """Return a repository. Raises CommandRefusedError without GITHUB_TOKEN."""
     token = os.environ.get("GITHUB_TOKEN", "")
     if not token:
         raise CommandRefusedError(

@@ -7,7 +7,7 @@ from typing import Final
 _SECRET_VARIABLE: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSPHRASE|API_?KEY|ACCESS_?KEY|CREDENTIALS_JSON|(^|_)PAT)$"
 )
-"""Names of variables whose values are secrets, such as HF_TOKEN, OPENAI_API_KEY and GITHUB_PAT."""
+"""Such as HF_TOKEN, OPENAI_API_KEY and GITHUB_PAT."""
 
 
 def environment_secrets() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Lines for a terminal: its width, and text that is wrapped at blanks only. Without rich, which takes long to load."""
+"""Lines for a terminal, wrapped at blanks only. Without rich, which takes long to load."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
 
 
 def for_stream(text: str, stream: TextIO) -> str:
-    """Return a text as a stream shows it: on a terminal, each line wrapped at its width and as far to the right as it begins."""
+    """Return a text as a stream shows it: on a terminal, each line wrapped and indented as it begins."""
     if not stream.isatty():
         return text
     columns = shutil.get_terminal_size().columns
@@ -45,7 +45,7 @@ def for_stream(text: str, stream: TextIO) -> str:
 
 
 def piped_columns(stream: TextIO) -> int | None:
-    """Return the columns of the terminal behind a pipe: that of stderr, else COLUMNS; None for a file, or if neither is known."""
+    """Return the columns of the terminal behind a pipe: that of stderr, else COLUMNS; None if unknown."""
     named = os.environ.get("COLUMNS", "")
     columns = int(named) if named.isdecimal() and int(named) > 0 else None
     try:

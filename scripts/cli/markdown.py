@@ -3,22 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-_MARKUP = str.maketrans(
-    {
-        "&": "&amp;",
-        "<": "&lt;",
-        ">": "&gt;",
-        "@": "&#64;",
-        "|": "&#124;",
-        "*": "&#42;",
-        "_": "&#95;",
-        "`": "&#96;",
-        "[": "&#91;",
-        "]": "&#93;",
-        "~": "&#126;",
-        "#": "&#35;",
-        "\\": "&#92;",
-    }
+_MARKUP = {ord(one): f"&#{ord(one)};" for one in "@|*_`[]~#\\"} | str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 )
 
 

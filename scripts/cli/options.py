@@ -1,39 +1,47 @@
-"""Command-line options as frozen dataclasses: the load tester's framework with this project's words (docs/decisions/0012)."""
+"""Command-line options: the load tester's framework with this project's words (docs/decisions/0012)."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Final
 
 from contracts.spelling import did_you_mean
 from loadtest import command_line
 from loadtest.command_line import (
-    DescribedOption,
     JsonSwitch,
     Option,
     OptionField,
     add_options,
-    described_options,
     option_fields,
     positional_names,
     read_options,
 )
 
 __all__ = [
-    "DescribedOption",
     "JsonSwitch",
     "Option",
     "OptionField",
     "Parser",
     "StackName",
     "add_options",
-    "described_options",
     "option_fields",
     "positional_names",
+    "project_id",
     "read_options",
 ]
 StackName = Annotated[str, Option("Name of the stack.", metavar="NAME")]
 _SYNONYMS: Final[Mapping[str, str]] = {
     "--tail": "--lines", "-n": "--lines", "-f": "--follow", "-y": "--yes", "--users": "--workload", "--cost": "--costs",
 }  # fmt: skip
+
+_PROJECT: Final = re.compile(r"([a-z][a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+"""Source: https://cloud.google.com/resource-manager/docs/creating-managing-projects. Old domain-scoped projects have the domain as a prefix."""
+
+
+def project_id(text: str) -> str:
+    """Return a Google Cloud project id. Raises ValueError with the allowed form."""
+    if not _PROJECT.fullmatch(text):
+        raise ValueError("a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
+    return text
 
 
 class Parser(command_line.Parser):

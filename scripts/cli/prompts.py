@@ -14,10 +14,7 @@ _TIMES_ASKED: Final = 2
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Prompt on stderr and return if the answer is yes or y. What was typed before the question does not count.
-
-    Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
-    """
+    """Return if the answer is yes or y. What was typed before does not count. Raises CommandRefusedError."""
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)
     for _ in range(_TIMES_ASKED):

@@ -12,10 +12,7 @@ DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 def not_reached(access: ServerAccess, error: Exception) -> str:
-    """Return one sentence on why the server could not be reached; empty if the error is the server's.
-
-    Through an open tunnel, a reset connection is a server error, because nothing listens on the node.
-    """
+    """Return one sentence on why the server could not be reached; empty if the error is the server's."""
     if isinstance(error, AccessError):
         return str(error)
     if not access.is_open():
@@ -36,7 +33,7 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
 
 
 def denied(status: int, message: str) -> str:
-    """Return one sentence about a server that rejected the caller's credentials (401 or 403), with the fix."""
+    """Return one sentence about rejected credentials (401 or 403), with the fix."""
     return (
         f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. On Cloud Run, add your account to `cloudRun.invokers` "
         "(roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."

@@ -13,10 +13,7 @@ NO_PROJECT: Final = "planned-without-a-project"
 
 
 def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
-    """Return the settings in `Pulumi.<stack>.yaml`. `project` is the fallback if neither the file nor the environment sets one.
-
-    `folder` defaults to the project's folder. Raises CommandRefusedError if the file is missing or invalid.
-    """
+    """Return the settings in `Pulumi.<stack>.yaml`, with `project` as the fallback. Raises CommandRefusedError."""
     from engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
 
@@ -27,7 +24,7 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
 
 def gateway_settings(stack: str, *, project: str | None = None) -> "GatewayStack | None":
-    """Return the settings of a gateway; None if the file is missing or that of another target. Raises CommandRefusedError if it is invalid."""
+    """Return the settings of a gateway; None if the file is missing or another target's. Raises CommandRefusedError."""
     from engine.runner import project_folder  # noqa: PLC0415 - as above
     from stacks.loading import SettingsError, gateway_from_file, is_gateway_file  # noqa: PLC0415 - as above
 
@@ -44,8 +41,3 @@ def stack_project(stack: str, *, project: str | None = None) -> str:
     """Return the project of any stack. Raises CommandRefusedError as `stack_settings` does."""
     gateway = gateway_settings(stack, project=project)
     return (gateway or stack_settings(stack, project=project)).project
-
-
-def registry_host(settings: "Settings") -> str:
-    """Return the host of the registry for a built image, in the stack's first region."""
-    return f"{settings.regions[0]}-docker.pkg.dev"

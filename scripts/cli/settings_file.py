@@ -1,4 +1,4 @@
-"""A stack's settings file that can be edited without losing comments, order, or the spelling of other lines."""
+"""A stack's settings file, edited without loss of comments, order, or the spelling of other lines."""
 
 import difflib
 import io
@@ -14,7 +14,6 @@ from contracts.labels import PRODUCT
 Block: TypeAlias = MutableMapping[str, Any]
 """A mapping in the file. ruamel.yaml's type has no parameters."""
 _UNWRAPPED = 10_000
-"""Line width of the writer, wide enough to keep every line."""
 
 
 class SettingsFile:

@@ -5,7 +5,7 @@ enough, each row becomes a block of lines. A number or a name is never shortened
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, TextIO
 
 from rich.cells import cell_len
@@ -16,15 +16,15 @@ from rich.text import Text
 from scripts.cli.lines import glued, piped_columns, wrapped
 
 UNFOLDED: Final = 100_000
-"""Columns if the output is neither a terminal nor a pipe with one behind it. A table is as wide as its text, so each row is one line for grep and awk."""
+"""Columns without a terminal: a table is as wide as its text, so each row is one line for grep and awk."""
 _BETWEEN: Final = 3
 """Columns of a terminal between two columns of a table: a blank, the line, a blank."""
 _NARROWEST: Final = 12
-"""Narrower columns of long text, in columns of a terminal, are hard to read. Columns of short text keep two thirds of their width."""
+"""Narrower columns of long text are hard to read. Columns of short text keep two thirds of their width."""
 
 
 def console(stream: TextIO) -> Console:
-    """Return a console that renders text on a stream. A pipe is as wide as the terminal behind it, a file as wide as the text."""
+    """Return a console. A pipe is as wide as the terminal behind it, a file as wide as the text."""
     width = None if stream.isatty() else piped_columns(stream) or UNFOLDED
     return _Console(file=stream, highlight=False, soft_wrap=False, width=width)
 
@@ -36,7 +36,7 @@ class _Console(Console):
 
 
 def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> None:
-    """Print text beside its prefix, wrapped at blanks. A word that is longer than a line, such as a URL, stays whole."""
+    """Print text beside its prefix, wrapped at blanks. A word that is longer than a line stays whole."""
     first = Text(prefix) if isinstance(prefix, str) else prefix
     rest = Text(" " * first.cell_len)
     width = max(out.width - first.cell_len, _NARROWEST)
@@ -45,7 +45,7 @@ def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> Non
 
 
 def _lines(text: Text, width: int) -> Iterator[Text]:
-    """Yield the lines of a text, wrapped at blanks and as far to the right as their first, each with its styles."""
+    """Yield the lines of a text, wrapped at blanks and indented as their first, with its styles."""
     for given in text.split(allow_blank=True):
         indent, end = _indent_of(given.plain), 0
         for line in wrapped(given.plain, width, indent):
@@ -54,32 +54,25 @@ def _lines(text: Text, width: int) -> Iterator[Text]:
             yield Text(indent) + given[start:end]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    cells: Sequence[Text]
-    style: str
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class FittedTable:
     """A table that knows what to leave out where it does not fit."""
 
     title: str
     headings: Sequence[str]
-    whole: frozenset[str]
-    """Columns whose cells are never wrapped."""
-    numbers: frozenset[str]
-    """Columns whose cells are never wrapped and are aligned to the right."""
-    least: Sequence[str]
-    """Columns to leave out, the least important first."""
-    _rows: list[_Row] = field(default_factory=list[_Row])
+    _: KW_ONLY
+    whole: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    """Aligned to the right and, as those of `whole`, never wrapped. Those in `least` are left out first."""
+    least: Sequence[str] = ()
+    _rows: list[tuple[list[Text], str]] = field(default_factory=list[tuple[list[Text], str]])
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row; strings are plain text, not markup."""
-        self._rows.append(_Row(cells=[Text(cell) if isinstance(cell, str) else cell for cell in cells], style=style))
+        self._rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table with the columns that fit, and the names of the others; or a block for each row."""
+        """Yield the columns that fit, and the names of the others; or a block for each row."""
         width = options.max_width
         left_out = next(
             (self.least[:count] for count in range(len(self.least) + 1) if self._fits(self.least[:count], width)), None
@@ -98,24 +91,21 @@ class FittedTable:
         return sum(map(self._least_width, shown)) + _BETWEEN * (len(shown) - 1) <= width
 
     def _least_width(self, at: int) -> int:
-        """Return the columns of a terminal that a column of the table needs, so that no word of it is cut."""
+        """Return the width that a column needs, so that no word of it is cut."""
         heading, cells = self.headings[at], self._cells(at)
         longest = _width_of_lines(cells)
-        can_wrap = heading not in self.whole | self.numbers
+        can_wrap = heading not in {*self.whole, *self.numbers}
         needed = max(min((longest * 2 + 2) // 3, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
         return max(needed, _width_of_words([heading]))
 
-    def _whole_width(self, at: int) -> int:
-        """Return the columns of a terminal that a column of the table needs to wrap nothing."""
-        return _width_of_lines([self.headings[at], *self._cells(at)])
-
     def _cells(self, at: int) -> Sequence[str]:
-        return [row.cells[at].plain for row in self._rows]
+        return [cells[at].plain for cells, _ in self._rows]
 
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
-        """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
+        """Return what each column needs, and of the rest a share in proportion to what it would wrap."""
         least = [self._least_width(at) for at in shown]
-        wanted = [self._whole_width(at) - needed for at, needed in zip(shown, least, strict=True)]
+        whole = [_width_of_lines([self.headings[at], *self._cells(at)]) for at in shown]
+        wanted = [longest - needed for longest, needed in zip(whole, least, strict=True)]
         rest = max(min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted)), 0)
         return [
             needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
@@ -130,16 +120,13 @@ class FittedTable:
             made.add_column(
                 heading, justify="right" if heading in self.numbers else "left", width=columns, overflow="fold"
             )
-        for row in self._rows:
-            made.add_row(
-                *(Text("\n").join(_lines(row.cells[at], columns)) for at, columns in widths.items()), style=row.style
-            )
+        for cells, style in self._rows:
+            made.add_row(*(Text("\n").join(_lines(cells[at], columns)) for at, columns in widths.items()), style=style)
         return made
 
     def _blocks(self, width: int) -> Iterator[Text]:
-        for row in self._rows:
-            first, *rest = row.cells
-            yield Text("\n").append(first.plain, style=row.style or "bold")
+        for (first, *rest), style in self._rows:
+            yield Text("\n").append(first.plain, style=style or "bold")
             named = [
                 f"{heading}: {' '.join(cell.plain.split())}"
                 for heading, cell in zip(self.headings[1:], rest, strict=True)
@@ -162,7 +149,7 @@ def _indent_of(line: str) -> str:
 
 
 def _filled(items: Sequence[str], width: int) -> Iterator[str]:
-    """Yield lines with as many items as fit, apart from each other; an item that is longer than a line is wrapped at blanks."""
+    """Yield lines with as many items as fit; an item that is longer than a line is wrapped at blanks."""
     line = ""
     for item in items:
         joined = f"{line}   {item}" if line else f"  {item}"
@@ -175,15 +162,3 @@ def _filled(items: Sequence[str], width: int) -> Iterator[str]:
         yield from lines
     if line:
         yield line
-
-
-def table(
-    title: str,
-    headings: Sequence[str],
-    *,
-    whole: Sequence[str] = (),
-    numbers: Sequence[str] = (),
-    least: Sequence[str] = (),
-) -> FittedTable:
-    """Return an empty table. Columns in `whole` and `numbers` are never wrapped; those in `least` are left out first, in this order."""
-    return FittedTable(title=title, headings=headings, whole=frozenset(whole), numbers=frozenset(numbers), least=least)

@@ -11,7 +11,6 @@ from planning.units import GIB, duration
 PERIOD_S: Final = 5.0
 """Interval between lines. Shorter work prints none."""
 TERMINAL_PERIOD_S: Final = 0.5
-"""Interval between updates of the progress line on a terminal."""
 _MIB: Final = 1024**2
 
 
@@ -22,7 +21,7 @@ def overwrite_line(text: str) -> None:
 
 
 class Transfer:
-    """Reports progress every few seconds, for several threads. As a context, it stops reporting at the end."""
+    """Reports progress every few seconds, for several threads. As a context, it stops at the end."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class Transfer:
         overwrite: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`say` prints a permanent line. With `overwrite`, for a terminal, progress is one line that is updated in place."""
+        """`say` prints a permanent line. With `overwrite`, progress is one line, updated in place."""
         self._say, self._overwrite, self._clock = say, overwrite, clock
         self._period_s = PERIOD_S if overwrite is None else TERMINAL_PERIOD_S
         self._what = ""
@@ -50,7 +49,7 @@ class Transfer:
                 self._overwrite("")
 
     def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None:
-        """Record that `done_bytes` of `total_bytes` are done. `what` names the work; a new name starts over."""
+        """Record progress. `what` names the work; a new name starts over."""
         with self._lock:
             if not self._ended:
                 self._note_bytes(what, done_bytes, total_bytes)

@@ -14,8 +14,7 @@ from cloud.simulated import is_simulated
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option
-from scripts.cli.project_ids import project_id
+from scripts.cli.options import JsonSwitch, Option, project_id
 
 if TYPE_CHECKING:
     from scripts.doctor.diagnosis import Diagnosis

@@ -16,7 +16,6 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine import backend, runner
 from engine.children import ended
-from scripts.cli.settings import registry_host
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok, unknown
 
 _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
@@ -34,7 +33,8 @@ def checks(checkup: Checkup) -> Iterator[Check]:
         yield Check(name="gcloud", run=partial(_gcloud, checkup, purpose))
         yield Check(name="gcloud login", run=partial(_gcloud_login, purpose))
     if settings is not None and settings.image.build_context is not None:
-        yield Check(name="registry login", run=partial(_registry_login, registry_host(settings)))
+        host = f"{settings.regions[0]}-docker.pkg.dev"  # of a built image, in the stack's first region
+        yield Check(name="registry login", run=partial(_registry_login, host))
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:

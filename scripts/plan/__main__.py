@@ -31,8 +31,7 @@ from planning.rules.findings import notes_of
 from planning.solve.plan_json import plan_json
 from planning.solve.wording import remedy_of, worded
 from scripts.cli.command import Command, run_command, say, tell
-from scripts.cli.options import JsonSwitch, Option
-from scripts.cli.project_ids import project_id
+from scripts.cli.options import JsonSwitch, Option, project_id
 from scripts.plan.question import Comparison, Question, Solving, deployment_from, given, wording_of
 
 _CATALOG: Final = "the search chooses from the catalog"

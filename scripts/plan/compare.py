@@ -79,12 +79,12 @@ def _is_enough(one: Plan, limits: Comparison) -> bool:
 
 
 def _table(rows: list[Row], chosen: Plan | None, limits: Comparison) -> None:
-    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - only for the table
+    from scripts.cli.tables import FittedTable, console, paragraph  # noqa: PLC0415 - only for the table
 
     first = rows[0][0]
     title = f"{first.model}, requests of {first.vllm.max_model_len or 0:,} tokens"
     words, out = ("accelerator", "as", "verdict", "why"), console(sys.stdout)
-    shown = table(title, (*words, *_NUMBERS), numbers=_NUMBERS, least=_LEAST)
+    shown = FittedTable(title, (*words, *_NUMBERS), numbers=_NUMBERS, least=_LEAST)
     for one, _ in rows:
         shown.add_row(
             f"{one.accelerator}{' *' if one is chosen else ''}",

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from planning.question.types import BillPart, Plan
 from planning.units import HOUR_S, duration
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
 _PER: Final = {"start": "cold start"}
@@ -50,7 +50,7 @@ def _places(plan: Plan) -> Iterator[str]:
 def _bill(out: Console, plan: Plan) -> None:
     prices = [part.price for part in plan.running.bill if part.price]
     urls = list(dict.fromkeys(price.url for price in prices if not price.is_own))
-    bill = table(
+    bill = FittedTable(
         "Full bill",
         ("part", "amount", "unit price", "USD", "per", "date", "source"),
         whole=("date", "source"),
@@ -99,7 +99,7 @@ def _windows(out: Console, plan: Plan) -> None:
     running = plan.running
     title = "Hours of traffic each day" if running.idle_billing_s else "A run of N hours each day"
     numbers = ("hours", "USD per month")
-    rows = table(title, (*numbers, "USD per hour of output"), numbers=numbers)
+    rows = FittedTable(title, (*numbers, "USD per hour of output"), numbers=numbers)
     for window in running.windows:
         usd = window.usd_per_served_hour
         served = "no output before the run expires" if math.isinf(usd) else f"${usd:.2f}"

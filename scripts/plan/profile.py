@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from planning.solve.profiles import DAY_H, Choice, Kind, Profile, Way
 from planning.units import format_duration
-from scripts.cli.tables import FittedTable, table
+from scripts.cli.tables import FittedTable
 
 _WORDS: Final[dict[Kind, str]] = {
     "flex-start": "flex-start",
@@ -24,7 +24,7 @@ _CENT: Final = 0.005
 
 def profile_table(choice: Choice) -> FittedTable:
     """Return the table of the ways, the best first."""
-    shown = table(f"Cost per day: {_traffic(choice.profile)}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+    shown = FittedTable(f"Cost per day: {_traffic(choice.profile)}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     for way in choice.ways:
         one = way.solution
         mark = "*" if one.is_price_assumed else ""

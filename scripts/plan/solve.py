@@ -132,9 +132,9 @@ def show(found: Found, out: "Console") -> None:
 
 
 def _table(found: Found) -> "FittedTable":
-    from scripts.cli.tables import table  # noqa: PLC0415 - only for the table
+    from scripts.cli.tables import FittedTable  # noqa: PLC0415 - only for the table
 
-    shown = table(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+    shown = FittedTable(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     for one in found.shown:
         result = one.answer
         named, run_s = (*found.answer.marks(one), *one.warnings), one.deployment.tpu.max_run_duration_s

@@ -12,8 +12,8 @@ from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.rules.findings import notes_of
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.units import duration
+from scripts.cli.tables import FittedTable, paragraph
 from scripts.cli.tables import console as screen
-from scripts.cli.tables import paragraph, table
 
 _BAR: Final = 60
 """Characters of a whole bar, where the terminal has room for it."""
@@ -143,7 +143,7 @@ def _figures(console: Console, plan: Plan) -> None:
 def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> None:
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
-    shown = table(
+    shown = FittedTable(
         f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}",
         ("figure", *_BAND),
         numbers=_BAND,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scripts.cli.check_result import State
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 from scripts.smoke.results import SCHEMA_VERSION, SmokeReport
 
 _COLORS: Final[Mapping[State, str]] = {
@@ -58,7 +58,7 @@ def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
 def print_table(report: SmokeReport, target: Console) -> None:
     """Print the table, the notes of its checks, and the summary."""
     headings = ("check", "result", "measured", "expected", "s")
-    shown = table(
+    shown = FittedTable(
         f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",), least=("s", "expected")
     )
     for check in report.checks:

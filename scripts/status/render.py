@@ -12,7 +12,7 @@ from contracts.guest_attributes import WITH_REASON
 from contracts.service_traffic import shares_text
 from planning.units import HOUR_S, duration
 from scripts.cli.lines import wrapped
-from scripts.cli.tables import table
+from scripts.cli.tables import FittedTable
 from scripts.status.judge import document_that_serves, run_end, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 
@@ -41,7 +41,7 @@ class ReportView:
         """Yield the table and the lines below it. Without a terminal, lines are not wrapped."""
         simulated = " (local cloud, simulated)" if self._report.simulated else ""
         title = f"{self._stamp(self._report.at_s)}{simulated}"
-        shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
+        shown = FittedTable(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
         for status in self._report.stacks:
             shown.add_row(*_row(status, self._report.at_s))
         yield shown

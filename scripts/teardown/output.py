@@ -15,7 +15,7 @@ from cloud.spending import SERVING
 from planning.units import age
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 from scripts.teardown.receipt import Receipt
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
@@ -38,7 +38,7 @@ def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
     """Print resources with location, age and cost on stderr."""
     if not found:
         return
-    shown = table(title, _HEADINGS, numbers=_HEADINGS[3:], least=_LEAST)
+    shown = FittedTable(title, _HEADINGS, numbers=_HEADINGS[3:], least=_LEAST)
     for item in found:
         age_s = item.age_s(now)
         shown.add_row(

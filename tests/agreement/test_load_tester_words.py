@@ -8,11 +8,11 @@ from contracts.exit_codes import ExitCode
 from loadtest import command_line, run
 from loadtest.client import json_values
 from loadtest.client import plain_text as theirs
+from loadtest.command_line import described_options
 from loadtest.endpoint import API_KEY_VARIABLE
 from planning import numbers
 from scripts.bench.options import BenchOptions
 from scripts.cli import access
-from scripts.cli.options import described_options
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = re.compile(r"^(\S+==\S+)", re.MULTILINE)

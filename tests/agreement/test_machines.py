@@ -23,7 +23,7 @@ from localcloud.running.shims.docker_devices import device_files, problem_of
 from localcloud.running.shims.machine import Machine
 from localcloud.tests.running.machine_world import ABSENT, CANARY, IMAGE, NODE, document, machines, spec, until
 from localcloud.tests.running.running_server import ask, environment
-from vm_agent.container_form import SET_PRIVILEGED
+from vm_agent.running_server import SET_PRIVILEGED
 
 
 def attributes(running: SimulatedMachines, name: str = NODE) -> dict[str, str]:

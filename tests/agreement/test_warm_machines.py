@@ -30,7 +30,8 @@ from tests.agreement.warm_machine import (
     measure,
     open_machine,
 )
-from vm_agent.archives import ArchiveSigner
+from vm_agent.archives import Archive
+from vm_agent.cloud import MetadataClient
 from vm_agent.kept import AgentPacing
 
 DOCUMENT = document_of("hub")
@@ -52,7 +53,7 @@ def a_tar(name: str, data: bytes) -> bytes:
 
 
 def signed_by(key: str, uri: str, data: bytes) -> str:
-    return ArchiveSigner(key, uri).name(hashlib.sha256(data).hexdigest(), len(data))
+    return Archive(MetadataClient(), uri, Path(), key).name(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def run(act: Callable[[MeasuredMachine], Awaitable[None]], *, weights: str = "hub", may_archive: bool = True) -> None:

@@ -3,12 +3,14 @@
 import base64
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.agreement.test_machines import has_own_view
 from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear
-from vm_agent.archives import ArchiveSigner
+from vm_agent.archives import Archive
+from vm_agent.cloud import MetadataClient
 
 STACK = "tpu-v6e1"
 BUCKET = "local-project-gemma-tpu-v6e1-models"
@@ -46,7 +48,7 @@ def test_the_programs_of_the_server_reach_the_folder_without_its_token(workspace
     (archive,) = objects(workspace)
     folder, _, name = archive["name"].rpartition("/")
     assert folder.startswith(FOLDER.rstrip("/"))
-    signer = ArchiveSigner(archive_key(workspace), f"gs://{BUCKET}/{folder}")
+    signer = Archive(MetadataClient(), f"gs://{BUCKET}/{folder}", Path(), archive_key(workspace))
     assert signer.signed(name) is not None, "signed with the stack's key, for this folder"
     for path in (workspace.folder / "cloud" / "objects").iterdir():
         assert HF_CANARY.encode() not in path.read_bytes()

@@ -18,7 +18,7 @@ from contracts.serving_document import ServingDocument, parse_document
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives, compile_cache
-from vm_agent.archives import SIGNED_PURPOSE, Archive, ArchiveSigner
+from vm_agent.archives import SIGNED_PURPOSE, Archive
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import CompiledPrograms, program_files, program_folder, program_volumes
 from vm_agent.publishing import PhasePublisher
@@ -96,7 +96,7 @@ def put(
 ) -> str:
     """Store an archive that is signed with `key`, as the content `signed` of the folder `signed_prefix`."""
     content = data if signed is None else signed
-    signer = ArchiveSigner(key, f"gs://models/{signed_prefix or prefix}".rstrip("/"))
+    signer = Archive(MetadataClient(), f"gs://models/{signed_prefix or prefix}".rstrip("/"), Path(), key)
     name = prefix + signer.name(hashlib.sha256(content).hexdigest(), len(content))
     machine.objects[name] = data
     return name
@@ -225,13 +225,6 @@ class TestSaveAndRestore:
         restored(tmp_path)
         assert held(tmp_path) == {"program": b"new"}
 
-    def test_large_archives_come_in_ranges(self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(archives, "RANGE_BYTES", 4_000)
-        put(machine, tar_of({"program": bytes(range(256)) * 40}))
-        restored(tmp_path)
-        assert held(tmp_path) == {"program": bytes(range(256)) * 40}
-        assert len(machine.ranges) > 2
-
     def test_a_set_beyond_the_limit_is_neither_archived_nor_restored(
         self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -329,8 +322,8 @@ class TestWhatGoesWrong:
                 f"{PREFIX}{evil_name}-{signed}.tar.signed": evil,
                 f"{PREFIX}{digest}-{size}-.tar.signed": evil,
             }
-        unpacked: list[Path] = []
-        monkeypatch.setattr(Archive, "_unpack", lambda _archive, tar, _folder: unpacked.append(tar))
+        unpacked: list[bytes] = []
+        monkeypatch.setattr(Archive, "_unpack", lambda _archive, tar: unpacked.append(tar))
         restored(tmp_path)
         assert (unpacked, held(tmp_path)) == ([], {})
 
@@ -405,7 +398,7 @@ class TestWhatGoesWrong:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(shutil, "copyfileobj", full)
+        monkeypatch.setattr(Path, "write_bytes", full)
         assert "No space left" in restored(tmp_path / "root")
         assert list((tmp_path / "root").iterdir()) == []
 

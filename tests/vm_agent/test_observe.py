@@ -173,8 +173,8 @@ def test_a_collector_whose_image_does_not_come_leaves_the_server_alone(
         serving.good()
         eventually(lambda: len(reports) >= 3, "the pull is tried again")
         started = [call for call in runs(machine) if "--name=gemma-serving-collector" in call]
-        pauses = [float(report.split("again in ")[1].removesuffix(" s.")) for report in reports[:3]]
-        assert (said in reports[0], started, pauses) == (True, [], [0.01, 0.02, 0.04])
+        assert (said in reports[0], started) == (True, [])
+        assert reports[0].endswith("Trying again in 0.01 s.")
         assert machine.guest()["phase"] == "ready"
     finally:
         serving.let_go()

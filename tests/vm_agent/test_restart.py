@@ -213,4 +213,4 @@ class TestIdleTime:
         assert serving.agent.server.load(served) is None, "without the counter of finished requests nothing is known"
         (machine.root / "gemma-serving.exit.answered").write_text("stop=3 abort=1")
         (machine.root / "gemma-serving.exit.busy").write_text("2.0")
-        assert serving.agent.server.load(served) == ServerLoad(2, 4)
+        assert serving.agent.server.load(served) == ServerLoad(2, 4, 3)

@@ -17,7 +17,7 @@ from contracts.serving_document import BucketWeights
 from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
 from tests.vm_agent.packed import unpacked
 from vm_agent import path_guard
-from vm_agent.archives import ArchiveSigner
+from vm_agent.archives import Archive
 from vm_agent.cloud import MetadataClient
 from vm_agent.starter import restore_graphs, save_graphs
 
@@ -61,7 +61,7 @@ def archive_of(files: dict[str, bytes]) -> bytes:
 
 
 def signed_name(data: bytes, *, key: str = KEY) -> str:
-    signer = ArchiveSigner(key, f"gs://models/{FOLDER}")
+    signer = Archive(MetadataClient(), f"gs://models/{FOLDER}", Path(), key)
     return f"{FOLDER}/{signer.name(hashlib.sha256(data).hexdigest(), len(data))}"
 
 

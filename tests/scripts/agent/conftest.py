@@ -11,11 +11,11 @@ from mcp.client.client import Client
 
 from engine.steps import steps_of
 from scripts.agent import delete_tools, update_tools
-from scripts.agent.audit import AuditFile
 from scripts.agent.codes import CodeShelf
 from scripts.agent.context import AgentContext, ShownPlan
 from scripts.agent.permissions import parse_permissions
 from scripts.agent.programs import ProgramResult
+from scripts.agent.recording import AuditFile
 from scripts.agent.spending import SpendingLimit
 from scripts.agent.staging import parse_sources
 

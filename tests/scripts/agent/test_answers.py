@@ -15,11 +15,9 @@ from planning.rules.findings import RULES
 from scripts.agent import action_tools, server_tools, staging
 from scripts.agent.context import ShownPlan, answer_of
 from scripts.agent.permissions import CHANGES
-from scripts.agent.presenting import MOST_CHARACTERS, WITH_FULL, compact, fitted, presented
+from scripts.agent.presenting import MOST_CHARACTERS, WITH_FULL, compact, fitted, presented, untrusted
 from scripts.agent.programs import ProgramResult
-from scripts.agent.protocol import project_version
-from scripts.agent.server import build
-from scripts.agent.untrusted import untrusted
+from scripts.agent.server import build, project_version
 from scripts.cli import command as cli
 from tests.scripts.agent.conftest import CANARY, STACK, call, typing
 

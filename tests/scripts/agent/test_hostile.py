@@ -19,13 +19,13 @@ from contracts.outputs import StackOutputs
 from engine.events import EventLog
 from loadtest.client.openai import ServerError
 from scripts.agent import server_tools, update_tools
-from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE
 from scripts.agent.delete_tools import can_prompt
+from scripts.agent.presenting import untrusted
 from scripts.agent.programs import MOST_LINE_CHARACTERS, ProgramResult, run_program
+from scripts.agent.recording import AuditEntry, AuditFile
 from scripts.agent.server import build
-from scripts.agent.untrusted import untrusted
 from scripts.cli.hidden import environment_secrets
 from tests.scripts.agent.conftest import (
     CANARY,
@@ -265,7 +265,7 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o600
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name, why in (("pipe", "No such device or address"), ("link", "it is a link")):
+    for name, why in (("pipe", "No such device or address"), ("link", "Too many levels of symbolic links")):
         with pytest.raises(ScriptError, match=f"{why}.*so nothing was done"):
             AuditFile(path=tmp_path / name).write(ENTRY)
     assert not (tmp_path / "elsewhere").exists()

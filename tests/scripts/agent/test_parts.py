@@ -19,13 +19,14 @@ from contracts.errors import ScriptError
 from engine.events import EventLog
 from loadtest.client.metrics import parse_metrics
 from scripts.agent import server_tools
-from scripts.agent.audit import AuditFile
 from scripts.agent.context import AgentContext
 from scripts.agent.permissions import CHANGES, parse_permissions
+from scripts.agent.presenting import UNTRUSTED_CHARACTERS as MOST_CHARACTERS
+from scripts.agent.presenting import untrusted
 from scripts.agent.programs import run_program
 from scripts.agent.read_tools import log_answer, recognised
+from scripts.agent.recording import AuditFile
 from scripts.agent.server import build
-from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.update_tools import progress_text
 from tests.evals import drivers
 from tests.evals.tasks import Transcript

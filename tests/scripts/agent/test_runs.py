@@ -322,11 +322,12 @@ TOLD = (
 )
 
 
-def test_where_it_is_names_the_newest_step_and_what_was_said_since():
+def test_where_it_is_names_the_newest_step_and_what_was_said_since(monkeypatch):
     now, seen = [0.0], []
+    monkeypatch.setattr("scripts.agent.runs.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def work():
-        run = Runs(clock=lambda: now[0]).begin("up", STACK)
+        run = Runs().begin("up", STACK)
         for text, step in TOLD:
             now[0] += 5.0
             run.note(0.0, 2.0, text, step)

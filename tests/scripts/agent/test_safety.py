@@ -17,10 +17,9 @@ from mcp.client.client import Client
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import runner
 from scripts.agent import delete_tools, update_tools
-from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, parse_permissions, parse_toolsets
-from scripts.agent.recording import Recorder
+from scripts.agent.recording import AuditEntry, AuditFile, Recorder
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
     CANARY,

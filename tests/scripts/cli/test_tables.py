@@ -14,7 +14,7 @@ from rich.text import Text
 
 from scripts.cli.command import Command, run_command
 from scripts.cli.lines import for_stream, wrapped
-from scripts.cli.tables import FittedTable, console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph
 from tests.engine.terminal import Terminal as RealTerminal
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ class NoOptions:
 
 
 def printed(stream):
-    shown = table("A table", ("name", "found", "note"), whole=("name",))
+    shown = FittedTable("A table", ("name", "found", "note"), whole=("name",))
     shown.add_row("first", WORDS, WORDS)
     shown.add_row("second", WORDS, "")
     console(stream).print(shown)
@@ -68,7 +68,7 @@ def rendered(monkeypatch, width, **options):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    shown, stream = table("Deployments", HEADINGS, numbers=HEADINGS[2:5], **options), Terminal()
+    shown, stream = FittedTable("Deployments", HEADINGS, numbers=HEADINGS[2:5], **options), Terminal()
     for row in ROWS:
         shown.add_row(*row)
     console(stream).print(shown)
@@ -120,7 +120,10 @@ def test_a_terminal_too_narrow_for_any_table_gets_a_block_for_each_row(monkeypat
 def test_a_heading_wraps_before_a_column_is_left_out(monkeypatch):
     headings = ("model", "tokens per second", "USD per million tokens")
     monkeypatch.setenv("COLUMNS", "40")
-    stream, shown = Terminal(), table("t", headings, whole=headings[:1], numbers=headings[1:], least=headings[1:2])
+    stream, shown = (
+        Terminal(),
+        FittedTable("t", headings, whole=headings[:1], numbers=headings[1:], least=headings[1:2]),
+    )
     shown.add_row("google/gemma-4-E2B-it", "986", "0.145")
     console(stream).print(shown)
     assert "Not shown" not in stream.getvalue()
@@ -130,7 +133,7 @@ def test_a_heading_wraps_before_a_column_is_left_out(monkeypatch):
 def test_short_text_wraps_and_its_lines_keep_their_indent(monkeypatch):
     monkeypatch.setenv("COLUMNS", "29")
     monkeypatch.setenv("NO_COLOR", "1")
-    stream, shown = Terminal(), table("t", ("on", "n"), numbers=("n",))
+    stream, shown = Terminal(), FittedTable("t", ("on", "n"), numbers=("n",))
     shown.add_row("L4x2\n  TP 2, bound", "1,234,567,890,123")
     console(stream).print(shown)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
@@ -169,7 +172,7 @@ class TestParagraph:
 
 
 def test_text_of_others_is_not_read_as_markup(monkeypatch):
-    shown, stream = table("t", ("a",)), Terminal()
+    shown, stream = FittedTable("t", ("a",)), Terminal()
     shown.add_row("[red]x[/red]")
     console(stream).print(shown)
     assert "[red]x[/red]" in stream.getvalue()
