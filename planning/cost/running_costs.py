@@ -152,22 +152,14 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
 
-def overlap_s(subject: Subject) -> float | None:
-    """Return the planned overlap of two machines per renewal, in seconds: until the new server is ready. None without renewals."""
-    renews = renewals(subject.resolved)
-    return None if renews is None else min(subject.startup.total_s, renews.most_overlap_s)
-
-
 def _renewal(subject: Subject) -> Iterator[BillPart]:
-    """Yield the cost of the second machine until it takes over, when the first one is deleted."""
-    both_s = overlap_s(subject)
-    if both_s is not None:
-        hours = both_s / HOUR_S
-        added = machines_at_once(subject.resolved.deployment.tpu.renew_before_s) - 1
-        usd = added * hours * subject.cost.usd_per_hour
-        yield BillPart(
-            name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None
-        )
+    """Yield the cost of the second machine until it takes over, when the first one is deleted: at most `renew_before_s`."""
+    before_s = subject.resolved.deployment.tpu.renew_before_s
+    if renewals(subject.resolved) is None or before_s is None:
+        return
+    hours = min(subject.startup.total_s, before_s) / HOUR_S
+    usd = (machines_at_once(before_s) - 1) * hours * subject.cost.usd_per_hour
+    yield BillPart(name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None)
 
 
 def _nat(subject: Subject) -> Iterator[BillPart]:
@@ -222,16 +214,13 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
 
 
-def watched(subject: Subject) -> Iterator[BillPart]:
-    """Yield the conditions of alerts, and the samples of metrics at the shortest interval."""
-    return _watched(subject, collects=subject.resolved.collects)
-
-
-def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
+def watched(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:
+    """Yield the conditions of alerts, and the samples of metrics at the shortest interval; `collects` is the deployment's own by default."""
     resolved = subject.resolved
     book = resolved.prices
     if resolved.platform not in WATCHED_PLATFORMS:
         return
+    collects = resolved.collects if collects is None else collects
     if resolved.deployment.watch.alerts_enabled:
         from contracts.alerts import alerts_of, log_alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
@@ -246,9 +235,10 @@ def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
         yield _part("metric samples", per_hour, "million samples", "hour", price)
 
 
-def watching_usd_per_month(subject: Subject) -> float:
+def watching_usd_per_month(subject: Subject, *, collects: bool | None = None) -> float:
     """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
-    return _usd_per_month(watched(subject))
+    parts = watched(subject, collects=collects)
+    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
 
 
 def daily_limit_usd(subject: Subject) -> float | None:
@@ -266,11 +256,7 @@ def _metrics_usd_per_month(subject: Subject) -> float | None:
     """Return what the collector and the alerts that need it cost, whether it is on or off; None without alerts and collector."""
     if not any(watched(subject)):
         return None
-    return _usd_per_month(_watched(subject, collects=True)) - _usd_per_month(_watched(subject, collects=False))
-
-
-def _usd_per_month(parts: Iterable[BillPart]) -> float:
-    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
+    return watching_usd_per_month(subject, collects=True) - watching_usd_per_month(subject, collects=False)
 
 
 def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:
