@@ -13,19 +13,11 @@ from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
 from planning.question.resolved import Resolved
 from planning.question.types import WeightsMode
-from planning.speed.startup import startup_plan
+from planning.speed.startup import LOAD_RATES, startup_plan
 from planning.units import HOUR_S, align_to, to_gib
 
 MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached", "streamer", "memory")
 """Modes for the stack's bucket that a Cloud Run service can use."""
-_RATES: Final = {
-    "fuse": "FUSE_BYTES_PER_S",
-    "fuse-buffered": "FUSE_BUFFERED_BYTES_PER_S",
-    "fuse-cached": "FUSE_CACHED_BYTES_PER_S",
-    "streamer": "STREAMER_BYTES_PER_S",
-    "memory": "BUCKET_COPY_BYTES_PER_S",
-}
-"""Constant of `planning.data.overheads` with each mode's rate and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +118,7 @@ def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None
 
 
 def _source(resolved: Resolved, mode: WeightsMode) -> str:
-    name = _RATES[mode]
+    name = LOAD_RATES[mode]
     limit = "CLOUD_RUN_NETWORK_BYTES_PER_S"
     if not resolved.deployment.cloud_run.direct_vpc and getattr(overheads, name) > getattr(overheads, limit):
         name = limit

@@ -191,11 +191,6 @@ def host_of(accelerator: Accelerator, platform: str) -> Host:
     return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
 
 
-def has_fast_cores(accelerator: Accelerator, platform: str) -> bool | None:
-    """Return whether the host's CPU is of 2023 or later, on which one core compiles about twice as fast; None if unknown."""
-    return host_of(accelerator, platform).has_fast_cores
-
-
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
 """Allowed vCPU of an instance with a GPU; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
 CLOUD_RUN_GIB_PER_VCPU: Final = GIB_PER_VCPU

@@ -8,7 +8,7 @@ and operations are added.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from planning.data import overheads
 from planning.machine.hardware import Accelerator
@@ -24,6 +24,7 @@ from planning.units import from_gib
 _GIGA: Final = 1e9
 _TERA: Final = 1e12
 _HOPPER: Final = ("H100", "H200")
+Cause = Literal["memory", "compute", "pcie", "overhead"]
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
 
@@ -41,6 +42,17 @@ class StepTime:
     def total_s(self) -> float:
         """Memory and computation overlap; the link and the fixed part do not."""
         return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
+
+    @property
+    def bound(self) -> Cause:
+        """The cause with the longest time."""
+        parts: dict[Cause, float] = {
+            "memory": self.memory_s,
+            "compute": self.compute_s,
+            "pcie": self.link_s,
+            "overhead": self.fixed_s,
+        }
+        return max(parts, key=lambda name: parts[name])
 
 
 def step_of(
