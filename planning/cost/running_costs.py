@@ -15,8 +15,7 @@ from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
 from planning.data.prices import PRICES, Price, slice_parts
 from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
-from planning.memory.host_memory import keeps_graphs
-from planning.memory.parts import parts_bytes
+from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.speculation import drafter_bytes
 from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from planning.data import overheads
-from planning.model.spec import LayerGroup, ModelSpec
+from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
 from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners
 from planning.question.resolved import Resolved
@@ -114,26 +114,16 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     kept = items * item_tokens(resolved)[modality] * resolved.spec.hidden * _BF16
     if modality == "audio":
         return 0.0, kept
-    patches = items * _soft_tokens(resolved, modality) * _patches_per_token(resolved.spec)
-    if runner == 1:
-        kept += patches * _COLORS * _patch_side(resolved.spec) ** 2 * _BF16
+    # A video has other tokens between its frames, which the encoder does not compute.
+    soft = overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
     tower = resolved.spec.vision
+    patches = items * soft * (overheads.PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
+    if runner == 1:
+        side = overheads.PATCH_PIXELS if tower is None else tower.patch_pixels
+        kept += patches * _COLORS * side**2 * _BF16
     if tower is None:
         return 0.0, kept
     return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
-
-
-def _soft_tokens(resolved: Resolved, modality: str) -> int:
-    """Return the tokens of an item that the encoder computes; a video has others between its frames."""
-    return overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
-
-
-def _patches_per_token(spec: ModelSpec) -> int:
-    return spec.vision.patches_per_token if spec.vision is not None else overheads.PATCHES_PER_TOKEN
-
-
-def _patch_side(spec: ModelSpec) -> int:
-    return spec.vision.patch_pixels if spec.vision is not None else overheads.PATCH_PIXELS
 
 
 def _penalty_bytes(resolved: Resolved) -> int:

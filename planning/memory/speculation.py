@@ -13,10 +13,9 @@ from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
 from planning.question.resolved import Resolved
 
-NGRAM: Final = "ngram"
-ACCEPTED_NGRAM: Final = 0.25
+_ACCEPTED_NGRAM: Final = 0.25
 """Default accepted share: prompts that are not quoted back seldom repeat (assumed)."""
-ACCEPTED_DRAFTER: Final = 0.60
+_ACCEPTED_DRAFTER: Final = 0.60
 """The same with a draft model made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
 
 
@@ -24,7 +23,6 @@ ACCEPTED_DRAFTER: Final = 0.60
 class Drafter:
     """The speculative part of a deployment."""
 
-    method: str
     model: str | None
     """Id as written; None for n-grams."""
     resolved: Resolved | None
@@ -35,17 +33,15 @@ class Drafter:
         """Return the share of proposals that the model accepts: the stated one, otherwise a typical one."""
         if stated is not None:
             return stated
-        return ACCEPTED_NGRAM if self.model is None else ACCEPTED_DRAFTER
+        return _ACCEPTED_NGRAM if self.model is None else _ACCEPTED_DRAFTER
 
 
 def speculation_of(resolved: Resolved) -> Drafter | None:
     """Return the speculative part of a deployment; None without speculative decoding."""
-    config = resolved.vllm.speculative_config
-    if config is None or resolved.speculative_tokens <= 0:
+    if resolved.vllm.speculative_config is None or resolved.speculative_tokens <= 0:
         return None
     model = named_drafter(resolved.vllm)
     return Drafter(
-        method=str(config.get("method", NGRAM if model is None else "draft_model")),
         model=model,
         resolved=None if model is None else _as_deployment(resolved),
         proposals=resolved.speculative_tokens,

@@ -13,10 +13,8 @@ from planning.machine.hardware import (
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
     CLOUD_RUN_MAX_STARTUP_S,
 )
-from planning.memory.buckets import buckets_of
-from planning.memory.budget import captured_graphs
-from planning.memory.host_memory import keeps_graphs
-from planning.memory.parts import parts_bytes
+from planning.memory.budget import captured_graphs, token_buckets
+from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params, tensors
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
@@ -261,7 +259,8 @@ def xla_programs(resolved: Resolved) -> int:
     Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log shows 190 s for the first nine of E2B and 165 s
     for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
     """
-    return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)
+    buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
+    return buckets * (1 if resolved.serves_only_text else 2)
 
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
