@@ -92,18 +92,14 @@ def _owners(resolved: Resolved) -> list[LayerGroup]:
     return owners
 
 
-def _token_bytes(resolved: Resolved, heads: int, head_dim: int) -> int:
-    """Return the bytes of one token in one layer of a GPU: keys and values, and with scales per token and head, one of each (fp32)."""
-    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
-    return 2 * heads * (head_dim * resolved.kv_bytes + scale)
-
-
 def _gpu_layout(resolved: Resolved) -> KvLayout:
+    # Of keys and values, and with scales per token and head, one of each (fp32).
+    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
     counts: dict[tuple[int | None, int], int] = {}
     for group in _owners(resolved):
         attention = group.attention
         heads = max(1, attention.kv_heads // resolved.tp)
-        key = (attention.window, _token_bytes(resolved, heads, attention.head_dim))
+        key = (attention.window, 2 * heads * (attention.head_dim * resolved.kv_bytes + scale))
         counts[key] = counts.get(key, 0) + group.count
     growing = sum(count * size for (window, size), count in counts.items() if window is None)
     windows = {window for window, _ in counts}

@@ -26,9 +26,10 @@ from planning.data.checkpoints import (
 from planning.data.tables import Table, data_file
 from planning.errors import PlanningError
 from planning.model.hf_config import model_from_config
-from planning.model.spec import LayerGroup, ModelSpec
+from planning.model.spec import ModelSpec
+from planning.units import align_to
 
-W4A16_EXPERT_TILE: Final = 128
+_W4A16_EXPERT_TILE: Final = 128
 """The w4a16 checkpoint of 26B-A4B pads each expert from 704 to 768 columns, six tiles of 128, for the 4-bit kernels: servers report
 an expert width of 768 and 1.1 GiB more than the unpadded arithmetic."""
 
@@ -74,7 +75,7 @@ def unknown_model(name: str) -> str:
             f"{found.id} is a draft model for {found.architecture} and cannot serve alone. Set the model to {found.architecture} and add "
             'the draft model to `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
-    close = similar_ids(name)[:_SHOWN_SIMILAR]
+    close = similar_ids(name)[:2]
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
         f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--config FILE` '
@@ -91,12 +92,8 @@ def refuse_absent(name: str) -> None:
 
 def absent_model(absent: Checkpoint, page: Page) -> str:
     """Return the error for an id that is missing on the hub: the source, and the nearest existing ids."""
-    near = ", ".join(with_owner(one) for one in nearest_ids(absent)[:_SHOWN_NEAR])
+    near = ", ".join(with_owner(one) for one in nearest_ids(absent)[:3])
     return f"{absent.id} does not exist on the Hugging Face Hub: it returned 404 ({page.url}, {page.date}). Nearest existing ids: {near}."
-
-
-_SHOWN_SIMILAR: Final = 2
-_SHOWN_NEAR: Final = 3
 
 
 @lru_cache(maxsize=64)
@@ -117,11 +114,9 @@ def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
         return spec_of(stored_as(checkpoint.architecture, "w4a16")[0])
     if not checkpoint.has_padded_experts or quantization not in {None, "w4a16"}:
         return spec
-    return replace(spec, groups=tuple(_with_padded_experts(group) for group in spec.groups))
-
-
-def _with_padded_experts(group: LayerGroup) -> LayerGroup:
-    if group.experts is None:
-        return group
-    width = -(-group.experts.intermediate // W4A16_EXPERT_TILE) * W4A16_EXPERT_TILE
-    return replace(group, experts=replace(group.experts, intermediate=width))
+    groups = list(spec.groups)
+    for place, group in enumerate(groups):
+        if group.experts is not None:
+            width = align_to(group.experts.intermediate, _W4A16_EXPERT_TILE)
+            groups[place] = replace(group, experts=replace(group.experts, intermediate=width))
+    return replace(spec, groups=tuple(groups))

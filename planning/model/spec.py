@@ -242,6 +242,7 @@ def text_params(model: ModelSpec) -> int:
     return sum(t.params for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
 
 
+@lru_cache(maxsize=64)
 def active_params(model: ModelSpec) -> int:
     """Return the parameters that one token uses: without embedding rows and idle experts, with the output head."""
     return round(

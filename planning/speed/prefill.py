@@ -9,7 +9,6 @@ of 70 tokens, 25 audio tokens per second), and vLLM's gemma4_mm.py, which adds a
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from planning.data import overheads
@@ -98,7 +97,6 @@ def cached_tokens(resolved: Resolved, workload: Workload) -> int:
     return shared // resolved.block_size * resolved.block_size
 
 
-@lru_cache(maxsize=64)
 def body_params(spec: ModelSpec) -> int:
     """Return the parameters that each prompt token uses: those of a decoded token without the output head."""
     return active_params(spec) - spec.vocab * spec.hidden

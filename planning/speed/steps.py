@@ -7,14 +7,13 @@ and operations are added.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final, Literal
 
 from planning.data import overheads
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
-from planning.model.spec import ModelSpec, active_params
+from planning.model.spec import active_params
 from planning.question.releases import DECODES_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
@@ -79,7 +78,7 @@ def step_of(
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
-    flops = FLOP_PER_PARAM * _active_params(resolved.spec) * computed / resolved.tp
+    flops = FLOP_PER_PARAM * active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
@@ -176,11 +175,6 @@ def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
     )
     per_layer = overheads.TPU_LORA_LAYER_S if resolved.is_tpu else overheads.GPU_LORA_LAYER_S
     return read_s + resolved.spec.layers * per_layer
-
-
-@lru_cache(maxsize=64)
-def _active_params(spec: ModelSpec) -> int:
-    return active_params(spec)
 
 
 def _kv_bytes(resolved: Resolved, tokens: float) -> float:
