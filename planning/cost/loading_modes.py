@@ -87,6 +87,10 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
     hourly = None
     if host is not None:
         hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))
+    memory_gib, vcpu = host or (None, None)
+    rate, limit = LOAD_RATES[mode], "CLOUD_RUN_NETWORK_BYTES_PER_S"
+    if not direct_vpc and getattr(overheads, rate) > getattr(overheads, limit):
+        rate = limit
     return LoadingMode(
         mode=mode,
         direct_vpc=direct_vpc,
@@ -96,12 +100,12 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
         start_high_s=startup.total_high_s,
         cached_start_s=usual_start_s(startup_plan(cached)),
         host_gib=host_gib,
-        memory_gib=None if host is None else host[0],
-        vcpu=None if host is None else host[1],
+        memory_gib=memory_gib,
+        vcpu=vcpu,
         usd_per_hour=hourly,
         extra_usd_per_hour=None if hourly is None else hourly - present,
         cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
-        rate_source=_source(after, mode),
+        rate_source=f"planning.data.overheads.{rate}",
     )
 
 
@@ -115,11 +119,3 @@ def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None
     if least is None or memory_gib > resolved.host.max_memory_gib:
         return None
     return memory_gib, max(vcpu, least)
-
-
-def _source(resolved: Resolved, mode: WeightsMode) -> str:
-    name = LOAD_RATES[mode]
-    limit = "CLOUD_RUN_NETWORK_BYTES_PER_S"
-    if not resolved.deployment.cloud_run.direct_vpc and getattr(overheads, name) > getattr(overheads, limit):
-        name = limit
-    return f"planning.data.overheads.{name}"

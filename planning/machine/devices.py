@@ -31,18 +31,16 @@ _KEYS: Final[Mapping[str, tuple[Mapping[str, float], float, float]]] = {
     "count": ({"": 1}, 1, 16),
     "usd": ({"/h": 1, "": 1}, 0.001, 10_000),
 }
-"""By key, the accepted units, each in the unit of the field (GiB, GB/s, TFLOPS, US dollars per hour), and the plausible range."""
+"""By key, the accepted units, each in the unit of the field (GiB, GB/s, TFLOPS, US dollars per hour), and the plausible range. `link` is one way,
+to the host; `usable` is the memory that the driver shows; `usd` is for all devices."""
 _REQUIRED: Final = ("memory", "bandwidth", "tflops")
 _EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 
 
 def parse_device(text: str) -> Accelerator:
-    """Return the accelerator that a text such as `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090` describes.
+    """Return the accelerator of `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090`, also with the other keys of `_KEYS`.
 
-    Other keys: `count`, `link` (one way, to the host), `usable` (memory that the driver shows), `name`, `usd` (per hour, all devices).
-
-    Raises:
-        PlanningError: for a key that is unknown, missing or repeated, and a value without its unit or out of range.
+    Raises PlanningError for a key that is unknown, missing or repeated, and a value without its unit or out of range.
     """
     given = _pairs(text)
     name = given.pop("name", "this device")

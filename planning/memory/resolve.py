@@ -38,11 +38,7 @@ _KV_BYTES: Final = {
 
 
 def resolve(deployment: Deployment) -> Resolved:
-    """Fill in everything that the deployment leaves unset.
-
-    Raises:
-        PlanningError: for an unknown name, a value out of range, or conflicting settings.
-    """
+    """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
     check_options(deployment.vllm)
     check_values(deployment)
     if deployment.workload is not None:

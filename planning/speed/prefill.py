@@ -31,6 +31,8 @@ class Prompt:
     tokens: int
     cached: int
     """Tokens whose KV is already computed by another request."""
+    computed: int
+    """Tokens to compute."""
     compute_s: float
     """Computation of the uncached tokens, on one device."""
     encoder_s: float
@@ -41,11 +43,6 @@ class Prompt:
     """Steps that it fills, as a fraction, because a short prompt shares its step with others."""
     whole_steps: int
     """Minimum steps."""
-
-    @property
-    def computed(self) -> int:
-        """Tokens to compute."""
-        return self.tokens - self.cached
 
     def extra_s(self, hidden_s: float, *, per_step: float) -> float:
         """Return the total time that it adds to the steps that it shares.
@@ -58,10 +55,6 @@ class Prompt:
         one_by_one_s = full * max(chunk_s - hidden_s, 0.0) + max(last_s - hidden_s, 0.0)
         # More frequent prompts share the hidden computation of a step.
         return self.encoder_s + max(one_by_one_s, self.compute_s - hidden_s / per_step)
-
-    def cached_s(self, hidden_s: float) -> float:
-        """Return the delay that the cached tokens add to the first token; part of it is hidden behind a step's reads."""
-        return max(self.lookup_s - hidden_s, 0.0)
 
     def service_s(self, alone: StepTime) -> float:
         """Return the prompt's time on a server that computes only prompts."""
@@ -81,6 +74,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
     return Prompt(
         tokens=tokens,
         cached=cached,
+        computed=computed,
         compute_s=FLOP_PER_PARAM * body_params(resolved.spec) * computed / rate + attention_s,
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
         lookup_s=cached * min(overheads.CACHED_TOKEN_S, FLOP_PER_PARAM * body_params(resolved.spec) / rate),

@@ -113,10 +113,8 @@ class LoadedServer:
     def _extra_s(self, step: StepTime, requests: float, *, per_step: float) -> float:
         """Return the time that a prompt adds to the steps of `requests` requests: its computation, or the experts that only it uses."""
         chunk = self.prompt.computed / max(self.prompt.whole_steps, 1)
-        more = experts_read(self.resolved, self.weights, chunk + requests) - experts_read(
-            self.resolved, self.weights, requests
-        )
-        experts_s = self.prompt.whole_steps * more / bytes_per_s(self.resolved.accelerator)
+        alone, together = (experts_read(self.resolved, self.weights, tokens) for tokens in (requests, chunk + requests))
+        experts_s = self.prompt.whole_steps * (together - alone) / bytes_per_s(self.resolved.accelerator)
         return max(self.prompt.extra_s(self._hidden_s(step), per_step=per_step), experts_s)
 
     def load(self, requests: float, *, wave: float) -> Load:
@@ -128,7 +126,7 @@ class LoadedServer:
         extra_s = self._extra_s(together_step, requests, per_step=requests / steps)
         company = min((requests - 1) / (overheads.TURNAROUND_REQUESTS - 1), 1.0)
         turns = prompt.whole_steps + 1 + (overheads.TURNAROUND_STEPS - 1) * company
-        lookup_s = prompt.cached_s(self._hidden_s(self.alone))
+        lookup_s = max(prompt.lookup_s - self._hidden_s(self.alone), 0.0)
         cycle_s = (steps + turns - 1) * together_step.total_s + requests * extra_s + lookup_s
         fullest_extra_s = self._extra_s(step, decoding, per_step=1 / prompt.steps)
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
@@ -207,11 +205,6 @@ def _longest_tokens(resolved: Resolved, workload: Workload, prompt: Prompt) -> i
 
 def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
     return blocks_per_request(layout_of(resolved), max_model_len=tokens, tokens_in_flight=in_flight)
-
-
-def saturation_batch(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> int:
-    """Return the concurrent requests of a workload: as many as max-num-seqs and the KV cache of all replicas allow."""
-    return server_of(resolved, memory, workload).all_slots
 
 
 def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:

@@ -81,6 +81,8 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         + compile_s_of(resolved, is_cached=resolved.is_tpu and cache != "off")
     )
     is_machine = resolved.platform == "tpu-vm"
+    # At a reboot, image, weights and programs are on the disk, but weights in shared memory are fetched again.
+    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
     longest_s = max(total_s * overheads.PROBE_MARGIN, pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
@@ -107,15 +109,9 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
-        reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
+        reboot_s=overheads.VM_BOOT_S + restart_s + fetched_s if is_machine else None,
         node_replacement_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
     )
-
-
-def _reboot_s(resolved: Resolved, restart_s: float, load_s: float) -> float:
-    """Return the seconds of a reboot: image, weights and programs are on the disk, but weights in shared memory are fetched again."""
-    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
-    return overheads.VM_BOOT_S + restart_s + fetched_s
 
 
 def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
@@ -167,11 +163,9 @@ def _load_s(resolved: Resolved) -> float:
 
 
 def _restart_load_s(resolved: Resolved, load_s: float) -> float:
-    """Return the seconds for the weights of a restarted server: read from the machine if stored there, otherwise fetched again.
-
-    A TPU VM stores them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
-    or in shared memory. A restarted Cloud Run instance starts with an empty file system, and a mount is read over the network.
-    """
+    """Return the seconds for the weights of a restarted server: read from the machine if stored there, otherwise fetched again."""
+    # A TPU VM stores them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
+    # or in shared memory. A restarted Cloud Run instance starts with an empty file system, and a mount is read over the network.
     mode, platform = resolved.weights_mode, resolved.platform
     kept = mode == "image" or (platform == "tpu-vm" and mode in _KEPT_MODES) or (platform == "gce" and mode == "disk")
     return _reload_s(resolved) if kept else load_s
@@ -200,11 +194,9 @@ def _unpack_s(resolved: Resolved) -> float:
     if not resolved.unpacks_int4:
         return 0.0
     experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
-    return (
-        resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
-        + linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
-        + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
-    )
+    linear_s = linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
+    layers_s = resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
+    return layers_s + linear_s + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
@@ -270,11 +262,9 @@ def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     program_s *= overheads.XLA_CACHED_FACTOR if is_cached else 1.0
     if resolved.unpacks_int4:
         billions = linear_params(resolved.spec) / resolved.tp / _BILLION
-        base_s, billion_s = (
-            (overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION)
-            if is_v5e
-            else (overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION)
-        )
+        base_s, billion_s = overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION
+        if is_v5e:
+            base_s, billion_s = overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION
         program_s += (base_s + billion_s * billions) * (overheads.XLA_W4A16_CACHED_FACTOR if is_cached else 1.0)
     speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
     torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
