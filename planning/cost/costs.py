@@ -39,13 +39,16 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
     )
 
 
-def most_usd_per_hour(resolved: Resolved) -> float:
-    """Return the hourly price of one instance, machine or slice in the deployment's most expensive location."""
-    return max(_total(parts_at(resolved, place)) for place in places_of(resolved))
+def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float:
+    """Return the hourly price in the deployment's most expensive location (`parts_at`)."""
+    return max(_total(parts_at(resolved, place, provisioning)) for place in places_of(resolved))
 
 
-def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
-    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set)."""
+def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) -> tuple[HourlyPart, ...]:
+    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set).
+
+    `provisioning`: that of a slice; by default the deployment's own.
+    """
     book, accelerator = resolved.prices, resolved.accelerator
     if resolved.platform == "own":
         if accelerator.usd_per_hour is None:
@@ -67,7 +70,7 @@ def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
             book,
             generation=accelerator.name.partition("-")[0],
             chips=accelerator.devices,
-            provisioning=resolved.deployment.tpu.provisioning_model,
+            provisioning=provisioning or resolved.deployment.tpu.provisioning_model,
             place=place,
         )
     price = book.gce_hour(accelerator.name)

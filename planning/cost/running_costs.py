@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
-from planning.cost.costs import parts_at, places_of, regions_of, renewals
+from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
-from planning.data.prices import PRICES, Price, slice_parts
+from planning.data.prices import PRICES, Price
 from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
 from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.speculation import drafter_bytes
@@ -52,6 +52,15 @@ def running_costs(subject: Subject) -> RunningCosts:
     windows = tuple(_window(hours, subject, idle_billing_s) for hours in _WINDOWS_H)
     answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
+    shortest_h: float | None = None
+    even_h = _DAY_H
+    if on_cloud_run:
+        even_h = _DAY_H - start_h - idle_billing_s / HOUR_S
+    elif hourly:
+        even_h = _DAY_H * always_usd_per_hour / hourly
+    if resolved.platform == "tpu-vm" and always_usd_per_hour > hourly:
+        # The run length N at which hourly x N / (N - start) equals the on-demand price.
+        shortest_h = start_h * always_usd_per_hour / (always_usd_per_hour - hourly)
     return RunningCosts(
         bill=tuple(_with_others(_bill(subject))),
         cold_start_s=start_s,
@@ -64,14 +73,8 @@ def running_costs(subject: Subject) -> RunningCosts:
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
         even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
-        even_hours_per_day=_DAY_H - start_h - idle_billing_s / HOUR_S
-        if on_cloud_run
-        else _DAY_H * always_usd_per_hour / hourly
-        if hourly
-        else _DAY_H,
-        shortest_window_h=_shortest_window_h(hourly, always_usd_per_hour, start_h)
-        if resolved.platform == "tpu-vm"
-        else None,
+        even_hours_per_day=even_h,
+        shortest_window_h=shortest_h,
     )
 
 
@@ -87,17 +90,7 @@ def _always_on(subject: Subject) -> tuple[float, str]:
         return subject.cost.usd_per_hour, "one minimum instance"
     if resolved.platform in {"gce", "own"}:
         return subject.cost.usd_per_hour, "the machine"
-    each = (
-        slice_parts(
-            resolved.prices,
-            generation=resolved.accelerator.name.partition("-")[0],
-            chips=resolved.accelerator.devices,
-            provisioning="standard",
-            place=place,
-        )
-        for place in places_of(resolved)
-    )
-    return max(sum(part.usd_per_hour for part in parts) for parts in each), f"{resolved.accelerator.name} on demand"
+    return most_usd_per_hour(resolved, "standard"), f"{resolved.accelerator.name} on demand"
 
 
 def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
@@ -124,12 +117,6 @@ def _window(hours: float, subject: Subject, idle_billing_s: float) -> Window:
         served_h = max(hours - start_h, 0.0)
     per_served = hourly * billed_h / served_h if served_h > 0 else math.inf
     return Window(hours_per_day=hours, usd_per_month=hourly * billed_h * _MONTH_DAYS, usd_per_served_hour=per_served)
-
-
-def _shortest_window_h(hourly: float, always_usd_per_hour: float, start_h: float) -> float | None:
-    """Return the run length N at which hourly x N / (N - start) equals the on-demand price; None if no length reaches it."""
-    saved = always_usd_per_hour - hourly
-    return start_h * always_usd_per_hour / saved if saved > 0 else None
 
 
 def _bill(subject: Subject) -> Iterator[BillPart]:

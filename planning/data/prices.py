@@ -5,7 +5,7 @@ planning/data/prices.json has the list prices. A region without a known price us
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final, cast
@@ -201,18 +201,13 @@ class PriceBook:
             return self._listed(key, region, found)
         if region:
             known = [self._listed(key, region, row) for row in rows.values()]
-            return replace(
-                max((*known, *self._read(key, region)), key=lambda price: (price.usd, price.as_of)), is_assumed=True
-            )
+            for book in self._books():
+                refreshed = book.regions.values() if book.catalog else ()
+                known += [_price_in(book, key, region, prices[key]) for prices in refreshed if key in prices]
+            return replace(max(known, key=lambda price: (price.usd, price.as_of)), is_assumed=True)
         usual = PRICES[key].usual
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))
-
-    def _read(self, key: str, region: str) -> Iterator[Price]:
-        """Yield the refreshed prices of a key in all regions, as prices of this region."""
-        for book in self._books():
-            prices = book.regions.values() if book.catalog else ()
-            yield from (_price_in(book, key, region, each[key]) for each in prices if key in each)
 
     def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
         """Return the price of one chip per hour. A reservation is billed like standard capacity."""

@@ -40,12 +40,18 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
     """Return the speculative part of a deployment; None without speculative decoding."""
     if resolved.vllm.speculative_config is None or resolved.speculative_tokens <= 0:
         return None
-    model = named_drafter(resolved.vllm)
-    return Drafter(
-        model=model,
-        resolved=None if model is None else _as_deployment(resolved),
-        proposals=resolved.speculative_tokens,
-    )
+    model, spec, deployment = named_drafter(resolved.vllm), resolved.drafter, None
+    if model is not None and spec is not None:
+        deployment = replace(
+            resolved,
+            spec=replace(spec, vision=None, other_vision_params=0, audio_params=0),
+            scheme=SCHEMES[spec.native_quantization or "bf16"],
+            drafter=None,
+            runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
+            speculative_tokens=0,
+            vllm=replace(resolved.vllm, speculative_config=None),
+        )
+    return Drafter(model=model, resolved=deployment, proposals=resolved.speculative_tokens)
 
 
 def drafter_bytes(resolved: Resolved) -> float:
@@ -67,19 +73,3 @@ def unknown_drafter_bytes(resolved: Resolved) -> float:
     spec = resolved.spec
     largest = max(linear_params(replace(spec, groups=(replace(group, count=1),))) for group in spec.groups)
     return (largest + spec.vocab * spec.hidden) * FULL_BYTES / resolved.tp
-
-
-def _as_deployment(resolved: Resolved) -> Resolved | None:
-    spec = resolved.drafter
-    if spec is None:
-        return None
-    text = replace(spec, vision=None, other_vision_params=0, audio_params=0)
-    return replace(
-        resolved,
-        spec=text,
-        scheme=SCHEMES[spec.native_quantization or "bf16"],
-        drafter=None,
-        runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
-        speculative_tokens=0,
-        vllm=replace(resolved.vllm, speculative_config=None),
-    )
