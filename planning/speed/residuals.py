@@ -24,7 +24,7 @@ It applies to every estimate below 0.5 s, and so to every stack of this reposito
 TTFT_MARGIN: Final = 4.0
 """A first token may take this many times the planner's estimate for one short request, which excludes cold caches."""
 LEAST_MARGIN: Final = 0.8
-"""Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.throughput` is accurate to about 20%."""
+"""Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.serving` is accurate to about 20%."""
 THRESHOLD_MARGIN: Final = 0.5
 """Fraction of an estimate that a server must reach. A threshold fails a check and may stop a rollout, so it targets broken servers, not
 busy ones; a value outside its band is a separate warning."""
