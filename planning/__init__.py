@@ -12,56 +12,28 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planning.errors import PlanningError
     from planning.planner import plan
-    from planning.question.recommendation import recommended
-    from planning.question.types import (
-        CloudRunOptions,
-        CostPlan,
-        Deployment,
-        Finding,
-        MemoryPlan,
-        Plan,
-        Remedy,
-        StartupPlan,
-        StartupProbe,
-        ThroughputPlan,
-        TpuOptions,
-        WorkloadPlan,
-    )
-    from planning.question.vllm_args import VllmOptions, vllm_arguments, vllm_environment
-    from planning.question.workload import Workload, parse_workload
+    from planning.question.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions
+    from planning.question.vllm_args import VllmOptions
+    from planning.question.workload import Workload
 
 __all__ = [
     "CloudRunOptions",
-    "CostPlan",
     "Deployment",
     "Finding",
-    "MemoryPlan",
     "Plan",
     "PlanningError",
-    "Remedy",
-    "StartupPlan",
     "StartupProbe",
-    "ThroughputPlan",
     "TpuOptions",
     "VllmOptions",
     "Workload",
-    "WorkloadPlan",
-    "parse_workload",
     "plan",
-    "recommended",
-    "vllm_arguments",
-    "vllm_environment",
 ]
 
 _HOME: Final = {
     "PlanningError": "errors",
     "VllmOptions": "question.vllm_args",
     "Workload": "question.workload",
-    "parse_workload": "question.workload",
     "plan": "planner",
-    "recommended": "question.recommendation",
-    "vllm_arguments": "question.vllm_args",
-    "vllm_environment": "question.vllm_args",
 }
 
 

@@ -2,7 +2,4 @@
 
 
 class PlanningError(ValueError):
-    """A deployment that cannot be planned: an unknown name or a conflict.
-
-    The message is one readable sentence: the key, the value, the allowed values.
-    """
+    """A deployment that cannot be planned: one readable sentence with the key, the value and the allowed values."""

@@ -13,11 +13,7 @@ from planning.rules.findings import acceptable_ids, findings_of
 
 
 def plan(deployment: Deployment) -> Plan:
-    """Return whether the deployment fits, its start time, speed and cost, and all findings.
-
-    Raises:
-        PlanningError: for an unknown name, a value out of range, or conflicting settings.
-    """
+    """Return fit, start, speed, cost and findings. Raises PlanningError for an unknown name, a value out of range, or conflicting settings."""
     return plan_of(examine(deployment))
 
 
@@ -55,24 +51,17 @@ def plan_of(subject: Subject) -> Plan:
     )
 
 
-def _cuda_compatibility(resolved: Resolved) -> bool | None:
-    """Return whether the image's CUDA compatibility libraries are loaded; None leaves it to the image.
-
-    Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs them for CUDA 13. A public script reports 580, which rejects them.
-    """
-    if resolved.is_tpu:
-        return None
-    run = resolved.deployment.cloud_run
-    if run.cuda_compatibility is not None:
-        return run.cuda_compatibility
-    return True if run.cuda13_image and resolved.accelerator.name == "L4" else None
-
-
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
+    run = resolved.deployment.cloud_run
+    # Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs the image's libraries for CUDA 13. A public script reports
+    # 580, which rejects them. None leaves it to the image.
+    compatibility = run.cuda_compatibility
+    if compatibility is None and run.cuda13_image and resolved.accelerator.name == "L4":
+        compatibility = True
     values = vllm_environment(
         is_tpu=resolved.is_tpu,
         is_moe=resolved.spec.is_moe,
-        cuda_compatibility=_cuda_compatibility(resolved),
+        cuda_compatibility=None if resolved.is_tpu else compatibility,
         xla_cache_path=None if resolved.deployment.tpu.compile_cache == "off" else XLA_CACHE_PATH,
     )
     if resolved.weights_mode == "streamer" and resolved.platform == "cloud-run":

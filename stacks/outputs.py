@@ -11,7 +11,7 @@ from planning.cost.subject import Subject
 from planning.question.features import served_features
 from planning.question.types import Plan
 from planning.question.vllm_args import given_options
-from planning.speed.residuals import smoke_thresholds as planned_thresholds
+from planning.speed.residuals import THRESHOLD_MARGIN, smoke_bands
 from stacks.base import Context, Foundation
 from stacks.secrets import API_KEY
 from stacks.settings import SmokeSettings
@@ -25,13 +25,15 @@ _STARTUP_MARGIN: Final = 1.5
 def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
     """Return the thresholds of the smoke checks: from the settings, otherwise the planner's figures with a margin."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
-    ttft_s, rate, burst = planned_thresholds(subject, smoke.burst_requests)
+    rate, ttft, burst = smoke_bands(
+        subject.resolved, subject.memory, subject.throughput, smoke.burst_requests, THRESHOLD_MARGIN
+    )
     features = served_features(subject.resolved)
     return SmokeThresholds(
         startup_budget_s=smoke.startup_budget_s or round(startup_s),
-        max_ttft_s=smoke.max_ttft_s or round(ttft_s, 3),
-        min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(rate, 1),
-        min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst, 1),
+        max_ttft_s=smoke.max_ttft_s or round(ttft.high, 3),
+        min_decode_tok_per_s=smoke.min_decode_tok_per_s or round(rate.low, 1),
+        min_burst_tok_per_s=smoke.min_burst_tok_per_s or round(burst.low, 1),
         burst_requests=smoke.burst_requests,
         max_model_len=plan.vllm.max_model_len,
         expect_reasoning=features.thinking,

@@ -1,8 +1,7 @@
 """Cost of a deployment: per hour with all parts in each location, maximum, and per million tokens."""
 
-from dataclasses import dataclass
-
-from planning.data.prices import HourlyPart, Price, instance_parts, region_of, slice_parts
+from contracts.gateway import GATEWAY_MIB, GATEWAY_VCPU
+from planning.data.prices import LIST_PRICES, HourlyPart, Price, PriceBook, instance_parts, region_of, slice_parts
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.resolved import Resolved
 from planning.question.types import CostPlan, PlaceCost, ThroughputPlan
@@ -13,7 +12,11 @@ _MILLION = 1_000_000
 
 def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
     """Return the cost of a resolved deployment in US dollars."""
-    places = tuple(_place_cost(resolved, place) for place in places_of(resolved))
+    bills = [(place, parts_at(resolved, place)) for place in places_of(resolved)]
+    places = tuple(
+        PlaceCost(place=place, usd_per_hour=_total(parts), prices=tuple(part.price for part in parts))
+        for place, parts in bills
+    )
     highest = max(places, key=lambda one: one.usd_per_hour)
     hourly = highest.usd_per_hour
     maximum, basis = _maximum(resolved, hourly)
@@ -36,18 +39,23 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
     )
 
 
-def hourly_parts(resolved: Resolved) -> tuple[tuple[str, float], ...]:
-    """Return the hourly bill of one instance, machine or slice in the deployment's most expensive location."""
-    each = [parts_at(resolved, place) for place in places_of(resolved)]
-    highest = max(each, key=_total)
-    return tuple((part.name, part.usd_per_hour) for part in highest)
+def most_usd_per_hour(resolved: Resolved, provisioning: str | None = None) -> float:
+    """Return the hourly price in the deployment's most expensive location (`parts_at`)."""
+    return max(_total(parts_at(resolved, place, provisioning)) for place in places_of(resolved))
 
 
-def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
-    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set)."""
+def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) -> tuple[HourlyPart, ...]:
+    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set).
+
+    `provisioning`: that of a slice; by default the deployment's own.
+    """
     book, accelerator = resolved.prices, resolved.accelerator
     if resolved.platform == "own":
-        return () if accelerator.usd_per_hour is None else (_own_part(resolved, accelerator.usd_per_hour),)
+        if accelerator.usd_per_hour is None:
+            return ()
+        today = resolved.deployment.today or ""
+        price = Price(key="--device usd", region="", usd=accelerator.usd_per_hour, as_of=today, url="", is_own=True)
+        return (HourlyPart(name=accelerator.name, amount=1, unit="machine-hour", price=price),)
     if resolved.platform == "cloud-run":
         return instance_parts(
             book,
@@ -62,7 +70,7 @@ def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
             book,
             generation=accelerator.name.partition("-")[0],
             chips=accelerator.devices,
-            provisioning=resolved.deployment.tpu.provisioning_model,
+            provisioning=provisioning or resolved.deployment.tpu.provisioning_model,
             place=place,
         )
     price = book.gce_hour(accelerator.name)
@@ -70,11 +78,16 @@ def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
     return (HourlyPart(name=name, amount=1, unit="machine-hour", price=price),)
 
 
-def _own_part(resolved: Resolved, usd_per_hour: float) -> HourlyPart:
-    """Return the stated price of a custom device, as of today."""
-    today = resolved.deployment.today or ""
-    price = Price(key="--device usd", region="", usd=usd_per_hour, as_of=today, url="", is_own=True)
-    return HourlyPart(name=resolved.accelerator.name, amount=1, unit="machine-hour", price=price)
+def gateway_parts(region: str, book: PriceBook | None = None) -> tuple[HourlyPart, ...]:
+    """Return the hourly bill of one instance of a gateway, whose CPU is always allocated."""
+    return instance_parts(
+        book or LIST_PRICES,
+        gpu=None,
+        vcpu=GATEWAY_VCPU,
+        memory_gib=GATEWAY_MIB / 1024,
+        zonal_redundancy=False,
+        place=region,
+    )
 
 
 def places_of(resolved: Resolved) -> tuple[str, ...]:
@@ -89,11 +102,6 @@ def regions_of(resolved: Resolved) -> tuple[str, ...]:
     return tuple(dict.fromkeys(region for place in places_of(resolved) if (region := region_of(place))))
 
 
-def _place_cost(resolved: Resolved, place: str) -> PlaceCost:
-    parts = parts_at(resolved, place)
-    return PlaceCost(place=place, usd_per_hour=_total(parts), prices=tuple(part.price for part in parts))
-
-
 def _total(parts: tuple[HourlyPart, ...]) -> float:
     return sum(part.usd_per_hour for part in parts)
 
@@ -104,9 +112,9 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
         run_s = tpu.max_run_duration_s
         if run_s is None and tpu.provisioning_model == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
-        renews = renewals(resolved)
-        if renews is not None:
-            return hourly * MONTH_H * renews.most_machines, "a month of renewed runs"
+        machines = renewals(resolved)
+        if machines is not None:
+            return hourly * MONTH_H * machines, "a month of renewed runs"
         if run_s is not None:
             return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
         return hourly * MONTH_H, "a month without a run duration"
@@ -119,23 +127,13 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     return hourly * MONTH_H, "a month"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewals:
-    """Overlap of two machines when one takes over from the other."""
-
-    most_overlap_s: float
-    """All of `renew_before_s`: capacity was immediate, and the new server took as long to become ready."""
-    most_machines: float
-    """Maximum concurrent machines over a month, each running for its whole duration."""
-
-
-def renewals(resolved: Resolved) -> Renewals | None:
-    """Return the overlap of renewals, or None if the deployment is not renewed."""
+def renewals(resolved: Resolved) -> float | None:
+    """Return the most concurrent machines over a month of renewals, each running for its whole duration; None if nothing is renewed."""
     tpu = resolved.deployment.tpu
     before_s, run_s = tpu.renew_before_s, tpu.max_run_duration_s
     if resolved.platform != "tpu-vm" or before_s is None or run_s is None:
         return None
-    return Renewals(most_overlap_s=before_s, most_machines=run_s / (run_s - before_s))
+    return run_s / (run_s - before_s)
 
 
 def per_million(hourly: float, tok_per_s: float) -> float:

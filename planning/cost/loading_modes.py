@@ -1,10 +1,9 @@
 """Comparison of all weights modes on Cloud Run: start, host memory and cost."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, cast
 
-from planning.cost.costs import hourly_parts
+from planning.cost.costs import most_usd_per_hour
 from planning.cost.running_costs import usual_start_s
 from planning.cost.subject import Subject
 from planning.data import overheads
@@ -14,19 +13,11 @@ from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
 from planning.question.resolved import Resolved
 from planning.question.types import WeightsMode
-from planning.speed.startup import startup_plan
+from planning.speed.startup import LOAD_RATES, startup_plan
 from planning.units import HOUR_S, align_to, to_gib
 
 MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached", "streamer", "memory")
 """Modes for the stack's bucket that a Cloud Run service can use."""
-_RATES: Final = {
-    "fuse": "FUSE_BYTES_PER_S",
-    "fuse-buffered": "FUSE_BUFFERED_BYTES_PER_S",
-    "fuse-cached": "FUSE_CACHED_BYTES_PER_S",
-    "streamer": "STREAMER_BYTES_PER_S",
-    "memory": "BUCKET_COPY_BYTES_PER_S",
-}
-"""Constant of `planning.data.overheads` with each mode's rate and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +49,14 @@ class LoadingMode:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mode in JSON types."""
+        values = {"chosen" if name == "is_chosen" else name: value for name, value in asdict(self).items()}
+        return {name: _rounded(name, value) for name, value in values.items()}
 
-        def rounded(value: float | None, digits: int) -> float | None:
-            return None if value is None else round(value, digits)
 
-        return {
-            "mode": self.mode,
-            "direct_vpc": self.direct_vpc,
-            "chosen": self.is_chosen,
-            "load_s": round(self.load_s, 1),
-            "start_s": round(self.start_s, 1),
-            "start_high_s": round(self.start_high_s, 1),
-            "cached_start_s": round(self.cached_start_s, 1),
-            "host_gib": round(self.host_gib, 2),
-            "memory_gib": rounded(self.memory_gib, 2),
-            "vcpu": self.vcpu,
-            "usd_per_hour": rounded(self.usd_per_hour, 4),
-            "extra_usd_per_hour": rounded(self.extra_usd_per_hour, 4),
-            "cold_start_usd": rounded(self.cold_start_usd, 4),
-            "rate_source": self.rate_source,
-        }
+def _rounded(name: str, value: object) -> object:
+    """Return seconds with one digit, GiB with two, and dollars with four."""
+    digits = {"s": 1, "gib": 2, "hour": 4, "usd": 4}.get(name.rpartition("_")[2])
+    return value if digits is None or value is None else round(cast("float", value), digits)
 
 
 def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
@@ -85,18 +64,13 @@ def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
     resolved = subject.resolved
     if resolved.platform != "cloud-run" or resolved.weights_mode not in MODES:
         return ()
-    return tuple(_modes(resolved))
+    present = most_usd_per_hour(resolved)
+    return tuple(
+        _mode(resolved, mode, direct_vpc=direct_vpc, present=present) for direct_vpc in (False, True) for mode in MODES
+    )
 
 
-def _modes(resolved: Resolved) -> Iterator[LoadingMode]:
-    run = resolved.deployment.cloud_run
-    present = sum(usd for _, usd in hourly_parts(resolved))
-    for direct_vpc in (False, True):
-        for mode in MODES:
-            yield _mode(resolved, mode, direct_vpc=direct_vpc, present=present, is_chosen=run.direct_vpc == direct_vpc)
-
-
-def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float, is_chosen: bool) -> LoadingMode:
+def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float) -> LoadingMode:
     deployment = resolved.deployment
     # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
     cache_gib = deployment.cloud_run.file_cache_gib or to_gib(weights_of(resolved).checkpoint)
@@ -112,22 +86,26 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
     host = _host_for(after, host_gib)
     hourly = None
     if host is not None:
-        hourly = sum(usd for _, usd in hourly_parts(replace(after, host_memory_gib=host[0], vcpu=host[1])))
+        hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))
+    memory_gib, vcpu = host or (None, None)
+    rate, limit = LOAD_RATES[mode], "CLOUD_RUN_NETWORK_BYTES_PER_S"
+    if not direct_vpc and getattr(overheads, rate) > getattr(overheads, limit):
+        rate = limit
     return LoadingMode(
         mode=mode,
         direct_vpc=direct_vpc,
-        is_chosen=is_chosen and mode == resolved.weights_mode,
+        is_chosen=(mode, direct_vpc) == (resolved.weights_mode, deployment.cloud_run.direct_vpc),
         load_s=startup.load_s,
         start_s=startup.total_s,
         start_high_s=startup.total_high_s,
         cached_start_s=usual_start_s(startup_plan(cached)),
         host_gib=host_gib,
-        memory_gib=None if host is None else host[0],
-        vcpu=None if host is None else host[1],
+        memory_gib=memory_gib,
+        vcpu=vcpu,
         usd_per_hour=hourly,
         extra_usd_per_hour=None if hourly is None else hourly - present,
         cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
-        rate_source=_source(after, mode),
+        rate_source=f"planning.data.overheads.{rate}",
     )
 
 
@@ -141,10 +119,3 @@ def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None
     if least is None or memory_gib > resolved.host.max_memory_gib:
         return None
     return memory_gib, max(vcpu, least)
-
-
-def _source(resolved: Resolved, mode: WeightsMode) -> str:
-    is_capped = not resolved.deployment.cloud_run.direct_vpc
-    if is_capped and getattr(overheads, _RATES[mode]) > overheads.CLOUD_RUN_NETWORK_BYTES_PER_S:
-        return "planning.data.overheads.CLOUD_RUN_NETWORK_BYTES_PER_S"
-    return f"planning.data.overheads.{_RATES[mode]}"

@@ -8,60 +8,44 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from planning.data.prices import LIST_PRICES
-from planning.machine.hardware import (
-    FLEX_START_REFUSED_ZONES,
-    FLEX_START_V6E_ZONES,
-    Accelerator,
-    gpu_regions,
-)
+from planning.machine.hardware import FLEX_START_REFUSED_ZONES, FLEX_START_V6E_ZONES, Accelerator
 from planning.question.types import ProvisioningModel
 
 Answer = Literal["yes", "no", "unknown"]
 PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(ProvisioningModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Support for a provisioning model in a location, with the source."""
+    """Support for a provisioning model in a location, with a document or a report; if unknown, the reason."""
 
     answer: Answer
     source: str
-    """A document or a report; if unknown, the reason."""
-
-
-_GRANTED: Final = Acceptance(
-    answer="yes", source="flex-start v6e was granted there, or Google's flex-start page names the zone"
-)
-_REFUSED: Final = Acceptance(
-    answer="no", source="reports of Google's answer: FLEX_START provisioning model is not supported"
-)
-_RESERVED: Final = Acceptance(answer="unknown", source="a reservation is accepted in its own zone only")
-_OFFERED: Final = Acceptance(answer="yes", source="Cloud Run, GPU support by region")
-_INVITED: Final = Acceptance(answer="unknown", source="by invitation (Cloud Run, GPU support by region)")
-_NOT_LISTED: Final = Acceptance(answer="unknown", source="not listed on Cloud Run's page of GPU regions")
 
 
 def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
     """Return the known support for a provisioning model in a TPU zone. For flex-start, only facts about that zone count."""
     generation = accelerator.name.partition("-")[0]
     if provisioning == "reservation":
-        return _RESERVED
+        return Acceptance("unknown", "a reservation is accepted in its own zone only")
     if provisioning == "flex-start" and generation == "v6e":
         if place in FLEX_START_V6E_ZONES:
-            return _GRANTED
+            return Acceptance("yes", "flex-start v6e was granted there, or Google's flex-start page names the zone")
         if place in FLEX_START_REFUSED_ZONES:
-            return _REFUSED
+            return Acceptance("no", "reports of Google's answer: FLEX_START provisioning model is not supported")
     price = LIST_PRICES.tpu_chip_hour(generation, provisioning, place)
     if price.is_assumed:
-        return Acceptance(answer="unknown", source=f"no list price of {provisioning} {generation} in {price.region}")
+        return Acceptance("unknown", f"no list price of {provisioning} {generation} in {price.region}")
     listed = f"a list price of {provisioning} {generation} in {price.region}, {price.as_of or 'without a date'} ({price.url})"
     if provisioning == "flex-start":
-        return Acceptance(answer="unknown", source=f"only {listed}, which names no zone")
-    return Acceptance(answer="yes", source=listed)
+        return Acceptance("unknown", f"only {listed}, which names no zone")
+    return Acceptance("yes", listed)
 
 
 def run_acceptance(accelerator: Accelerator, region: str) -> Acceptance:
     """Return the known support for a Cloud Run GPU in a region. Cloud Run has one provisioning model: per second."""
     if region in accelerator.cloud_run.by_invitation:
-        return _INVITED
-    return _OFFERED if region in gpu_regions(accelerator) else _NOT_LISTED
+        return Acceptance("unknown", "by invitation (Cloud Run, GPU support by region)")
+    if region in accelerator.cloud_run.regions:
+        return Acceptance("yes", "Cloud Run, GPU support by region")
+    return Acceptance("unknown", "not listed on Cloud Run's page of GPU regions")

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from contracts.collector import MOST_SAMPLES, SHORTEST_INTERVAL_S
-from planning.cost.costs import parts_at, places_of, regions_of, renewals
+from planning.cost.costs import most_usd_per_hour, parts_at, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
-from planning.data.prices import PRICES, Price, slice_parts
+from planning.data.prices import PRICES, Price
 from planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
-from planning.memory.host_memory import keeps_graphs
-from planning.memory.parts import parts_bytes
+from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.speculation import drafter_bytes
 from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES
@@ -53,6 +52,15 @@ def running_costs(subject: Subject) -> RunningCosts:
     windows = tuple(_window(hours, subject, idle_billing_s) for hours in _WINDOWS_H)
     answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
+    shortest_h: float | None = None
+    even_h = _DAY_H
+    if on_cloud_run:
+        even_h = _DAY_H - start_h - idle_billing_s / HOUR_S
+    elif hourly:
+        even_h = _DAY_H * always_usd_per_hour / hourly
+    if resolved.platform == "tpu-vm" and always_usd_per_hour > hourly:
+        # The run length N at which hourly x N / (N - start) equals the on-demand price.
+        shortest_h = start_h * always_usd_per_hour / (always_usd_per_hour - hourly)
     return RunningCosts(
         bill=tuple(_with_others(_bill(subject))),
         cold_start_s=start_s,
@@ -65,14 +73,8 @@ def running_costs(subject: Subject) -> RunningCosts:
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
         even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
-        even_hours_per_day=_DAY_H - start_h - idle_billing_s / HOUR_S
-        if on_cloud_run
-        else _DAY_H * always_usd_per_hour / hourly
-        if hourly
-        else _DAY_H,
-        shortest_window_h=_shortest_window_h(hourly, always_usd_per_hour, start_h)
-        if resolved.platform == "tpu-vm"
-        else None,
+        even_hours_per_day=even_h,
+        shortest_window_h=shortest_h,
     )
 
 
@@ -88,17 +90,7 @@ def _always_on(subject: Subject) -> tuple[float, str]:
         return subject.cost.usd_per_hour, "one minimum instance"
     if resolved.platform in {"gce", "own"}:
         return subject.cost.usd_per_hour, "the machine"
-    each = (
-        slice_parts(
-            resolved.prices,
-            generation=resolved.accelerator.name.partition("-")[0],
-            chips=resolved.accelerator.devices,
-            provisioning="standard",
-            place=place,
-        )
-        for place in places_of(resolved)
-    )
-    return max(sum(part.usd_per_hour for part in parts) for parts in each), f"{resolved.accelerator.name} on demand"
+    return most_usd_per_hour(resolved, "standard"), f"{resolved.accelerator.name} on demand"
 
 
 def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
@@ -127,12 +119,6 @@ def _window(hours: float, subject: Subject, idle_billing_s: float) -> Window:
     return Window(hours_per_day=hours, usd_per_month=hourly * billed_h * _MONTH_DAYS, usd_per_served_hour=per_served)
 
 
-def _shortest_window_h(hourly: float, always_usd_per_hour: float, start_h: float) -> float | None:
-    """Return the run length N at which hourly x N / (N - start) equals the on-demand price; None if no length reaches it."""
-    saved = always_usd_per_hour - hourly
-    return start_h * always_usd_per_hour / saved if saved > 0 else None
-
-
 def _bill(subject: Subject) -> Iterator[BillPart]:
     resolved = subject.resolved
     highest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
@@ -152,22 +138,14 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
     yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
 
 
-def overlap_s(subject: Subject) -> float | None:
-    """Return the planned overlap of two machines per renewal, in seconds: until the new server is ready. None without renewals."""
-    renews = renewals(subject.resolved)
-    return None if renews is None else min(subject.startup.total_s, renews.most_overlap_s)
-
-
 def _renewal(subject: Subject) -> Iterator[BillPart]:
-    """Yield the cost of the second machine until it takes over, when the first one is deleted."""
-    both_s = overlap_s(subject)
-    if both_s is not None:
-        hours = both_s / HOUR_S
-        added = machines_at_once(subject.resolved.deployment.tpu.renew_before_s) - 1
-        usd = added * hours * subject.cost.usd_per_hour
-        yield BillPart(
-            name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None
-        )
+    """Yield the cost of the second machine until it takes over, when the first one is deleted: at most `renew_before_s`."""
+    before_s = subject.resolved.deployment.tpu.renew_before_s
+    if renewals(subject.resolved) is None or before_s is None:
+        return
+    hours = min(subject.startup.total_s, before_s) / HOUR_S
+    usd = (machines_at_once(before_s) - 1) * hours * subject.cost.usd_per_hour
+    yield BillPart(name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None)
 
 
 def _nat(subject: Subject) -> Iterator[BillPart]:
@@ -222,16 +200,13 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
 
 
-def watched(subject: Subject) -> Iterator[BillPart]:
-    """Yield the conditions of alerts, and the samples of metrics at the shortest interval."""
-    return _watched(subject, collects=subject.resolved.collects)
-
-
-def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
+def watched(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:
+    """Yield the conditions of alerts, and the samples of metrics at the shortest interval; `collects` is the deployment's own by default."""
     resolved = subject.resolved
     book = resolved.prices
     if resolved.platform not in WATCHED_PLATFORMS:
         return
+    collects = resolved.collects if collects is None else collects
     if resolved.deployment.watch.alerts_enabled:
         from contracts.alerts import alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
@@ -245,9 +220,10 @@ def _watched(subject: Subject, *, collects: bool) -> Iterator[BillPart]:
         yield _part("metric samples", per_hour, "million samples", "hour", price)
 
 
-def watching_usd_per_month(subject: Subject) -> float:
+def watching_usd_per_month(subject: Subject, *, collects: bool | None = None) -> float:
     """Return the maximum cost of alerts and metrics in a month in which one instance or machine always runs."""
-    return _usd_per_month(watched(subject))
+    parts = watched(subject, collects=collects)
+    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
 
 
 def daily_limit_usd(subject: Subject) -> float | None:
@@ -265,11 +241,7 @@ def _metrics_usd_per_month(subject: Subject) -> float | None:
     """Return what the collector and the alerts that need it cost, whether it is on or off; None without alerts and collector."""
     if not any(watched(subject)):
         return None
-    return _usd_per_month(_watched(subject, collects=True)) - _usd_per_month(_watched(subject, collects=False))
-
-
-def _usd_per_month(parts: Iterable[BillPart]) -> float:
-    return sum(part.usd * (MONTH_H if part.basis == "hour" else 1) for part in parts)
+    return watching_usd_per_month(subject, collects=True) - watching_usd_per_month(subject, collects=False)
 
 
 def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:

@@ -8,9 +8,8 @@ from planning.memory.resolve import resolve
 from planning.memory.weights import WeightSizes, weights_of
 from planning.question.resolved import Resolved
 from planning.question.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan, WorkloadPlan
-from planning.speed.serving import workload_plan
+from planning.speed.serving import throughput_plan, workload_plan
 from planning.speed.startup import startup_plan
-from planning.speed.throughput import throughput_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,6 @@ Kind = Literal["instruct", "base", "qat", "drafter"]
 """`instruct`: follows instructions, has a chat template. `base`: pre-trained only, without one. `qat`: `instruct` after training that
 tolerates rounding to 4 bits, stored unrounded. `drafter`: proposes tokens for another model and cannot serve alone."""
 
-HubAnswer = Literal["exists", "absent", "unknown"]
-"""Known status of an id on the hub. `unknown`: the catalog has neither a page that names it nor one that reports it absent."""
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -60,33 +57,24 @@ class Checkpoint:
         """True if it only drafts for another model."""
         return self.kind == "drafter"
 
-    @property
-    def owner(self) -> str:
-        """The hub account that owns the repository."""
-        return self.id.partition("/")[0]
+
+def _checkpoint(row: Mapping[str, Any]) -> Checkpoint:
+    pages = {name: Page(**row[name]) for name in ("source", "absent") if name in row}
+    return row_of(Checkpoint, {**row, **pages})
 
 
-def _rows() -> Mapping[str, Checkpoint]:
-    """Return Google's kinds in turn, then conversions by others, including absent ones."""
-    return {row["id"]: row_of(Checkpoint, {**row, **_pages(row)}) for row in data_file("checkpoints.json")}
-
-
-def _pages(row: Mapping[str, Any]) -> Mapping[str, Page]:
-    return {name: Page(**row[name]) for name in ("source", "absent") if name in row}
-
-
-_KNOWN: Final = Table(_rows)
+_KNOWN: Final = Table(lambda: {row["id"]: _checkpoint(row) for row in data_file("checkpoints.json")})
+"""Google's kinds in turn, then conversions by others, including absent ones."""
 CHECKPOINTS: Final[Mapping[str, Checkpoint]] = Table(
     lambda: {name: one for name, one in _KNOWN.items() if one.absent is None}
 )
-"""Every known checkpoint that exists, by id: Google's kinds in turn, then conversions by others."""
+"""Every known checkpoint that exists, by id."""
 ABSENT: Final[Mapping[str, Checkpoint]] = Table(
     lambda: {name: one for name, one in _KNOWN.items() if one.absent is not None}
 )
 """Ids in use that the hub does not have. Public reports measured files of these names in buckets, so each has dimensions."""
 
 _BY_LOWER_CASE: Final[Mapping[str, Checkpoint]] = Table(lambda: {name.lower(): one for name, one in _KNOWN.items()})
-_PERSONAL: Final = "from an individual"
 _FAMILY_WORDS: Final = re.compile(r"^(google/)?gemma-?4-")
 """Start of a family's name that adds nothing to its size."""
 
@@ -106,14 +94,6 @@ def find_checkpoint(name: str) -> Checkpoint | None:
 def checkpoint_of(model_id: str) -> Checkpoint:
     """Return the checkpoint of an id as the hub spells it, including absent ones. Raises KeyError for an id outside the catalog."""
     return _KNOWN[model_id]
-
-
-def hub_answer(name: str) -> HubAnswer:
-    """Return the status of an id on the hub, as far as the catalog knows."""
-    found = find_checkpoint(name)
-    if found is None:
-        return "unknown"
-    return "exists" if found.absent is None else "absent"
 
 
 def family(name: str) -> tuple[Checkpoint, ...]:
@@ -149,21 +129,17 @@ def stored_as(architecture: str, scheme: str) -> tuple[str, ...]:
 
 def nearest_ids(absent: Checkpoint) -> tuple[str, ...]:
     """Return the existing ids nearest to an absent one: the same model in the same precision, then in others."""
-    same = [
-        one
-        for one in CHECKPOINTS.values()
-        if one.architecture == absent.architecture and one.kind in {absent.kind, "instruct"}
-    ]
+    same = [one for one in CHECKPOINTS.values() if one.architecture == absent.architecture]
+    same = [one for one in same if one.kind in {absent.kind, "instruct"}]
     return tuple(one.id for one in sorted(same, key=lambda one: (one.scheme != absent.scheme, one.is_personal)))
 
 
 def near_ids(name: str) -> tuple[str, ...]:
     """Return up to three existing ids near one that the hub does not show; none for an id that is known to exist."""
-    answer = hub_answer(name)
-    if answer == "unknown":
-        return similar_ids(name)
     found = find_checkpoint(name)
-    return nearest_ids(found)[:3] if found is not None and answer == "absent" else ()
+    if found is None:
+        return similar_ids(name)
+    return nearest_ids(found)[:3] if found.absent is not None else ()
 
 
 def other_ids(name: str) -> tuple[str, ...]:
@@ -174,7 +150,7 @@ def other_ids(name: str) -> tuple[str, ...]:
 def with_owner(model_id: str) -> str:
     """Return an id for a message, with a note if the repository is from an individual."""
     found = find_checkpoint(model_id)
-    return f"{model_id} ({_PERSONAL})" if found is not None and found.is_personal else model_id
+    return f"{model_id} (from an individual)" if found is not None and found.is_personal else model_id
 
 
 def near_spellings(name: str) -> tuple[str, ...]:
@@ -193,13 +169,9 @@ def similar_ids(name: str, *, drafters: bool = False) -> tuple[str, ...]:
     """Return up to three ids that a wrong spelling may mean, the most likely first."""
     from difflib import get_close_matches  # noqa: PLC0415 - only an error needs it
 
-    bare: dict[str, str] = {
-        one.id.lower().rpartition("/")[2]: one.id for one in CHECKPOINTS.values() if one.is_drafter is drafters
-    }
-    wanted = name.strip().lower()
-    given = wanted.rpartition("/")[2]
+    ids = [one.id for one in CHECKPOINTS.values() if one.is_drafter is drafters]
+    bare = {one.lower().rpartition("/")[2]: one for one in ids}
+    given = name.strip().lower().rpartition("/")[2]
     # Users often omit the ending: `gemma-4-12b` is the instruction-tuned model.
-    with_ending = bare.get(f"{given}-it")
-    close: list[str] = get_close_matches(given, bare, n=3, cutoff=0.75)
-    likely: list[str] = [*([with_ending] if with_ending else []), *(bare[one] for one in close)]
-    return tuple(dict.fromkeys(likely))[:3]
+    close = [f"{given}-it", *get_close_matches(given, bare, n=3, cutoff=0.75)]
+    return tuple(dict.fromkeys(bare[one] for one in close if one in bare))[:3]

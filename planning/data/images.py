@@ -11,7 +11,6 @@ from typing import Final, Literal
 from planning.data.tables import Table, data_file, row_of
 
 ImagePlatform = Literal["tpu", "cuda"]
-HasPackages = Literal["yes", "no", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Image:
     """Accelerator generations (`planning.model.support`) for which the solver suggests a built image."""
     model_kinds: tuple[str, ...] = ()
     """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
-    audio: HasPackages
+    audio: Literal["yes", "no", "unknown"]
     """Whether it has the packages that decode audio (`vllm[audio]`). Without them every request with audio fails."""
     audio_source: str
     """Source of that."""

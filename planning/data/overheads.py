@@ -159,7 +159,7 @@ GPU_COMPILE_S_PER_LAYER: Final = 2.5
 """torch.compile and graph optimization on the vCPU of Cloud Run (field report 002). One core does the work: vLLM sets Inductor's compile
 threads to 1 (vllm/env_override.py), so neither more vCPU nor a dedicated machine is faster, only a faster core."""
 GPU_FAST_CORE_COMPILE_FACTOR: Final = 0.52
-"""The same on a host with fast cores (`planning.machine.hardware.has_fast_cores`). Fitted to 31B in fp8 on an H200 NVL: 108.24 s in the engine
+"""The same on a host with fast cores (`planning.machine.hardware.Host.has_fast_cores`). Fitted to 31B in fp8 on an H200 NVL: 108.24 s in the engine
 (the boot fp8-31b-h200 of authors/accuracy/corpus/measured.toml), of which 20 s are graph capture and warm-up."""
 GPU_COMPILE_BAND: Final = (0.85, 1.25)
 """Compile time on a known host relative to the plan, low and high: public logs of six hosts are between 0.99 and 1.22. On a host whose cores

@@ -5,7 +5,7 @@ planning/data/prices.json has the list prices. A region without a known price us
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final, cast
@@ -24,8 +24,6 @@ MAX_SPOT_AGE_DAYS: Final = 60
 _SPOT: Final = "_spot_"
 _REGION: Final = re.compile(r"([a-z]+-[a-z]+\d+)(-[a-z])?")
 _DATE: Final = re.compile(r"\d{4}-\d{2}(-\d{2})?")
-_NONE: Final[Mapping[str, float]] = {}
-_NO_REGION: Final[Mapping[str, Mapping[str, float]]] = {}
 EVERYWHERE: Final = ""
 """Region of a price that is the same everywhere."""
 
@@ -78,21 +76,18 @@ class ListPrice:
     """None for a machine of Compute Engine, which is the sum of several SKUs, and for the cents of a bill. A refresh does not read these."""
 
 
-def _list_prices() -> Mapping[str, ListPrice]:
-    return {
-        key: ListPrice(**(row | {"regions": _rows(row["regions"]), "sku": Sku(**row["sku"]) if "sku" in row else None}))
-        for key, row in data_file("prices.json")["prices"].items()
-    }
-
-
-def _rows(regions: Mapping[str, Any]) -> Mapping[str, PriceRow]:
-    return {region: PriceRow(**one) for region, one in regions.items()}
+def _list_price(row: Mapping[str, Any]) -> ListPrice:
+    regions = {region: PriceRow(**one) for region, one in row["regions"].items()}
+    sku = Sku(**row["sku"]) if "sku" in row else None
+    return ListPrice(what=row["what"], usual=row["usual"], regions=regions, sku=sku)
 
 
 SOURCES: Final[Mapping[str, PriceSource]] = Table(
     lambda: {name: PriceSource(**row) for name, row in data_file("prices.json")["sources"].items()}
 )
-PRICES: Final[Mapping[str, ListPrice]] = Table(_list_prices)
+PRICES: Final[Mapping[str, ListPrice]] = Table(
+    lambda: {key: _list_price(row) for key, row in data_file("prices.json")["prices"].items()}
+)
 """By key of the price file."""
 
 
@@ -154,19 +149,16 @@ class PriceBook:
     """Origin of the custom prices if a refresh wrote them; None if the user did."""
     refreshed: "PriceBook | None" = None
     """Prices that precede the list prices."""
-    own: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    own: Mapping[str, float] = field(default_factory=dict[str, float])
     """Custom prices for every region, by key."""
-    regions: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_REGION)
+    regions: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     """Custom prices by region."""
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
-        """Return the list prices with some replaced. Keys are the names of the prices above, `as_of`, `catalog` and `regions`.
+        """Return the list prices with some replaced: for every region at the top level, for one below `regions`. A refresh writes `catalog`.
 
-        A price at the top level applies to every region, a price below `regions` to that region. A refresh writes `catalog`.
-
-        Raises:
-            PlanningError: for an unknown key, or a price that is not a positive number.
+        Raises PlanningError for an unknown key, or a price that is not a positive number.
         """
         flat = {key: value for key, value in given.items() if key not in {"as_of", "catalog", "regions"}}
         regions = given.get("regions", {})
@@ -209,16 +201,13 @@ class PriceBook:
             return self._listed(key, region, found)
         if region:
             known = [self._listed(key, region, row) for row in rows.values()]
-            return replace(max((*known, *self._read(key, region)), key=_by_usd), is_assumed=True)
+            for book in self._books():
+                refreshed = book.regions.values() if book.catalog else ()
+                known += [_price_in(book, key, region, prices[key]) for prices in refreshed if key in prices]
+            return replace(max(known, key=lambda price: (price.usd, price.as_of)), is_assumed=True)
         usual = PRICES[key].usual
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))
-
-    def _read(self, key: str, region: str) -> Iterator[Price]:
-        """Yield the refreshed prices of a key in all regions, as prices of this region."""
-        for book in self._books():
-            prices = book.regions.values() if book.catalog else ()
-            yield from (_price_in(book, key, region, each[key]) for each in prices if key in each)
 
     def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
         """Return the price of one chip per hour. A reservation is billed like standard capacity."""
@@ -233,23 +222,18 @@ class PriceBook:
         """Return the price per hour of one machine with this accelerator, in us-central1."""
         return self.price(f"gce_{_in_key(accelerator)}_usd_per_hour", "us-central1")
 
-    def cloud_run_gpu_second(self, accelerator: str, place: str | None = None, *, zonal_redundancy: bool) -> Price:
-        """Return the price per second of one GPU of a Cloud Run instance."""
-        redundant = "_redundant" if zonal_redundancy else ""
-        return self.price(f"cloud_run_{_in_key(accelerator)}{redundant}_usd_per_s", place)
-
     def between_regions(self, source: str, target: str) -> Price:
         """Return the price per GiB from one region to another, by continent; traffic within a region is free."""
-        if source == target:
-            return Price(key="between_regions_usd_per_gib", region=target, usd=0.0, as_of="", url="")
         key = "between_regions_usd_per_gib"
-        rows = PRICES[key].regions
+        if source == target:
+            return Price(key=key, region=target, usd=0.0, as_of="", url="")
         if key in self.own:
             return self.price(key)
-        pair = "-".join(sorted((_continent(source), _continent(target))))
-        known = rows.get(pair)
+        rows = PRICES[key].regions
+        known = rows.get("-".join(sorted((_continent(source), _continent(target)))))
+        highest = max(rows.values(), key=lambda row: row.usd)
         return replace(
-            self._listed(key, f"{source} to {target}", known or max(rows.values(), key=lambda row: row.usd)),
+            self._listed(key, f"{source} to {target}", known or highest),
             is_assumed=known is None,
         )
 
@@ -298,7 +282,8 @@ def instance_parts(
     )
     if gpu is None:
         return parts
-    price = book.cloud_run_gpu_second(gpu, place, zonal_redundancy=zonal_redundancy)
+    redundant = "_redundant" if zonal_redundancy else ""
+    price = book.price(f"cloud_run_{_in_key(gpu)}{redundant}_usd_per_s", place)
     return (HourlyPart(name=f"1 {gpu}", amount=HOUR_S, unit="GPU-s", price=price), *parts)
 
 
@@ -322,10 +307,6 @@ def _continent(region: str) -> str:
 def _chip_key(generation: str, provisioning: str) -> str:
     kind = "standard" if provisioning == "reservation" else provisioning.replace("-", "_")
     return f"{generation}_{kind}_usd_per_chip_hour"
-
-
-def _by_usd(price: Price) -> tuple[float, str]:
-    return price.usd, price.as_of
 
 
 def _in_key(accelerator: str) -> str:

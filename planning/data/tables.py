@@ -43,8 +43,9 @@ def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a t
 
 def row_of(kind: Callable[..., T], values: Mapping[str, Any]) -> T:
     """Return a row as its dataclass; lists become tuples."""
-    return kind(**{name: _as_tuple(value) for name, value in values.items()})
-
-
-def _as_tuple(value: object) -> Any:  # noqa: ANN401 - as above
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+    return kind(
+        **{
+            name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+    )

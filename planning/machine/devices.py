@@ -3,7 +3,6 @@
 The result is an `Accelerator` like those of `planning.machine.hardware`, on no Google platform.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -18,43 +17,30 @@ USABLE_SHARE: Final = 0.989
 and memory shared with the processor (GB10: 0.951) show less: set `usable`."""
 LARGE_GIB: Final = 70.0
 """Memory from which vLLM uses larger batches, except on an A100 (engine/arg_utils.py)."""
-_MOST_DEVICES: Final = 16
 _PCIE_GB_PER_S: Final = 31.5
 """PCIe 4.0 x16, one way: the most common link."""
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
-_UNITS: Final[Mapping[str, Mapping[str, float]]] = {
+_KEYS: Final[Mapping[str, tuple[Mapping[str, float], float, float]]] = {
     # Specifications write GB and mean 2^30 bytes.
-    "memory": {"GiB": 1, "GB": 1, "TiB": 1024, "TB": 1024},
-    "usable": {"GiB": 1, "MiB": 1 / 1024},
-    "bandwidth": {"GB/s": 1, "TB/s": 1000},
-    "tflops": {"": 1, "TFLOPS": 1},
-    "link": {"GB/s": 1},
-    "count": {"": 1},
-    "usd": {"/h": 1, "": 1},
+    "memory": ({"GiB": 1, "GB": 1, "TiB": 1024, "TB": 1024}, 1, 4_096),
+    "usable": ({"GiB": 1, "MiB": 1 / 1024}, 1, 4_096),
+    "bandwidth": ({"GB/s": 1, "TB/s": 1000}, 1, 100_000),
+    "tflops": ({"": 1, "TFLOPS": 1}, 0.1, 100_000),
+    "link": ({"GB/s": 1}, 0.1, 2_000),
+    "count": ({"": 1}, 1, 16),
+    "usd": ({"/h": 1, "": 1}, 0.001, 10_000),
 }
-"""By key, the accepted units and each in the unit of the field: GiB, GB/s, TFLOPS, US dollars per hour."""
-_LIMITS: Final[Mapping[str, tuple[float, float]]] = {
-    "memory": (1, 4_096),
-    "usable": (1, 4_096),
-    "bandwidth": (1, 100_000),
-    "tflops": (0.1, 100_000),
-    "link": (0.1, 2_000),
-    "count": (1, _MOST_DEVICES),
-    "usd": (0.001, 10_000),
-}
-"""Plausible ranges; a value outside is a typing error."""
+"""By key, the accepted units, each in the unit of the field (GiB, GB/s, TFLOPS, US dollars per hour), and the plausible range. `link` is one way,
+to the host; `usable` is the memory that the driver shows; `usd` is for all devices."""
 _REQUIRED: Final = ("memory", "bandwidth", "tflops")
 _EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 
 
 def parse_device(text: str) -> Accelerator:
-    """Return the accelerator that a text such as `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090` describes.
+    """Return the accelerator of `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090`, also with the other keys of `_KEYS`.
 
-    Other keys: `count`, `link` (one way, to the host), `usable` (memory that the driver shows), `name`, `usd` (per hour, all devices).
-
-    Raises:
-        PlanningError: for a key that is unknown, missing or repeated, and a value without its unit or out of range.
+    Raises PlanningError for a key that is unknown, missing or repeated, and a value without its unit or out of range.
     """
     given = _pairs(text)
     name = given.pop("name", "this device")
@@ -85,8 +71,8 @@ def _pairs(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in text.split(","):
         key, equals, value = (part.strip() for part in pair.partition("="))
-        if key not in {*_UNITS, "name"}:
-            raise PlanningError(f'--device key "{key}" is unknown. Allowed: {", ".join((*_UNITS, "name"))}.')
+        if key not in {*_KEYS, "name"}:
+            raise PlanningError(f'--device key "{key}" is unknown. Allowed: {", ".join((*_KEYS, "name"))}.')
         if not equals or not value:
             raise PlanningError(f"--device {key} has no value. Write {key}=VALUE.")
         if key in found:
@@ -96,17 +82,13 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _figure(key: str, text: str) -> float:
-    units, (least, most) = _UNITS[key], _LIMITS[key]
+    units, least, most = _KEYS[key]
     match = _NUMBER.fullmatch(text.removeprefix("$"))
     if match is None or match[2] not in units:
         spelled = " or ".join(f"{key}=NUMBER{unit}" for unit in units)
         raise PlanningError(f'--device {key} is "{text}". Write {spelled}.')
     value = float(match[1]) * units[match[2]]
-    if not math.isfinite(value) or not least <= value <= most or (key == "count" and value != int(value)):
-        raise PlanningError(f'--device {key} is "{text}". Allowed: {least:g} to {most:g}{_unit_of(key)}.')
+    if not least <= value <= most or (key == "count" and value != int(value)):
+        unit = "" if key == "usd" else next(iter(units))
+        raise PlanningError(f'--device {key} is "{text}". Allowed: {least:g} to {most:g} {unit}'.rstrip() + ".")
     return value
-
-
-def _unit_of(key: str) -> str:
-    unit = next(iter(_UNITS[key]))
-    return f" {unit}" if unit and key != "usd" else ""

@@ -4,6 +4,7 @@ planning/data/machines.json has the rows with their sources. `usable_gib` is the
 (torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the specification.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -106,58 +107,32 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
 """By name. Slices of 1, 4 and 8 TPU chips are single hosts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTpu:
-    """A TPU generation that Google offers but the planner does not support, because no log of a vLLM server on it was found.
-
-    Memory, bandwidth and rate are those of one chip on Google's page, read in 2026-11; the usable memory is unknown.
-    """
-
-    names: tuple[str, ...]
-    """Prefixes of its types, in lower case."""
-    hbm_gib: float
-    bandwidth_gb_per_s: float
-    bf16_tflops: float
-    chips_per_host: int
-    single_host: str
-    """The type of one host."""
-    zones: tuple[str, ...]
-    """Zones on the page of regions and zones; there may be more."""
-    outside_tpu_api: bool
-    """True if the Cloud TPU API does not offer it."""
-    source: str
-    note: str = ""
-
-
-NAMED_TPUS: Final[Mapping[str, NamedTpu]] = Table(
-    lambda: {name: row_of(NamedTpu, row) for name, row in data_file("machines.json")["named_tpus"].items()}
-)
-
-
 def why_not_planned(name: str) -> str:
-    """Return the facts about a TPU that Google offers and the planner does not support, with a fix; empty for any other name."""
+    """Return the facts about a TPU that Google offers and the planner does not support, with a fix; empty for any other name.
+
+    No log of a vLLM server on one was found, so its usable memory is unknown. Its figures are those of one chip on Google's page, read in 2026-11.
+    """
     spelled = name.strip().lower()
-    for generation, tpu in NAMED_TPUS.items():
-        if spelled.startswith(tpu.names):
+    for generation, tpu in data_file("machines.json")["named_tpus"].items():
+        if spelled.startswith(tuple(tpu["names"])):
             reason = (
                 "needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither"
-                if tpu.outside_tpu_api
+                if tpu["outside_tpu_api"]
                 else "is not supported: no public vLLM log shows how much of its memory is usable"
             )
             return (
-                f"{generation} {reason}. Google offers it in {', '.join(tpu.zones)}; one host ({tpu.single_host}) has {tpu.chips_per_host} chips "
-                f"of {tpu.hbm_gib:g} GiB ({tpu.source}). Choose v6e-1, v6e-4 or v6e-8"
+                f"{generation} {reason}. Google offers it in {', '.join(tpu['zones'])}; one host ({tpu['single_host']}) has "
+                f"{tpu['chips_per_host']} chips of {tpu['hbm_gib']:g} GiB ({tpu['source']}). Choose v6e-1, v6e-4 or v6e-8"
             )
     return ""
 
 
 _ALIASES: Final[Mapping[str, str]] = {
-    "a100": "A100-80GB",
-    "h10080gb": "H100",
-    "h200141gb": "H200",
+    "a100": "a10080gb",
+    "h10080gb": "h100",
+    "h200141gb": "h200",
 }
 """By squashed spelling (`_squashed`), in addition to each accelerator's own name."""
-_BEFORE_A_NAME: Final = ("nvidia", "tpu")
 
 PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
 
@@ -165,12 +140,8 @@ PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""
     spelled = _squashed(name)
-    for word in _BEFORE_A_NAME:
-        spelled = spelled.removeprefix(word)
-    spelled = spelled.replace("v5litepod", "v5e")
-    alias = _ALIASES.get(spelled)
-    if alias:
-        return ACCELERATORS[alias]
+    spelled = spelled.removeprefix("nvidia").removeprefix("tpu").replace("v5litepod", "v5e")
+    spelled = _ALIASES.get(spelled, spelled)
     return next((known for known in ACCELERATORS.values() if _squashed(known.name) == spelled), None)
 
 
@@ -189,11 +160,6 @@ _OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine
 def host_of(accelerator: Accelerator, platform: str) -> Host:
     """Return the default machine or container of the accelerator on this platform."""
     return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
-
-
-def has_fast_cores(accelerator: Accelerator, platform: str) -> bool | None:
-    """Return whether the host's CPU is of 2023 or later, on which one core compiles about twice as fast; None if unknown."""
-    return host_of(accelerator, platform).has_fast_cores
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
@@ -263,8 +229,6 @@ COMPUTE_QUOTAS: Final[Mapping[str, str]] = {
 Cloud TPU API has a separate quota."""
 COMPUTE_MAX_WAIT_S: Final = 7200
 """Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
-_API_GENERATIONS: Final[Mapping[str, str]] = {"v5e": "v5litepod"}
-"""Generations with a different name in the Cloud TPU API than in Google's documentation."""
 MIN_RUN_S: Final = 600
 """Shorter runs expire before a large model is loaded; the TPU API itself accepts any positive duration."""
 
@@ -302,5 +266,4 @@ def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
 
 def api_accelerator_type(accelerator_type: str) -> str:
     """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others unchanged."""
-    generation, dash, chips = accelerator_type.partition("-")
-    return f"{_API_GENERATIONS.get(generation, generation)}{dash}{chips}"
+    return re.sub("^v5e(?=-|$)", "v5litepod", accelerator_type)

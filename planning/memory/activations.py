@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from planning.data import overheads
-from planning.model.spec import LayerGroup, ModelSpec
+from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
 from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners
 from planning.question.resolved import Resolved
@@ -67,17 +67,17 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
 
 def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     """Return the peak of the profiling run in addition to the weights, and the runner's own buffers."""
-    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    spec, vocab, tokens = resolved.spec, resolved.spec.vocab, resolved.max_num_batched_tokens
     logit = overheads.SAMPLER_BYTES_PER_LOGIT if runner == 1 else overheads.SAMPLER_V2_BYTES_PER_LOGIT
+    sampler = min(resolved.max_num_seqs, tokens) * vocab * logit
+    widest = max(_layer_width(group, resolved) for group in spec.groups)
+    forward = tokens * _BF16 * (_RESIDUAL_COPIES * spec.hidden + widest)
     encoder, kept = _encoder_bytes(resolved, runner)
-    peak = max(encoder, _forward_bytes(resolved), sequences * resolved.spec.vocab * logit) + kept
-    return peak + (_penalty_bytes(resolved) if runner == 2 and counts_buffers(resolved) else 0)  # noqa: PLR2004 - the runner
-
-
-def _forward_bytes(resolved: Resolved) -> float:
-    """Return the language model's peak: the residual stream of a full batch, and its widest layer."""
-    widest = max(_layer_width(group, resolved) for group in resolved.spec.groups)
-    return resolved.max_num_batched_tokens * _BF16 * (_RESIDUAL_COPIES * resolved.spec.hidden + widest)
+    peak = max(encoder, forward, sampler) + kept
+    if runner == 1 or not counts_buffers(resolved):
+        return peak
+    # Counts of generated tokens and bits of prompt tokens, for each sequence (sample/penalties.py).
+    return peak + resolved.max_num_seqs * _INT32 * (vocab + ceil_div(vocab, _BITS_OF_A_WORD))
 
 
 def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
@@ -85,21 +85,15 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
     heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
     attention = 2 * heads * group.attention.head_dim / resolved.tp
     feed_forward = 3 * group.mlp / resolved.tp
-    if group.experts is not None:
-        experts = group.experts
-        feed_forward += experts.active * _expert_width(resolved, experts.intermediate / resolved.tp)
+    experts = group.experts
+    if experts is not None:
+        # A mixture-of-experts kernel has two workspaces. The Marlin kernel for 4-bit experts also leaves room for its output in the smaller
+        # one (fused_moe/experts/marlin_moe.py, workspace_shapes).
+        width, hidden = experts.intermediate / resolved.tp, resolved.spec.hidden
+        smaller = max(width, hidden) if resolved.scheme.name == "w4a16" else width
+        feed_forward += experts.active * (max(2 * width, hidden) + smaller)
         feed_forward += 3 * experts.shared_intermediate / resolved.tp
     return max(attention, feed_forward)
-
-
-def _expert_width(resolved: Resolved, width: float) -> float:
-    """Return the values that a mixture-of-experts kernel holds per token and active expert, in its two workspaces.
-
-    The Marlin kernel for 4-bit experts also leaves room for its output in the smaller one (fused_moe/experts/marlin_moe.py, workspace_shapes).
-    """
-    hidden = resolved.spec.hidden
-    is_marlin = resolved.scheme.name == "w4a16"
-    return max(2 * width, hidden) + (max(width, hidden) if is_marlin else width)
 
 
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
@@ -114,29 +108,13 @@ def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
     kept = items * item_tokens(resolved)[modality] * resolved.spec.hidden * _BF16
     if modality == "audio":
         return 0.0, kept
-    patches = items * _soft_tokens(resolved, modality) * _patches_per_token(resolved.spec)
-    if runner == 1:
-        kept += patches * _COLORS * _patch_side(resolved.spec) ** 2 * _BF16
+    # A video has other tokens between its frames, which the encoder does not compute.
+    soft = overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
     tower = resolved.spec.vision
+    patches = items * soft * (overheads.PATCHES_PER_TOKEN if tower is None else tower.patches_per_token)
+    if runner == 1:
+        side = overheads.PATCH_PIXELS if tower is None else tower.patch_pixels
+        kept += patches * _COLORS * side**2 * _BF16
     if tower is None:
         return 0.0, kept
     return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
-
-
-def _soft_tokens(resolved: Resolved, modality: str) -> int:
-    """Return the tokens of an item that the encoder computes; a video has others between its frames."""
-    return overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else largest_image_tokens(resolved)
-
-
-def _patches_per_token(spec: ModelSpec) -> int:
-    return spec.vision.patches_per_token if spec.vision is not None else overheads.PATCHES_PER_TOKEN
-
-
-def _patch_side(spec: ModelSpec) -> int:
-    return spec.vision.patch_pixels if spec.vision is not None else overheads.PATCH_PIXELS
-
-
-def _penalty_bytes(resolved: Resolved) -> int:
-    """Return the second runner's counts of generated tokens and its bits of prompt tokens, for each sequence (sample/penalties.py)."""
-    vocab = resolved.spec.vocab
-    return resolved.max_num_seqs * _INT32 * (vocab + ceil_div(vocab, _BITS_OF_A_WORD))

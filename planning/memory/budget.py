@@ -10,9 +10,8 @@ from typing import Final
 from planning.data import overheads
 from planning.memory.activations import gpu_activation_gib
 from planning.memory.adapters import adapters_bytes
-from planning.memory.buckets import buckets_of
 from planning.memory.host_memory import load_peak_gib
-from planning.memory.kv_cache import capacity_of, largest_model_len, layout_of
+from planning.memory.kv_cache import blocks_per_request, largest_model_len, layout_of
 from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params
@@ -36,18 +35,19 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
     weights = weights_of(resolved)
     offloaded = min(from_gib(resolved.offload_gib), weights.layers)
     on_device_gib = to_gib(weights.device - offloaded + drafter_bytes(resolved) + adapters_bytes(resolved))
-    activations_gib = activation_gib(resolved)
+    # On a TPU: the memory of the programs, outside the budget.
+    activations_gib = outside_gib(resolved)[1] if resolved.is_tpu else gpu_activation_gib(resolved)
     graphs_gib = graph_gib(resolved) if reserves_graphs(resolved) else 0.0
     budget_gib = resolved.accelerator.usable_gib * resolved.utilization
     left_gib = budget_gib - on_device_gib - (0.0 if resolved.is_tpu else activations_gib + graphs_gib)
     outside_needs_gib, outside_enough_gib = outside_gib(resolved)
     available = from_gib(max(left_gib, 0.0))
     layout = layout_of(resolved)
-    capacity = capacity_of(
-        layout, available, max_model_len=resolved.max_model_len, tokens_in_flight=tokens_in_flight(resolved)
-    )
+    in_flight = tokens_in_flight(resolved)
+    per_request = blocks_per_request(layout, max_model_len=resolved.max_model_len, tokens_in_flight=in_flight)
+    blocks = int(available // layout.block_bytes)
+    concurrency = blocks / per_request
     context_gib = 0.0 if resolved.is_tpu else overheads.CUDA_CONTEXT_GIB
-    checkpoint_gib = to_gib(weights.checkpoint)
     return MemoryPlan(
         usable_gib=resolved.accelerator.usable_gib,
         budget_gib=budget_gib,
@@ -57,29 +57,36 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         graphs_gib=graphs_gib,
         kv_gib=max(left_gib, 0.0),
         kv_margin_gib=kv_margin_gib(resolved, max(left_gib, 0.0)),
-        kv_tokens=capacity.tokens,
-        kv_blocks=capacity.blocks,
+        kv_tokens=blocks * layout.block_size if layout.holds_full_length else int(concurrency * resolved.max_model_len),
+        kv_blocks=blocks,
         block_size=layout.block_size,
         kv_bytes_per_token=layout.bytes_per_token,
-        kv_request_gib=to_gib(capacity.request_bytes),
-        max_concurrency=capacity.concurrency,
-        checkpoint_gib=checkpoint_gib,
+        kv_request_gib=to_gib(per_request * layout.block_bytes),
+        max_concurrency=concurrency,
+        checkpoint_gib=to_gib(weights.checkpoint),
         load_peak_device_gib=on_device_gib + to_gib(weights.load_extra) + context_gib,
         load_peak_host_gib=load_peak_gib(resolved, offloaded),
         headroom_gib=resolved.accelerator.usable_gib - budget_gib,
         outside_needs_gib=outside_needs_gib,
         outside_enough_gib=outside_enough_gib,
         largest_max_model_len=largest_model_len(
-            layout, available, tokens_in_flight=tokens_in_flight(resolved), limit=resolved.spec.max_positions
+            layout, available, tokens_in_flight=in_flight, limit=resolved.spec.max_positions
         ),
     )
 
 
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
-    """Return the memory outside the budget of one device: minimum and recommended, in GiB."""
+    """Return the memory outside the budget of one device, in GiB: minimum and recommended.
+
+    Of a GPU: the CUDA context, graphs that vLLM does not subtract, and what a draft model may need when it is captured.
+    """
     if not resolved.is_tpu:
-        return _outside_of_gpu_gib(resolved)
-    buckets = buckets_of(resolved)
+        graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
+        captured_gib = 0.0 if graphs_gib else _drafter_graphs(resolved) * overheads.GRAPH_GIB
+        drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + captured_gib
+        enough_gib = overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + drafter_gib
+        return overheads.CUDA_CONTEXT_GIB + graphs_gib, enough_gib
+    buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
     if resolved.unpacks_int4 and resolved.accelerator.is_v5e:
@@ -100,12 +107,13 @@ def verification_gib(resolved: Resolved) -> float:
     return to_gib(_decoding(resolved) * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES)
 
 
-def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:
-    """Return the same for a GPU: the CUDA context, graphs that vLLM does not subtract, and what a draft model may need when it is captured."""
-    graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
-    drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + (0.0 if graphs_gib else drafter_graph_gib(resolved))
-    needs_gib = overheads.CUDA_CONTEXT_GIB + graphs_gib
-    return needs_gib, overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + drafter_gib
+def token_buckets(max_tokens: int, padding_gap: int) -> int:
+    """Return for how many batch sizes vLLM on TPU compiles programs: doubling from 16 up to the gap, then by the gap (tpu-inference's token paddings)."""
+    buckets, size = 1, overheads.XLA_MIN_BUCKET
+    while size < max_tokens:
+        size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap
+        buckets += 1
+    return buckets
 
 
 def comfortable_utilization(resolved: Resolved) -> float:
@@ -123,26 +131,12 @@ def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
     """Return what the KV cache of a GPU may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
     if resolved.is_tpu:
         return 0.0
-    least_gib = (
-        overheads.GPU_NARROW_EXPERTS_KV_MARGIN_GIB if _has_narrow_experts(resolved) else overheads.GPU_KV_MARGIN_GIB
-    )
-    return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
-
-
-def _has_narrow_experts(resolved: Resolved) -> bool:
-    """Return whether 4-bit experts have a width on one device that is not a multiple of EXPERT_TILE."""
+    # 4-bit experts whose width on one device is not a multiple of EXPERT_TILE.
     widths = {group.experts.intermediate for group in resolved.spec.groups if group.experts is not None}
-    return resolved.scheme.name == "w4a16" and any(width % (overheads.EXPERT_TILE * resolved.tp) for width in widths)
-
-
-def activation_gib(resolved: Resolved) -> float:
-    """Return the peak of one step without weights and KV cache, in GiB of one device; on TPU the memory of its programs outside the budget.
-
-    On a GPU: `planning.memory.activations`.
-    """
-    if resolved.is_tpu:
-        return outside_gib(resolved)[1]
-    return gpu_activation_gib(resolved)
+    is_narrow = any(width % (overheads.EXPERT_TILE * resolved.tp) for width in widths)
+    has_narrow = resolved.scheme.name == "w4a16" and is_narrow
+    least_gib = overheads.GPU_NARROW_EXPERTS_KV_MARGIN_GIB if has_narrow else overheads.GPU_KV_MARGIN_GIB
+    return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
 
 
 def graph_gib(resolved: Resolved) -> float:
@@ -151,11 +145,6 @@ def graph_gib(resolved: Resolved) -> float:
     if resolved.accelerator.is_rocm:
         return graphs * resolved.spec.layers * overheads.ROCM_GRAPH_LAYER_GIB
     return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
-
-
-def drafter_graph_gib(resolved: Resolved) -> float:
-    """Return the CUDA graphs of a draft model, which vLLM captures last; 0 without one."""
-    return _drafter_graphs(resolved) * overheads.GRAPH_GIB
 
 
 def captured_graphs(resolved: Resolved) -> int:

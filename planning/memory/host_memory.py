@@ -1,31 +1,41 @@
-"""Host memory of a start, by weights mode."""
+"""Host memory of a start, by weights mode; and the checkpoints that a server loads in addition to its model: drafter and adapters."""
 
 from typing import Final
 
 from planning.data import overheads
-from planning.memory.parts import parts_bytes
+from planning.memory.adapters import adapter_bytes
+from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import ModelSpec
+from planning.question.lora import adapters_of, lora_of
 from planning.question.resolved import Resolved
 from planning.units import GIB, to_gib
 
 _BF16: Final = 2
 
 
+def parts_bytes(resolved: Resolved) -> float:
+    """Return the bytes of drafter and adapters on disk, over the network and in host memory: of the largest rank, or of an unknown drafter its reserve."""
+    drafter = speculation_of(resolved)
+    known = drafter.resolved if drafter is not None else None
+    drafted = weights_of(known).checkpoint if known is not None else unknown_drafter_bytes(resolved)
+    lora = lora_of(resolved)
+    adapters = 0.0 if lora is None else len(adapters_of(resolved)) * adapter_bytes(resolved.spec, lora.rank)
+    return drafted + adapters
+
+
 def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
     """Return the peak host memory of a start in GiB: weights in transit, files in memory, and the server if none of it can be evicted.
 
-    Args:
-        resolved: The deployment.
-        offloaded_bytes: Weights of one device that stay on the host.
+    `offloaded_bytes`: weights of one device that stay on the host.
     """
     checkpoint_gib = to_gib(weights_of(resolved).checkpoint + parts_bytes(resolved))
+    offloaded_gib = 1.25 * to_gib(offloaded_bytes) * resolved.tp
     # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
-    through_gib = max(checkpoint_gib, 1.25 * to_gib(offloaded_bytes) * resolved.tp) + overheads.HOST_PROCESS_GIB
+    through_gib = max(checkpoint_gib, offloaded_gib) + overheads.HOST_PROCESS_GIB
     if resolved.platform != "cloud-run":
         # Each replica loads by itself. Whether they share pages of the files is unknown, so none are counted as shared.
         return through_gib * resolved.dp
-    offloaded_gib = 1.25 * to_gib(offloaded_bytes) * resolved.tp
     graphs_gib = overheads.GRAPH_CACHE_GIB if keeps_graphs(resolved) else 0.0
     if resolved.weights_mode == "streamer":
         return overheads.SERVER_HOST_GIB + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib

@@ -25,19 +25,6 @@ _KV_SCALE_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvLayout:
-    """KV layout of one device."""
-
-    block_bytes: int
-    """Bytes of one block as `num_gpu_blocks` counts them."""
-    block_size: int
-    """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
-    bytes_per_token: int
-    """Bytes per additional token of a long request."""
-    kinds: "tuple[KvLayers, ...]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayers:
     """Layers that hold the same number of tokens of a request, in groups."""
 
@@ -47,32 +34,26 @@ class KvLayers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCacheCapacity:
-    """Capacity of a given amount of memory."""
+class KvLayout:
+    """KV layout of one device."""
 
-    blocks: int
-    tokens: int
-    concurrency: float
-    request_bytes: int
-    """KV of one request of max-model-len on one device."""
+    block_bytes: int
+    """Bytes of one block as `num_gpu_blocks` counts them."""
+    block_size: int
+    """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
+    bytes_per_token: int
+    """Bytes per additional token of a long request."""
+    kinds: tuple[KvLayers, ...]
+
+    @property
+    def holds_full_length(self) -> bool:
+        """True if every layer holds all tokens of a request."""
+        return len(self.kinds) == 1 and self.kinds[0].window is None
 
 
 def layout_of(resolved: Resolved) -> KvLayout:
     """Return the layout that vLLM chooses."""
     return _tpu_layout(resolved) if resolved.is_tpu else _gpu_layout(resolved)
-
-
-def capacity_of(
-    layout: KvLayout, available_bytes: float, *, max_model_len: int, tokens_in_flight: int
-) -> KvCacheCapacity:
-    """Return blocks, logged tokens and concurrency of `available_bytes` on one device."""
-    blocks = max(int(available_bytes // layout.block_bytes), 0)
-    per_request = blocks_per_request(layout, max_model_len=max_model_len, tokens_in_flight=tokens_in_flight)
-    concurrency = blocks / per_request
-    tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
-    return KvCacheCapacity(
-        blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
-    )
 
 
 def blocks_per_request(layout: KvLayout, *, max_model_len: int, tokens_in_flight: int) -> int:
@@ -102,10 +83,6 @@ def largest_model_len(layout: KvLayout, available_bytes: float, *, tokens_in_fli
     return low
 
 
-def _holds_full_length(layout: KvLayout) -> bool:
-    return len(layout.kinds) == 1 and layout.kinds[0].window is None
-
-
 def _owners(resolved: Resolved) -> list[LayerGroup]:
     """Return the layers with their own cache. A draft model outside the catalog is assumed to have one; Google's read the served model's."""
     owners = [group for group in resolved.spec.groups if group.owns_kv and group.count > 0]
@@ -115,31 +92,19 @@ def _owners(resolved: Resolved) -> list[LayerGroup]:
     return owners
 
 
-def _token_bytes(resolved: Resolved, heads: int, head_dim: int) -> int:
-    """Return the bytes of one token in one layer of a GPU: keys and values, and with scales per token and head, one of each (fp32)."""
-    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
-    return 2 * heads * (head_dim * resolved.kv_bytes + scale)
-
-
 def _gpu_layout(resolved: Resolved) -> KvLayout:
+    # Of keys and values, and with scales per token and head, one of each (fp32).
+    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
     counts: dict[tuple[int | None, int], int] = {}
     for group in _owners(resolved):
         attention = group.attention
         heads = max(1, attention.kv_heads // resolved.tp)
-        key = (attention.window, _token_bytes(resolved, heads, attention.head_dim))
+        key = (attention.window, 2 * heads * (attention.head_dim * resolved.kv_bytes + scale))
         counts[key] = counts.get(key, 0) + group.count
     growing = sum(count * size for (window, size), count in counts.items() if window is None)
     windows = {window for window, _ in counts}
     if len(windows) == 1:
-        # All layers hold the same tokens: one group, whose block is a page of every layer.
-        per_token = sum(count * size for (_, size), count in counts.items())
-        kind = KvLayers(groups=1, block_size=resolved.block_size, window=windows.pop())
-        return KvLayout(
-            block_bytes=per_token * resolved.block_size,
-            block_size=resolved.block_size,
-            bytes_per_token=per_token,
-            kinds=(kind,),
-        )
+        return _one_kind(resolved, sum(count * size for (_, size), count in counts.items()), windows.pop())
     page = resolved.block_size * max(size for _, size in counts)
     smallest, largest = min(counts.values()), max(counts.values())
     # vLLM: the smaller kind determines the group size, unless the kinds are nearly equal in number.
@@ -159,10 +124,14 @@ def _tpu_layout(resolved: Resolved) -> KvLayout:
         heads = ceil_div(max(attention.kv_heads, resolved.tp), resolved.tp)
         head_bytes = align_to(attention.head_dim, TPU_LANES) * resolved.kv_bytes
         per_token += group.count * align_to(2 * heads, packing) * head_bytes
-    kind = KvLayers(groups=1, block_size=resolved.block_size, window=None)
+    return _one_kind(resolved, per_token, None)
+
+
+def _one_kind(resolved: Resolved, per_token: int, window: int | None) -> KvLayout:
+    """Return the layout of layers that all hold the same tokens: one group, whose block is a page of every layer."""
     return KvLayout(
         block_bytes=per_token * resolved.block_size,
         block_size=resolved.block_size,
         bytes_per_token=per_token,
-        kinds=(kind,),
+        kinds=(KvLayers(groups=1, block_size=resolved.block_size, window=window),),
     )

@@ -4,14 +4,11 @@ Each limit has two values: `minimum_gib`, below which it is known to fail, and `
 Between them a server may fail. The limits: memory outside the budget, memory while the weights load, and KV cache for one request.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from planning.data import overheads
 from planning.question.types import Margin, MemoryPlan
-
-Edge = Literal["outside", "loading", "kv"]
 
 _ROUNDING_GIB: Final = 1e-9
 """A budget is a product; its difference from the total is not exact."""
@@ -21,11 +18,11 @@ CLOSE_RULE: Final = "FIT09"
 """Id of the rule for loading and the KV cache; other rules report deployments beyond these limits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EdgeOfMemory:
-    """Available and required memory at one limit."""
+    """Available and required memory at one limit, with the rule that reports a deployment close to it."""
 
-    edge: Edge
+    rule: str
     available_gib: float
     minimum_gib: float
     """With less, it fails."""
@@ -45,31 +42,19 @@ class EdgeOfMemory:
 
 def outside(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit outside `gpu_memory_utilization`: compiled programs of a TPU, the context of a GPU."""
-    return EdgeOfMemory(
-        edge="outside",
-        available_gib=memory.headroom_gib,
-        minimum_gib=memory.outside_needs_gib,
-        recommended_gib=memory.outside_enough_gib,
-    )
+    return EdgeOfMemory(OUTSIDE_RULE, memory.headroom_gib, memory.outside_needs_gib, memory.outside_enough_gib)
 
 
 def loading(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit of a device while the weights load."""
     peak = memory.load_peak_device_gib
-    return EdgeOfMemory(
-        edge="loading",
-        available_gib=memory.usable_gib,
-        minimum_gib=peak,
-        recommended_gib=peak * (1 + overheads.WEIGHTS_SCATTER),
-    )
+    return EdgeOfMemory(CLOSE_RULE, memory.usable_gib, peak, peak * (1 + overheads.WEIGHTS_SCATTER))
 
 
 def one_request(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the limit of the KV cache: one request of the maximum length."""
     request = memory.kv_request_gib
-    return EdgeOfMemory(
-        edge="kv", available_gib=memory.kv_gib, minimum_gib=request, recommended_gib=request + may_lack_gib(memory)
-    )
+    return EdgeOfMemory(CLOSE_RULE, memory.kv_gib, request, request + may_lack_gib(memory))
 
 
 def may_lack_gib(memory: MemoryPlan) -> float:
@@ -77,16 +62,14 @@ def may_lack_gib(memory: MemoryPlan) -> float:
     return max(overheads.WEIGHTS_SCATTER * memory.weights_gib, memory.kv_margin_gib)
 
 
-def edges(memory: MemoryPlan) -> Iterator[EdgeOfMemory]:
-    """Yield the limits, in the order in which a start reaches them."""
-    yield loading(memory)
-    yield one_request(memory)
-    yield outside(memory)
+def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
+    """Return the limits, in the order in which a start reaches them."""
+    return loading(memory), one_request(memory), outside(memory)
 
 
 def margin_of(memory: MemoryPlan) -> Margin | None:
     """Return the first limit at which the deployment may fail; None if there is none, or if it will certainly fail."""
-    found = tuple(edges(memory))
+    found = edges(memory)
     if any(edge.is_short for edge in found):
         return None
     close = next((edge for edge in found if edge.may_fail), None)
@@ -94,7 +77,7 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
         return None
     return Margin(
         verdict="may fail",
-        finding=OUTSIDE_RULE if close.edge == "outside" else CLOSE_RULE,
+        finding=close.rule,
         available_gib=close.available_gib,
         minimum_gib=close.minimum_gib,
         recommended_gib=close.recommended_gib,

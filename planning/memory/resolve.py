@@ -38,11 +38,7 @@ _KV_BYTES: Final = {
 
 
 def resolve(deployment: Deployment) -> Resolved:
-    """Fill in everything that the deployment leaves unset.
-
-    Raises:
-        PlanningError: for an unknown name, a value out of range, or conflicting settings.
-    """
+    """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
     check_options(deployment.vllm)
     check_values(deployment)
     if deployment.workload is not None:
@@ -50,7 +46,7 @@ def resolve(deployment: Deployment) -> Resolved:
     accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
     model_id, spec, scheme, quantize_on_load = _model(deployment)
-    mode = _weights_mode(deployment, platform)
+    mode: WeightsMode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
     dp = deployment.vllm.data_parallel_size or 1
     base = recommended_options(
         spec,
@@ -215,10 +211,6 @@ def _check_conversion(wanted: str, native: str, model_id: str, architecture: str
     raise PlanningError(
         f'The quantization "{wanted}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
     )
-
-
-def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
-    return deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
 
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:

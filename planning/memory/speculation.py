@@ -13,10 +13,9 @@ from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
 from planning.question.resolved import Resolved
 
-NGRAM: Final = "ngram"
-ACCEPTED_NGRAM: Final = 0.25
+_ACCEPTED_NGRAM: Final = 0.25
 """Default accepted share: prompts that are not quoted back seldom repeat (assumed)."""
-ACCEPTED_DRAFTER: Final = 0.60
+_ACCEPTED_DRAFTER: Final = 0.60
 """The same with a draft model made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
 
 
@@ -24,7 +23,6 @@ ACCEPTED_DRAFTER: Final = 0.60
 class Drafter:
     """The speculative part of a deployment."""
 
-    method: str
     model: str | None
     """Id as written; None for n-grams."""
     resolved: Resolved | None
@@ -35,21 +33,25 @@ class Drafter:
         """Return the share of proposals that the model accepts: the stated one, otherwise a typical one."""
         if stated is not None:
             return stated
-        return ACCEPTED_NGRAM if self.model is None else ACCEPTED_DRAFTER
+        return _ACCEPTED_NGRAM if self.model is None else _ACCEPTED_DRAFTER
 
 
 def speculation_of(resolved: Resolved) -> Drafter | None:
     """Return the speculative part of a deployment; None without speculative decoding."""
-    config = resolved.vllm.speculative_config
-    if config is None or resolved.speculative_tokens <= 0:
+    if resolved.vllm.speculative_config is None or resolved.speculative_tokens <= 0:
         return None
-    model = named_drafter(resolved.vllm)
-    return Drafter(
-        method=str(config.get("method", NGRAM if model is None else "draft_model")),
-        model=model,
-        resolved=None if model is None else _as_deployment(resolved),
-        proposals=resolved.speculative_tokens,
-    )
+    model, spec, deployment = named_drafter(resolved.vllm), resolved.drafter, None
+    if model is not None and spec is not None:
+        deployment = replace(
+            resolved,
+            spec=replace(spec, vision=None, other_vision_params=0, audio_params=0),
+            scheme=SCHEMES[spec.native_quantization or "bf16"],
+            drafter=None,
+            runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
+            speculative_tokens=0,
+            vllm=replace(resolved.vllm, speculative_config=None),
+        )
+    return Drafter(model=model, resolved=deployment, proposals=resolved.speculative_tokens)
 
 
 def drafter_bytes(resolved: Resolved) -> float:
@@ -71,19 +73,3 @@ def unknown_drafter_bytes(resolved: Resolved) -> float:
     spec = resolved.spec
     largest = max(linear_params(replace(spec, groups=(replace(group, count=1),))) for group in spec.groups)
     return (largest + spec.vocab * spec.hidden) * FULL_BYTES / resolved.tp
-
-
-def _as_deployment(resolved: Resolved) -> Resolved | None:
-    spec = resolved.drafter
-    if spec is None:
-        return None
-    text = replace(spec, vision=None, other_vision_params=0, audio_params=0)
-    return replace(
-        resolved,
-        spec=text,
-        scheme=SCHEMES[spec.native_quantization or "bf16"],
-        drafter=None,
-        runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
-        speculative_tokens=0,
-        vllm=replace(resolved.vllm, speculative_config=None),
-    )

@@ -80,8 +80,7 @@ def model_from_config(
 ) -> ModelSpec:
     """Return the architecture that a config.json describes; `index` is model.safetensors.index.json, if present.
 
-    Raises:
-        PlanningError: for a missing or invalid key, and for unsupported architectures.
+    Raises PlanningError for a missing or invalid key, and for unsupported architectures.
     """
     top = _Reader(config, name)
     text = top.block("text_config") or top
@@ -100,6 +99,7 @@ def model_from_config(
     vision = top.block("vision_config")
     unified = "unified" in top.text("model_type")
     drafts = top.text("model_type") in _DRAFTERS
+    scheme, packing = _quantization(top, name)
     return ModelSpec(
         name=name,
         hidden=hidden,
@@ -117,8 +117,8 @@ def model_from_config(
         rope_cache_dims=tuple(sorted({head_dim, global_dim})),
         is_gemma4=gemma,
         tpu_torch_path=unified,
-        native_quantization=_quantization(top, name),
-        packing=_packing(top),
+        native_quantization=scheme,
+        packing=packing,
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
@@ -254,57 +254,43 @@ def _audio(audio: _Reader | None) -> int:
     )
 
 
-def _quantization(top: _Reader, name: str) -> str:
-    """Return the name of the scheme (`planning.data.quantization`) in which the checkpoint stores its linear layers."""
+def _quantization(top: _Reader, name: str) -> tuple[str, str]:
+    """Return the scheme (`planning.data.quantization`) in which the checkpoint stores its linear layers, and its method if it is one of _PACKINGS."""
     block = top.block("quantization_config") or top.block("compression_config")
     if block is None:
-        return "bf16"
-    method, weights = _method(block), _compressed_weights(block)
-    bits = block.whole("bits", "weight_bits", default=0) or weights.whole("num_bits", default=0)
+        return "bf16", ""
+    method = block.text("quant_method")
+    if method.rpartition("/")[2].replace("-", "") == "autoround":
+        method = "auto-round"  # AutoRound writes its name in several ways
+    packing = method if method in _PACKINGS else ""
+    weights = _compressed_weights(block)
+    own_bits = weights.whole("num_bits", default=0)
+    bits = block.whole("bits", "weight_bits", default=0) or own_bits
     algorithm = block.text("quant_algo").upper()
     kind = block.text("data_type") or weights.text("type")
-    if method == "mxfp4" or (bits == _FOUR_BITS and kind.startswith("mx")) or _is_mxfp4(block, weights):
-        return "mxfp4"
+    # compressed-tensors: 4-bit floats with a shared exponent. NVFP4 has groups of 16.
+    is_float = weights.text("type") == "float" and own_bits == _FOUR_BITS
+    has_exponents = is_float and weights.whole("group_size", default=0) == _MX_GROUP
+    is_mx = block.text("format").startswith("mxfp4") or has_exponents
+    if method == "mxfp4" or (bits == _FOUR_BITS and kind.startswith("mx")) or is_mx:
+        return "mxfp4", packing
     if algorithm == "NVFP4" or (bits == _FOUR_BITS and kind.startswith(("float", "nv"))):
-        return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4"
+        return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4", packing
     if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
-        return "fp8"
-    if method in {*_PACKINGS, "compressed-tensors"} and bits == _FOUR_BITS:
-        return "w4a16"
+        return "fp8", packing
+    if (packing or method == "compressed-tensors") and bits == _FOUR_BITS:
+        return "w4a16", packing
     raise PlanningError(
         f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'
-    )
-
-
-def _method(block: _Reader) -> str:
-    """Return the quantization method. AutoRound writes its name in several ways."""
-    method = block.text("quant_method")
-    return "auto-round" if method.rpartition("/")[2].replace("-", "") == "autoround" else method
-
-
-def _packing(top: _Reader) -> str:
-    block = top.block("quantization_config")
-    method = _method(block) if block is not None else ""
-    return method if method in _PACKINGS else ""
-
-
-def _is_mxfp4(block: _Reader, weights: _Reader) -> bool:
-    """Return whether compressed-tensors stores 4-bit floats with a shared exponent. NVFP4 has groups of 16."""
-    is_float = weights.text("type") == "float" and weights.whole("num_bits", default=0) == _FOUR_BITS
-    return block.text("format").startswith("mxfp4") or (
-        is_float and weights.whole("group_size", default=0) == _MX_GROUP
     )
 
 
 def _compressed_weights(block: _Reader) -> _Reader:
     """Return the weight format of the first group of layers; an empty block if no group states it."""
     groups = block.block("config_groups")
-    for group in groups.values if groups is not None else ():
-        scheme = groups.block(group) if groups is not None else None
-        weights = scheme.block("weights") if scheme is not None else None
-        if weights is not None:
-            return weights
-    return _Reader({}, block.where)
+    schemes = [groups.block(name) for name in groups.values] if groups else []
+    weights = [scheme.block("weights") for scheme in schemes if scheme]
+    return next(filter(None, weights), _Reader({}, block.where))
 
 
 def _leaves_attention(block: _Reader) -> bool:

@@ -126,14 +126,14 @@ class ModelSpec:
         return self.vision is not None or self.other_vision_params > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """Parameters that are stored, placed and read alike."""
 
     role: Role
     params: int
-    quantizable: bool
-    placement: Placement
+    placement: Placement = "split"
+    quantizable: bool = False
     kv_heads: int = 0
     """For placement `kv`: heads that can be divided."""
     copy: bool = False
@@ -144,24 +144,22 @@ class Tensor:
     """Columns of one expert's projections, which a kernel may pad on each device; 0 for other tensors."""
 
 
-_NORMS_OF_ATTENTION: Final = 2  # query and key norms of Gemma
 _PIXEL_CHANNELS: Final = 3
-_BYTES_OF_AN_INDEX: Final = 8
-_BYTES_OF_A_PARAMETER: Final = 2
+_VALUES_OF_AN_INDEX: Final = 4
+"""An index of 8 bytes in values of 2."""
 
 
 @lru_cache(maxsize=64)
 def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Return the tensor inventory, with identical tensors of identical layers summed. Parameters, not bytes."""
-    found: list[Tensor] = [*_embeddings(model)]
+    found = _embeddings(model)
     for group in model.groups:
         found += _attention(model, group)
         found += _feed_forward(model, group)
-        norm_params = model.norms_per_layer * model.hidden + (
-            _NORMS_OF_ATTENTION * group.attention.head_dim + 1 if model.is_gemma4 else 0
-        )
-        found.append(Tensor(role="norm", params=group.count * norm_params, quantizable=False, placement="replicated"))
-    found.append(Tensor(role="norm", params=model.hidden, quantizable=False, placement="replicated"))
+        # Gemma has norms of queries and keys, and one scale.
+        own = 2 * group.attention.head_dim + 1 if model.is_gemma4 else 0
+        found.append(Tensor("norm", group.count * (model.norms_per_layer * model.hidden + own), "replicated"))
+    found.append(Tensor("norm", model.hidden, "replicated"))
     found += _towers(model)
     return tuple(t for t in found if t.params > 0)
 
@@ -175,135 +173,67 @@ def linear_params(model: ModelSpec) -> int:
 def _embeddings(model: ModelSpec) -> list[Tensor]:
     # With tied embeddings, the table is also the output head, and every decoded token reads all of it.
     table = model.vocab * model.hidden
-    found = [
-        Tensor(
-            role="embedding",
-            params=table,
-            quantizable=False,
-            placement="split",
-            active_share=1.0 if model.tied_embeddings else 0.0,
-        )
-    ]
-    if not model.tied_embeddings:
-        found.append(Tensor(role="lm-head", params=table, quantizable=False, placement="split"))
-    if model.target_hidden:
-        found += _bridge(model)
-    if model.layer_embedding_dim:
-        width = model.layer_embedding_dim * model.layers
-        found += [
-            Tensor(
-                role="layer-embedding",
-                params=model.vocab * width,
-                quantizable=False,
-                placement="split",
-                active_share=0.0,
-            ),
-            Tensor(role="mlp", params=model.hidden * width, quantizable=True, placement="split"),
-            Tensor(
-                role="mlp",
-                params=2 * model.layers * model.hidden * model.layer_embedding_dim,
-                quantizable=True,
-                placement="replicated",
-            ),
-            Tensor(
-                role="norm",
-                params=model.layers * model.hidden + model.layer_embedding_dim,
-                quantizable=False,
-                placement="replicated",
-            ),
-        ]
-    return found
-
-
-def _bridge(model: ModelSpec) -> list[Tensor]:
-    """Return the tensors that join a draft model to its target: two states in, one out, and the vocabulary clusters with their order (8 bytes each)."""
-    order = _BYTES_OF_AN_INDEX // _BYTES_OF_A_PARAMETER * model.vocab if model.centroids else 0
+    dim = model.layer_embedding_dim
+    width = dim * model.layers
+    # A draft model has two states of its target in, one out, and the vocabulary clusters with their order.
+    order = _VALUES_OF_AN_INDEX * model.vocab if model.centroids else 0
     return [
-        Tensor(role="mlp", params=3 * model.target_hidden * model.hidden, quantizable=False, placement="replicated"),
-        Tensor(role="mlp", params=model.centroids * model.hidden, quantizable=False, placement="replicated"),
-        Tensor(role="norm", params=order, quantizable=False, placement="replicated", active_share=0.0),
+        Tensor("embedding", table, active_share=1.0 if model.tied_embeddings else 0.0),
+        Tensor("lm-head", 0 if model.tied_embeddings else table),
+        Tensor("mlp", 3 * model.target_hidden * model.hidden, "replicated"),
+        Tensor("mlp", model.centroids * model.hidden, "replicated"),
+        Tensor("norm", order, "replicated", active_share=0.0),
+        Tensor("layer-embedding", model.vocab * width, active_share=0.0),
+        Tensor("mlp", model.hidden * width, quantizable=True),
+        Tensor("mlp", 2 * model.hidden * width, "replicated", quantizable=True),
+        Tensor("norm", model.layers * model.hidden + dim if dim else 0, "replicated"),
     ]
 
 
 def _attention(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
     a = group.attention
     query = model.hidden * a.heads * a.head_dim
-    key = model.hidden * a.kv_heads * a.head_dim
-    in_checkpoint = key * (1 if a.value_from_key else 2)
-    found = [
-        Tensor(role="attention", params=group.count * 2 * query, quantizable=True, placement="split"),
-        Tensor(
-            role="attention", params=group.count * in_checkpoint, quantizable=True, placement="kv", kv_heads=a.kv_heads
-        ),
+    key = group.count * model.hidden * a.kv_heads * a.head_dim
+    in_checkpoint, copied = (key, key) if a.value_from_key else (2 * key, 0)
+    return [
+        Tensor("attention", group.count * 2 * query, quantizable=True),
+        Tensor("attention", in_checkpoint, "kv", quantizable=True, kv_heads=a.kv_heads),
+        Tensor("attention", copied, "kv", quantizable=True, kv_heads=a.kv_heads, copy=True),
     ]
-    if a.value_from_key:
-        found.append(
-            Tensor(
-                role="attention",
-                params=group.count * key,
-                quantizable=True,
-                placement="kv",
-                kv_heads=a.kv_heads,
-                copy=True,
-            )
-        )
-    return found
 
 
 def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
-    found = [
-        Tensor(
-            role="mlp",
-            params=group.count * model.matrices_per_mlp * model.hidden * group.mlp,
-            quantizable=True,
-            placement="split",
-        )
-    ]
-    if group.experts is not None:
-        experts = group.experts
-        one = model.matrices_per_mlp * model.hidden * experts.intermediate
+    column = group.count * model.matrices_per_mlp * model.hidden
+    found = [Tensor("mlp", column * group.mlp, quantizable=True)]
+    experts = group.experts
+    if experts is not None:
+        width, active_share = experts.intermediate, experts.active / experts.count
+        own = model.hidden + experts.count if model.is_gemma4 else 0
         found += [
             Tensor(
-                role="experts",
-                params=group.count * experts.count * one,
+                "experts",
+                column * experts.count * width,
                 quantizable=True,
-                placement="split",
-                active_share=experts.active / experts.count,
-                expert_width=experts.intermediate,
+                active_share=active_share,
+                expert_width=width,
             ),
-            Tensor(
-                role="mlp",
-                params=group.count * model.matrices_per_mlp * model.hidden * experts.shared_intermediate,
-                quantizable=True,
-                placement="split",
-            ),
-            Tensor(
-                role="router",
-                params=group.count
-                * (model.hidden * experts.count + (model.hidden + experts.count if model.is_gemma4 else 0)),
-                quantizable=False,
-                placement="replicated",
-            ),
-            Tensor(
-                role="norm",
-                params=group.count * (3 * model.hidden if model.is_gemma4 else 0),
-                quantizable=False,
-                placement="replicated",
-            ),
+            Tensor("mlp", column * experts.shared_intermediate, quantizable=True),
+            Tensor("router", group.count * (model.hidden * experts.count + own), "replicated"),
+            Tensor("norm", group.count * (3 * model.hidden if model.is_gemma4 else 0), "replicated"),
         ]
     return found
 
 
 def _towers(model: ModelSpec) -> list[Tensor]:
     found: list[Tensor] = []
-    if model.vision is not None:
-        v = model.vision
+    v = model.vision
+    if v is not None:
         per_layer = 4 * v.hidden * v.hidden + 3 * v.hidden * v.intermediate + 4 * v.hidden
         patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden + 2 * v.positions * v.hidden
         params = v.layers * per_layer + patches + v.hidden * model.hidden
-        found.append(Tensor(role="vision", params=params, quantizable=False, placement="split", active_share=0.0))
-    for role, params in (("vision", model.other_vision_params), ("audio", model.audio_params)):
-        found.append(Tensor(role=role, params=params, quantizable=False, placement="split", active_share=0.0))  # pyright: ignore[reportArgumentType] - both are roles
+        found.append(Tensor("vision", params, active_share=0.0))
+    found.append(Tensor("vision", model.other_vision_params, active_share=0.0))
+    found.append(Tensor("audio", model.audio_params, active_share=0.0))
     return found
 
 
@@ -312,6 +242,7 @@ def text_params(model: ModelSpec) -> int:
     return sum(t.params for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
 
 
+@lru_cache(maxsize=64)
 def active_params(model: ModelSpec) -> int:
     """Return the parameters that one token uses: without embedding rows and idle experts, with the output head."""
     return round(

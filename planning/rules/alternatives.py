@@ -6,7 +6,7 @@ These are changes only. `planning.rules.findings` plans each as a whole and list
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from planning.cost.costs import hourly_parts
+from planning.cost.costs import most_usd_per_hour
 from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from planning.data.images import built_images, built_name
@@ -76,7 +76,7 @@ def other_accelerators(subject: Subject) -> Iterator[Remedy]:
         title = f"{accelerator.name}{_PLACES[after.platform]}{precision}{_with_image(moved)}"
         is_deployable = after.platform in _DEPLOYABLE
         remedy = Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable)
-        candidates.append((sum(price for _, price in hourly_parts(after)), remedy))
+        candidates.append((most_usd_per_hour(after), remedy))
     yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))
 
 

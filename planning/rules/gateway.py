@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
-from planning.cost.gateway import gateway_parts
+from planning.cost.costs import gateway_parts
 from planning.cost.subject import Subject
 from planning.data.prices import PriceBook, region_of
 from planning.data.tables import Table

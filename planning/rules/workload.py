@@ -17,8 +17,7 @@ from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.platforms.replicas import each_of, more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
-from planning.speed.multimodal import media_tokens, prompt_tokens
-from planning.speed.prefill import prompt_of
+from planning.speed.prefill import media_tokens, prompt_of, prompt_tokens
 from planning.speed.serving import server_of
 from planning.units import HOUR_S, ceil_div, duration, to_gib
 

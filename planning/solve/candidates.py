@@ -36,7 +36,7 @@ from planning.question.resolved import Resolved
 from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
 from planning.question.vllm_args import Modality, VllmOptions
 from planning.question.workload import Workload
-from planning.speed.multimodal import prompt_tokens
+from planning.speed.prefill import prompt_tokens
 from planning.units import align_to, ceil_div, next_power_of_two
 
 RUN_S: Final = 4 * 3_600

@@ -2,20 +2,24 @@
 
 vLLM fills each step up to max-num-batched-tokens: first one token per running request, then prompts, in chunks. A chunk's computation
 is hidden behind the weights that the step reads anyway, up to that time.
+
+Images, videos and audio add tokens for the language model, and work for the encoder: transformers' Gemma 4 processors (`max_soft_tokens`, 32 frames
+of 70 tokens, 25 audio tokens per second), and vLLM's gemma4_mm.py, which adds a start and an end token to each image, and also a timestamp to each frame.
 """
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from planning.data import overheads
 from planning.model.spec import ModelSpec, active_params
 from planning.question.resolved import Resolved
 from planning.question.workload import Workload
-from planning.speed.multimodal import encoder_flops, prompt_tokens
 from planning.speed.steps import FLOP_PER_PARAM, StepTime, attention_flops_per_s, flops_per_s
 
+_MARKS: Final = 2
+"""Tokens around an image: its start and its end."""
+_AUDIO_TOKENS_PER_S: Final = overheads.AUDIO_TOKENS / 30
 _FLOP_PER_PAIR: Final = 4
 """A query and a key: a product and a weighted sum of values, two operations each."""
 
@@ -27,6 +31,8 @@ class Prompt:
     tokens: int
     cached: int
     """Tokens whose KV is already computed by another request."""
+    computed: int
+    """Tokens to compute."""
     compute_s: float
     """Computation of the uncached tokens, on one device."""
     encoder_s: float
@@ -37,11 +43,6 @@ class Prompt:
     """Steps that it fills, as a fraction, because a short prompt shares its step with others."""
     whole_steps: int
     """Minimum steps."""
-
-    @property
-    def computed(self) -> int:
-        """Tokens to compute."""
-        return self.tokens - self.cached
 
     def extra_s(self, hidden_s: float, *, per_step: float) -> float:
         """Return the total time that it adds to the steps that it shares.
@@ -54,10 +55,6 @@ class Prompt:
         one_by_one_s = full * max(chunk_s - hidden_s, 0.0) + max(last_s - hidden_s, 0.0)
         # More frequent prompts share the hidden computation of a step.
         return self.encoder_s + max(one_by_one_s, self.compute_s - hidden_s / per_step)
-
-    def cached_s(self, hidden_s: float) -> float:
-        """Return the delay that the cached tokens add to the first token; part of it is hidden behind a step's reads."""
-        return max(self.lookup_s - hidden_s, 0.0)
 
     def service_s(self, alone: StepTime) -> float:
         """Return the prompt's time on a server that computes only prompts."""
@@ -77,6 +74,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
     return Prompt(
         tokens=tokens,
         cached=cached,
+        computed=computed,
         compute_s=FLOP_PER_PARAM * body_params(resolved.spec) * computed / rate + attention_s,
         encoder_s=encoder_flops(resolved.spec, workload) / rate,
         lookup_s=cached * min(overheads.CACHED_TOKEN_S, FLOP_PER_PARAM * body_params(resolved.spec) / rate),
@@ -93,7 +91,6 @@ def cached_tokens(resolved: Resolved, workload: Workload) -> int:
     return shared // resolved.block_size * resolved.block_size
 
 
-@lru_cache(maxsize=64)
 def body_params(spec: ModelSpec) -> int:
     """Return the parameters that each prompt token uses: those of a decoded token without the output head."""
     return active_params(spec) - spec.vocab * spec.hidden
@@ -114,3 +111,35 @@ def _pairs(tokens: int, window: int | None) -> float:
     if window is None or tokens <= window:
         return tokens * (tokens + 1) / 2
     return window * (window + 1) / 2 + (tokens - window) * window
+
+
+def media_tokens(workload: Workload) -> int:
+    """Return the tokens that images, videos and audio add to a prompt."""
+    return (
+        workload.images * (workload.image_tokens + _MARKS)
+        + workload.videos * overheads.VIDEO_TOKENS
+        + round(workload.audio_s * _AUDIO_TOKENS_PER_S)
+    )
+
+
+def prompt_tokens(workload: Workload) -> int:
+    """Return the tokens of a whole prompt."""
+    return workload.input_tokens + media_tokens(workload)
+
+
+def encoder_flops(spec: ModelSpec, workload: Workload) -> float:
+    """Return the operations of the towers for one prompt; a model without towers projects patches, at negligible cost."""
+    frames = overheads.VIDEO_FRAMES * workload.videos
+    pictures = workload.images * _picture_flops(spec, workload.image_tokens) + frames * _picture_flops(
+        spec, overheads.FRAME_TOKENS
+    )
+    return pictures + FLOP_PER_PARAM * spec.audio_params * workload.audio_s * _AUDIO_TOKENS_PER_S
+
+
+def _picture_flops(spec: ModelSpec, tokens: int) -> float:
+    tower = spec.vision
+    if tower is None:
+        return float(FLOP_PER_PARAM * spec.other_vision_params * tokens)
+    patches = tokens * tower.patches_per_token
+    params = tower.layers * (4 * tower.hidden**2 + 3 * tower.hidden * tower.intermediate)
+    return patches * (FLOP_PER_PARAM * params + _FLOP_PER_PAIR * tower.layers * tower.hidden * patches)

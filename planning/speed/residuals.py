@@ -4,7 +4,7 @@ A band of `planning.speed.bands` covers 90% of points. Checks of one server use 
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from planning.question.resolved import Resolved
 from planning.question.types import Band, MemoryPlan, ThroughputPlan, WorkloadPlan
@@ -24,23 +24,12 @@ It applies to every estimate below 0.5 s, and so to every stack of this reposito
 TTFT_MARGIN: Final = 4.0
 """A first token may take this many times the planner's estimate for one short request, which excludes cold caches."""
 LEAST_MARGIN: Final = 0.8
-"""Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.throughput` is accurate to about 20%."""
+"""Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.serving` is accurate to about 20%."""
 THRESHOLD_MARGIN: Final = 0.5
 """Fraction of an estimate that a server must reach. A threshold fails a check and may stop a rollout, so it targets broken servers, not
 busy ones; a value outside its band is a separate warning."""
 KV_TOLERANCE: Final = 0.10
 """The planner is accurate to 5% of KV tokens. Driver and image versions may add the same difference."""
-
-
-class Planned(Protocol):
-    """A plan's memory and speed."""
-
-    @property
-    def resolved(self) -> Resolved: ...  # noqa: D102 - a field
-    @property
-    def memory(self) -> MemoryPlan: ...  # noqa: D102 - a field
-    @property
-    def throughput(self) -> ThroughputPlan: ...  # noqa: D102 - a field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,47 +44,33 @@ class SmokeFigures:
     """All streams of the burst together, over a possibly slow connection."""
 
 
-def _smoke_load(subject: Planned, users: int) -> WorkloadPlan:
-    """Return the planner's expectations for the smoke checks' own requests, which are shorter than those of the stack's workload."""
-    load = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
-    return workload_plan(subject.resolved, subject.memory, 0.0, load)
-
-
-def _least_burst(burst: WorkloadPlan, requests: int, margin: float) -> float:
-    """Return the lowest output rate of a healthy server in the burst: the low end of the band over the slowest allowed connection."""
-    tokens = requests * SMOKE_OUTPUT_TOKENS
-    least = min(burst.output_tok_per_s.low, burst.output_tok_per_s.typical * margin)
-    return tokens / (tokens / least + TTFT_FLOOR_S)
-
-
-def smoke_figures(subject: Planned, burst_requests: int) -> SmokeFigures:
+def smoke_figures(
+    resolved: Resolved, memory: MemoryPlan, throughput: ThroughputPlan, burst_requests: int
+) -> SmokeFigures:
     """Return the values of the smoke checks' requests with their bands."""
-    decode, ttft, burst = _smoke_bands(subject, burst_requests, LEAST_MARGIN)
+    decode, ttft, burst = smoke_bands(resolved, memory, throughput, burst_requests, LEAST_MARGIN)
     return SmokeFigures(decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst)
 
 
-def smoke_thresholds(subject: Planned, burst_requests: int) -> tuple[float, float, float]:
-    """Return the thresholds for a server: maximum time to first token, minimum rates of one stream and of the burst."""
-    decode, ttft, burst = _smoke_bands(subject, burst_requests, THRESHOLD_MARGIN)
-    return ttft.high, decode.low, burst.low
-
-
-def _smoke_bands(subject: Planned, burst_requests: int, margin: float) -> tuple[Band, Band, Band]:
+def smoke_bands(
+    resolved: Resolved, memory: MemoryPlan, throughput: ThroughputPlan, burst_requests: int, margin: float
+) -> tuple[Band, Band, Band]:
     """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the minimum fraction of an estimate."""
-    alone, burst = _smoke_load(subject, 1), _smoke_load(subject, burst_requests)
-    together = burst.output_tok_per_s
+
+    def load(users: int) -> WorkloadPlan:
+        # The checks' own requests are shorter than those of the stack's workload.
+        own = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
+        return workload_plan(resolved, memory, 0.0, own)
+
+    ttft, alone, together = throughput.ttft_s, load(1), load(burst_requests).output_tok_per_s
+    tokens = burst_requests * SMOKE_OUTPUT_TOKENS
+    slowest_s = (
+        tokens / min(together.low, together.typical * margin) + TTFT_FLOOR_S
+    )  # over the slowest allowed connection
     return (
-        decode_band(subject.throughput.decode_tok_per_s, is_tpu=subject.resolved.is_tpu, margin=margin),
-        Band(
-            low=0.0,
-            typical=subject.throughput.ttft_s,
-            high=max(subject.throughput.ttft_s * TTFT_MARGIN, alone.ttft_s.high, TTFT_FLOOR_S),
-        ),
-        Band(
-            low=_least_burst(burst, burst_requests, margin),
-            typical=together.typical,
-            high=max(together.high, together.typical / margin),
-        ),
+        decode_band(throughput.decode_tok_per_s, is_tpu=resolved.is_tpu, margin=margin),
+        Band(low=0.0, typical=ttft, high=max(ttft * TTFT_MARGIN, alone.ttft_s.high, TTFT_FLOOR_S)),
+        Band(low=tokens / slowest_s, typical=together.typical, high=max(together.high, together.typical / margin)),
     )
 
 

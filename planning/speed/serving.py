@@ -1,4 +1,4 @@
-"""A deployment's results for a workload: time to the first token, time per token, rates, queues and prices.
+"""A deployment's results for a workload: time to the first token, time per token, rates, queues and prices; and its rates for one request.
 
 Concurrent requests share each step. A response takes `steps` decoding steps, and prompts lengthen the steps that process their chunks.
 With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
@@ -18,8 +18,8 @@ from planning.memory.speculation import Drafter, speculation_of
 from planning.memory.weights import WeightSizes, weights_of
 from planning.question.releases import STEPS_IN_FLIGHT, tokens_in_flight
 from planning.question.resolved import Resolved
-from planning.question.types import Band, Bottleneck, MemoryPlan, WorkloadPlan
-from planning.question.workload import Workload
+from planning.question.types import Band, Bottleneck, MemoryPlan, ThroughputPlan, WorkloadPlan
+from planning.question.workload import DEFAULT_WORKLOAD, Workload
 from planning.speed import bands
 from planning.speed.prefill import Prompt, prompt_of
 from planning.speed.steps import StepTime, adapters_s, bytes_per_s, experts_read, step_of
@@ -29,6 +29,10 @@ _MILLION: Final = 1_000_000
 _FULLEST: Final = 0.99
 """Fraction of the saturated rate above which the queue is no longer treated as stationary."""
 _SEARCH_STEPS: Final = 30
+_SHORT_REQUEST_TOKENS: Final = 256
+"""Context of the single request in the decode estimate."""
+_SHORT_PROMPT_TOKENS: Final = 64
+"""Prompt of the request in the estimate of time to first token: longer than the smoke check's one sentence with its chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,8 @@ class LoadedServer:
 
     @cached_property
     def held_tokens(self) -> float:
-        """Tokens that a request holds on average during its response."""
-        return held_tokens(self.workload, self.prompt)
+        """Tokens that a request holds on average during its response: the prompt and half of the response."""
+        return self.prompt.tokens + self.workload.output_tokens / 2
 
     @cached_property
     def alone(self) -> StepTime:
@@ -92,14 +96,13 @@ class LoadedServer:
 
     def step(self, requests: float) -> StepTime:
         """Return the time of a decoding step, including proposals and their verification."""
-        batch, tokens = max(requests, 1.0), self.held_tokens
-        proposals = self.drafter.proposals if self.drafter else 0
+        batch, tokens, drafter = max(requests, 1.0), self.held_tokens, self.drafter
+        proposals = drafter.proposals if drafter else 0
         step = step_of(self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, proposals=proposals)
         more_s = adapters_s(self.resolved, self.workload, batch)
-        if self.drafter is not None and self.drafter.resolved is not None:
-            drafter = self.drafter.resolved
+        if drafter is not None and drafter.resolved is not None:
             without_offload = replace(self.memory, offloaded_gib=0.0)
-            one = step_of(drafter, weights_of(drafter), without_offload, batch=batch, tokens=tokens)
+            one = step_of(drafter.resolved, weights_of(drafter.resolved), without_offload, batch=batch, tokens=tokens)
             more_s += proposals * one.total_s
         return replace(step, fixed_s=step.fixed_s + more_s)
 
@@ -110,10 +113,8 @@ class LoadedServer:
     def _extra_s(self, step: StepTime, requests: float, *, per_step: float) -> float:
         """Return the time that a prompt adds to the steps of `requests` requests: its computation, or the experts that only it uses."""
         chunk = self.prompt.computed / max(self.prompt.whole_steps, 1)
-        more = experts_read(self.resolved, self.weights, chunk + requests) - experts_read(
-            self.resolved, self.weights, requests
-        )
-        experts_s = self.prompt.whole_steps * more / bytes_per_s(self.resolved.accelerator)
+        alone, together = (experts_read(self.resolved, self.weights, tokens) for tokens in (requests, chunk + requests))
+        experts_s = self.prompt.whole_steps * (together - alone) / bytes_per_s(self.resolved.accelerator)
         return max(self.prompt.extra_s(self._hidden_s(step), per_step=per_step), experts_s)
 
     def load(self, requests: float, *, wave: float) -> Load:
@@ -125,7 +126,7 @@ class LoadedServer:
         extra_s = self._extra_s(together_step, requests, per_step=requests / steps)
         company = min((requests - 1) / (overheads.TURNAROUND_REQUESTS - 1), 1.0)
         turns = prompt.whole_steps + 1 + (overheads.TURNAROUND_STEPS - 1) * company
-        lookup_s = prompt.cached_s(self._hidden_s(self.alone))
+        lookup_s = max(prompt.lookup_s - self._hidden_s(self.alone), 0.0)
         cycle_s = (steps + turns - 1) * together_step.total_s + requests * extra_s + lookup_s
         fullest_extra_s = self._extra_s(step, decoding, per_step=1 / prompt.steps)
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
@@ -180,11 +181,6 @@ def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> Loa
     )
 
 
-def held_tokens(workload: Workload, prompt: Prompt) -> float:
-    """Return the tokens that a request holds on average during its response: the prompt and half of the response."""
-    return prompt.tokens + workload.output_tokens / 2
-
-
 def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt: Prompt) -> int:
     shared, own = _blocks(resolved, workload, prompt)
     tokens = _longest_tokens(resolved, workload, prompt)
@@ -204,27 +200,37 @@ def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int
 
 
 def _longest_tokens(resolved: Resolved, workload: Workload, prompt: Prompt) -> int:
-    return min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
+    return min(math.ceil(prompt.tokens + workload.output_tokens / 2), resolved.max_model_len)
 
 
 def _request_blocks(resolved: Resolved, tokens: int, in_flight: int) -> int:
     return blocks_per_request(layout_of(resolved), max_model_len=tokens, tokens_in_flight=in_flight)
 
 
-def saturation_batch(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> int:
-    """Return the concurrent requests of a workload: as many as max-num-seqs and the KV cache of all replicas allow."""
-    return server_of(resolved, memory, workload).all_slots
+def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
+    """Return single-request and saturated output rates. For one request they are accurate to about 20%; `planning.speed.bands` has the error under load."""
+    weights = weights_of(resolved)
+    alone = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_REQUEST_TOKENS)
+    prompt = step_of(resolved, weights, memory, batch=1, tokens=_SHORT_PROMPT_TOKENS, computed=_SHORT_PROMPT_TOKENS)
+    server = server_of(resolved, memory, resolved.deployment.workload or DEFAULT_WORKLOAD)
+    full = server.load(float(server.slots), wave=0.0)
+    decode = 1 / alone.total_s
+    # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
+    saturated = max(full.requests_per_s * server.workload.output_tokens, decode) * resolved.dp
+    band = bands.band("rate", bands.kind_of(resolved, server.prompt), saturated)
+    return ThroughputPlan(
+        decode_tok_per_s=decode,
+        saturated_tok_per_s=saturated,
+        saturated_low_tok_per_s=band.low,
+        saturated_high_tok_per_s=band.high,
+        saturated_batch=server.all_slots,
+        bound=alone.bound,
+        ttft_s=prompt.total_s + alone.total_s,
+    )
 
 
 def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, workload: Workload) -> WorkloadPlan:
-    """Return a resolved deployment's results for a workload.
-
-    Args:
-        resolved: The deployment.
-        memory: Its memory (`planning.memory.budget.memory_plan`).
-        usd_per_hour: The price of one instance or slice.
-        workload: The clients' workload, which may differ from the deployment's.
-    """
+    """Return the results for a workload of clients, which may differ from the deployment's; `usd_per_hour` is of one instance or slice."""
     server = server_of(resolved, memory, workload)
     full = server.load(float(server.slots), wave=0.0)
     state = _open(server, full) if workload.rate_per_s is not None else _closed(server)
@@ -309,14 +315,7 @@ def _bound(server: LoadedServer, load: Load, *, is_full: bool) -> Bottleneck:
         return "prefill"
     if is_full:
         return "kv-cache" if server.kv_slots < server.resolved.max_num_seqs else "max-num-seqs"
-    step = load.step
-    parts: dict[Bottleneck, float] = {
-        "memory": step.memory_s,
-        "compute": step.compute_s,
-        "pcie": step.link_s,
-        "overhead": step.fixed_s,
-    }
-    return max(parts, key=lambda name: parts[name])
+    return load.step.bound
 
 
 def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) -> WorkloadPlan:

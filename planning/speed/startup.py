@@ -1,36 +1,61 @@
-"""Time from the container's start to the first healthy response: image, weights, compilation.
+"""Time from the container's start to the first healthy response: image, weights, compilation; and the probes of Cloud Run that wait for it.
 
 Each part is a size or a count from the architecture times a constant of `planning.data.overheads`.
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from planning.data import overheads
-from planning.machine.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S, has_fast_cores
-from planning.memory.buckets import buckets_of
-from planning.memory.budget import captured_graphs
-from planning.memory.host_memory import keeps_graphs
-from planning.memory.parts import parts_bytes
+from planning.machine.hardware import (
+    CLOUD_RUN_MAX_GPU_PROBE_S,
+    CLOUD_RUN_MAX_INITIAL_DELAY_S,
+    CLOUD_RUN_MAX_STARTUP_S,
+)
+from planning.memory.budget import captured_graphs, token_buckets
+from planning.memory.host_memory import keeps_graphs, parts_bytes
 from planning.memory.weights import weights_of
 from planning.model.spec import linear_params, tensors
 from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import StartupPlan, StartupProbe
-from planning.speed.probes import default_probe, seen_after_s
 from planning.units import from_gib
 
 _BILLION: Final = 1e9
 _PROBE_STEP_S: Final = 60
 _MIN_PROBE_S: Final = 120
 
-_STREAM_RATES: Final = {
-    "fuse-buffered": overheads.FUSE_BUFFERED_BYTES_PER_S,
-    "fuse-cached": overheads.FUSE_CACHED_BYTES_PER_S,
-    "streamer": overheads.STREAMER_BYTES_PER_S,
+LOAD_RATES: Final = {
+    "fuse": "FUSE_BYTES_PER_S",
+    "fuse-buffered": "FUSE_BUFFERED_BYTES_PER_S",
+    "fuse-cached": "FUSE_CACHED_BYTES_PER_S",
+    "streamer": "STREAMER_BYTES_PER_S",
+    "hub": "HUB_BYTES_PER_S",
+    "disk": "BUCKET_COPY_BYTES_PER_S",
+    "memory": "BUCKET_COPY_BYTES_PER_S",
+    "image": "IMAGE_BYTES_PER_S",
 }
+"""Constant of `planning.data.overheads` with the rate of each weights mode and its source."""
+_STREAMED_MODES: Final = ("fuse-buffered", "fuse-cached", "streamer")
+"""Weights modes that read over the network into the device. The others, except a plain mount, read a copy once more."""
 _KEPT_MODES: Final = ("hub", "disk", "memory")
 """Weights modes that keep the weights on a TPU VM when its server exits."""
+
+
+PROBE_PERIOD_S: Final = 10
+"""Time between probes, and so the maximum delay for a ready server. 180 of them fill the 1,800 s that Cloud Run allows."""
+PROBE_TIMEOUT_S: Final = 5
+"""Below the period, because one sentence of the API requires less and another allows equal. A running server answers /health immediately."""
+PROMPT_PROBE: Final = StartupProbe(
+    initial_delay_s=0,
+    period_s=PROBE_PERIOD_S,
+    failure_threshold=CLOUD_RUN_MAX_GPU_PROBE_S // PROBE_PERIOD_S,
+    timeout_s=PROBE_TIMEOUT_S,
+)
+"""Detects a server within one period of its start, and waits 1,800 s for it."""
+LONGEST_PROBE: Final = replace(PROMPT_PROBE, initial_delay_s=CLOUD_RUN_MAX_INITIAL_DELAY_S)
+"""Cloud Run's maximum with a GPU, 2,040 s. It detects no server before 240 s."""
 
 
 def startup_plan(resolved: Resolved) -> StartupPlan:
@@ -38,19 +63,26 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     pull_s = _pull_s(resolved)
     load_s = _load_s(resolved)
     compile_s = compile_s_of(resolved, is_cached=False)
-    low_s, high_s = compile_band_of(resolved)
+    low_s, high_s = _compile_band(resolved)
     total_s = pull_s + load_s + compile_s
     load_low_s, load_high_s = (load_s * share for share in overheads.LOAD_BAND)
     # Replicas start at the same time. Whether they then slow each other down is unknown: at worst one reads and compiles after the other.
     load_high_s += (resolved.dp - 1) * _reload_s(resolved)
     high_s *= resolved.dp
-    cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
+    cached_s = None
+    if keeps_graphs(resolved):  # one reader downloads their archive at network speed
+        graphs_s = from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
+        cached_s = pull_s + load_s + (graphs_s + compile_s_of(resolved, is_cached=True))
     process_s = _process_s(resolved)
     cache = resolved.deployment.tpu.compile_cache
     restart_s = (
-        process_s + _restart_load_s(resolved, load_s) + compile_s_of(resolved, is_cached=keeps_programs(resolved))
+        process_s
+        + _restart_load_s(resolved, load_s)
+        + compile_s_of(resolved, is_cached=resolved.is_tpu and cache != "off")
     )
     is_machine = resolved.platform == "tpu-vm"
+    # At a reboot, image, weights and programs are on the disk, but weights in shared memory are fetched again.
+    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
     longest_s = max(total_s * overheads.PROBE_MARGIN, pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
@@ -64,7 +96,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         load_s=load_s,
         load_low_s=load_low_s,
         load_high_s=load_high_s,
-        cached_total_s=None if cached_s is None else pull_s + load_s + cached_s,
+        cached_total_s=cached_s,
         compile_s=compile_s,
         compile_low_s=low_s,
         compile_high_s=high_s,
@@ -77,26 +109,26 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
-        reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
+        reboot_s=overheads.VM_BOOT_S + restart_s + fetched_s if is_machine else None,
         node_replacement_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
     )
 
 
-def keeps_programs(resolved: Resolved) -> bool:
-    """Return whether a restarted server finds its compiled XLA programs on the machine (vm_agent.compile_cache)."""
-    return resolved.is_tpu and resolved.deployment.tpu.compile_cache != "off"
+def _probe(resolved: Resolved, start_s: float) -> StartupProbe | None:
+    """Return the deployment's own probe, otherwise the prompt one if the start and its margin fit in it, otherwise the longest.
 
-
-def _reboot_s(resolved: Resolved, restart_s: float, load_s: float) -> float:
-    """Return the seconds of a reboot: image, weights and programs are on the disk, but weights in shared memory are fetched again."""
-    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
-    return overheads.VM_BOOT_S + restart_s + fetched_s
-
-
-def _probe(resolved: Resolved, total_s: float) -> StartupProbe | None:
+    A probe only as long as the estimate would fail starts that are slower than expected.
+    """
     if resolved.platform != "cloud-run":
         return None
-    return resolved.deployment.cloud_run.startup_probe or default_probe(total_s * overheads.PROBE_MARGIN)
+    is_prompt = start_s * overheads.PROBE_MARGIN <= PROMPT_PROBE.budget_s
+    return resolved.deployment.cloud_run.startup_probe or (PROMPT_PROBE if is_prompt else LONGEST_PROBE)
+
+
+def seen_after_s(probe: StartupProbe, start_s: float) -> float:
+    """Return when a probe detects a server that is ready after `start_s`: at its first attempt from then on."""
+    waited_s = max(0.0, start_s - probe.initial_delay_s)
+    return probe.initial_delay_s + math.ceil(waited_s / probe.period_s) * probe.period_s
 
 
 def _pull_s(resolved: Resolved) -> float:
@@ -121,27 +153,19 @@ def _process_s(resolved: Resolved) -> float:
 def _load_s(resolved: Resolved) -> float:
     size = weights_of(resolved).checkpoint + parts_bytes(resolved)
     mode = resolved.weights_mode
+    rate: float = getattr(overheads, LOAD_RATES[mode])
     if mode == "fuse":
         reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
-        return size * reads / overheads.FUSE_BYTES_PER_S
-    if mode in _STREAM_RATES:
-        return size / _network_rate(resolved, _STREAM_RATES[mode])
-    fetch = {
-        "hub": overheads.HUB_BYTES_PER_S,
-        "disk": overheads.BUCKET_COPY_BYTES_PER_S,
-        "memory": overheads.BUCKET_COPY_BYTES_PER_S,
-    }
+        return size * reads / rate
     # `image`: the layers are streamed or already on the machine's disk, then read like local files.
-    fetched_s = size / _network_rate(resolved, fetch[mode]) if mode in fetch else size / overheads.IMAGE_BYTES_PER_S
-    return fetched_s + _reload_s(resolved)
+    fetched_s = size / (rate if mode == "image" else _network_rate(resolved, rate))
+    return fetched_s if mode in _STREAMED_MODES else fetched_s + _reload_s(resolved)
 
 
 def _restart_load_s(resolved: Resolved, load_s: float) -> float:
-    """Return the seconds for the weights of a restarted server: read from the machine if stored there, otherwise fetched again.
-
-    A TPU VM stores them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
-    or in shared memory. A restarted Cloud Run instance starts with an empty file system, and a mount is read over the network.
-    """
+    """Return the seconds for the weights of a restarted server: read from the machine if stored there, otherwise fetched again."""
+    # A TPU VM stores them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
+    # or in shared memory. A restarted Cloud Run instance starts with an empty file system, and a mount is read over the network.
     mode, platform = resolved.weights_mode, resolved.platform
     kept = mode == "image" or (platform == "tpu-vm" and mode in _KEPT_MODES) or (platform == "gce" and mode == "disk")
     return _reload_s(resolved) if kept else load_s
@@ -170,11 +194,9 @@ def _unpack_s(resolved: Resolved) -> float:
     if not resolved.unpacks_int4:
         return 0.0
     experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
-    return (
-        resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
-        + linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
-        + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
-    )
+    linear_s = linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
+    layers_s = resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
+    return layers_s + linear_s + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
 
 
 def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
@@ -184,7 +206,7 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
     return _gpu_compile_s(resolved, has_fast_cores=_counts_as_fast(resolved), is_cached=is_cached)
 
 
-def compile_band_of(resolved: Resolved) -> tuple[float, float]:
+def _compile_band(resolved: Resolved) -> tuple[float, float]:
     """Return the low and the high end of a cold start's compile time, in seconds."""
     if resolved.is_tpu:
         low, high = overheads.XLA_COMPILE_BAND
@@ -193,12 +215,11 @@ def compile_band_of(resolved: Resolved) -> tuple[float, float]:
             high = overheads.XLA_V5E_W4A16_COMPILE_HIGH if resolved.accelerator.is_v5e else high
         compile_s = compile_s_of(resolved, is_cached=False)
         return low * compile_s, high * compile_s
-    known = has_fast_cores(resolved.accelerator, resolved.platform)
-    fast, slow = (True, False) if known is None else (known, known)
+    known = resolved.host.has_fast_cores
     low, high = overheads.GPU_COMPILE_BAND
     return (
-        low * _gpu_compile_s(resolved, has_fast_cores=fast, is_cached=False),
-        high * _gpu_compile_s(resolved, has_fast_cores=slow, is_cached=False),
+        low * _gpu_compile_s(resolved, has_fast_cores=known is not False, is_cached=False),
+        high * _gpu_compile_s(resolved, has_fast_cores=known is True, is_cached=False),
     )
 
 
@@ -208,10 +229,8 @@ def _counts_as_fast(resolved: Resolved) -> bool:
     Unknown hosts of large devices do, except on Cloud Run, where a short estimate would end a start: devices of 70 GiB or more other than
     the A100 are from 2023 or later (`Accelerator.is_large`), and so are the CPUs beside them.
     """
-    known = has_fast_cores(resolved.accelerator, resolved.platform)
-    if known is None:
-        return resolved.platform != "cloud-run" and resolved.accelerator.is_large
-    return known
+    known = resolved.host.has_fast_cores
+    return resolved.platform != "cloud-run" and resolved.accelerator.is_large if known is None else known
 
 
 def _gpu_compile_s(resolved: Resolved, *, has_fast_cores: bool, is_cached: bool) -> float:
@@ -226,18 +245,14 @@ def _gpu_compile_s(resolved: Resolved, *, has_fast_cores: bool, is_cached: bool)
     return factor * compile_s + captured_s + overheads.GPU_EAGER_WARM_UP_S
 
 
-def graphs_s_of(resolved: Resolved) -> float:
-    """Return the seconds to download the archive of compiled graphs: one reader, at network speed."""
-    return from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
-
-
 def xla_programs(resolved: Resolved) -> int:
     """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input unless only text is served.
 
     Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log shows 190 s for the first nine of E2B and 165 s
     for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
     """
-    return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)
+    buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
+    return buckets * (1 if resolved.serves_only_text else 2)
 
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
@@ -247,11 +262,9 @@ def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:
     program_s *= overheads.XLA_CACHED_FACTOR if is_cached else 1.0
     if resolved.unpacks_int4:
         billions = linear_params(resolved.spec) / resolved.tp / _BILLION
-        base_s, billion_s = (
-            (overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION)
-            if is_v5e
-            else (overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION)
-        )
+        base_s, billion_s = overheads.XLA_W4A16_PROGRAM_S, overheads.XLA_W4A16_S_PER_BILLION
+        if is_v5e:
+            base_s, billion_s = overheads.XLA_V5E_W4A16_PROGRAM_S, overheads.XLA_V5E_W4A16_S_PER_BILLION
         program_s += (base_s + billion_s * billions) * (overheads.XLA_W4A16_CACHED_FACTOR if is_cached else 1.0)
     speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
     torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0

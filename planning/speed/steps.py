@@ -7,14 +7,13 @@ and operations are added.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from planning.data import overheads
 from planning.machine.hardware import Accelerator
 from planning.memory.adapters import adapter_bytes
 from planning.memory.weights import WeightSizes
-from planning.model.spec import ModelSpec, active_params
+from planning.model.spec import active_params
 from planning.question.releases import DECODES_FASTER_ON_TPU, is_known_from
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
@@ -24,6 +23,7 @@ from planning.units import from_gib
 _GIGA: Final = 1e9
 _TERA: Final = 1e12
 _HOPPER: Final = ("H100", "H200")
+Cause = Literal["memory", "compute", "pcie", "overhead"]
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
 
@@ -41,6 +41,17 @@ class StepTime:
     def total_s(self) -> float:
         """Memory and computation overlap; the link and the fixed part do not."""
         return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
+
+    @property
+    def bound(self) -> Cause:
+        """The cause with the longest time."""
+        parts: dict[Cause, float] = {
+            "memory": self.memory_s,
+            "compute": self.compute_s,
+            "pcie": self.link_s,
+            "overhead": self.fixed_s,
+        }
+        return max(parts, key=lambda name: parts[name])
 
 
 def step_of(
@@ -67,7 +78,7 @@ def step_of(
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
-    flops = FLOP_PER_PARAM * _active_params(resolved.spec) * computed / resolved.tp
+    flops = FLOP_PER_PARAM * active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
     step = StepTime(
         memory_s=local / bytes_per_s(accelerator),
@@ -164,11 +175,6 @@ def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
     )
     per_layer = overheads.TPU_LORA_LAYER_S if resolved.is_tpu else overheads.GPU_LORA_LAYER_S
     return read_s + resolved.spec.layers * per_layer
-
-
-@lru_cache(maxsize=64)
-def _active_params(spec: ModelSpec) -> int:
-    return active_params(spec)
 
 
 def _kv_bytes(resolved: Resolved, tokens: float) -> float:

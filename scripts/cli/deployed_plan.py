@@ -41,7 +41,8 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
     """Return the plan of a deployed stack."""
     plan, subject = outputs.plan, _subject(stack, outputs)
     if subject is not None:
-        return DeployedPlan(smoke=smoke_figures(subject, outputs.smoke.burst_requests), subject=subject)
+        figures = smoke_figures(subject.resolved, subject.memory, subject.throughput, outputs.smoke.burst_requests)
+        return DeployedPlan(smoke=figures, subject=subject)
     rate = decode_band(plan.throughput.decode_tok_per_s, is_tpu=plan.platform == "tpu-vm")
     return DeployedPlan(smoke=SmokeFigures(decode_tok_per_s=rate), subject=None)
 

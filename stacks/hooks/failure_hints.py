@@ -15,7 +15,7 @@ from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, fi
 from planning.memory.budget import utilization_leaving
 from planning.question.types import Plan, StartupProbe
 from planning.rules.platforms.places import STREAMS_FROM_GS
-from planning.speed.probes import LONGEST_PROBE
+from planning.speed.startup import LONGEST_PROBE
 from planning.units import align_to
 from stacks.secrets import HF_TOKEN, set_command
 from stacks.settings import CloudRunSettings, Settings

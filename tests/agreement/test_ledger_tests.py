@@ -12,7 +12,7 @@ from localcloud.ledger.entries import load
 from localcloud.trials.requests_of_entries import trial
 from localcloud.trials.resources import created_by
 from planning import plan
-from planning.cost.gateway import gateway_parts
+from planning.cost.costs import gateway_parts
 from planning.data import checkpoints
 from stacks.loading import from_file
 from stacks.planned import to_deployment

@@ -39,7 +39,7 @@ def slower_or_faster(one: Served) -> Iterator[str]:
     pace = one.pace()
     together = one.burst_requests
     burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together)
-    planned = smoke_figures(one.subject, together)
+    planned = smoke_figures(one.subject.resolved, one.subject.memory, one.subject.throughput, together)
     assert planned.burst_tok_per_s is not None
     rates = (
         ("one stream", planned.decode_tok_per_s, 1 / pace.interval_s(1)),

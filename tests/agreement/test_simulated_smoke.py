@@ -40,7 +40,9 @@ def target_of(one: Served, stack: str) -> SmokeTarget:
         features=served_features(one.subject.resolved),
         smoke=smoke_thresholds(settings.smoke, one.subject, plan),
     )
-    return stack_target(stack, outputs, smoke_figures(one.subject, settings.smoke.burst_requests))
+    subject = one.subject
+    figures = smoke_figures(subject.resolved, subject.memory, subject.throughput, settings.smoke.burst_requests)
+    return stack_target(stack, outputs, figures)
 
 
 def rates_of(one: Served, users: int, monkeypatch: pytest.MonkeyPatch) -> Rates:

@@ -12,7 +12,6 @@ from planning.data.checkpoints import (
     CHECKPOINTS,
     family,
     find_checkpoint,
-    hub_answer,
     near_ids,
     nearest_ids,
     similar_ids,
@@ -297,9 +296,9 @@ REPACK = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
 
 def test_an_id_exists_is_absent_or_is_unknown():
     """An id that the catalog does not know is never said to be absent, and an absent one has a page and a date."""
-    assert hub_answer("gemma-4-26b-a4b-it-qat-w4a16-ct") == "absent"
-    assert hub_answer(REPACK) == "exists"
-    assert hub_answer("org/gemma-4-26B-A4B-it-qat-w4a16-ct") == "unknown"
+    assert find_checkpoint("gemma-4-26b-a4b-it-qat-w4a16-ct") is ABSENT[ABSENT_ID]
+    assert find_checkpoint(REPACK) is CHECKPOINTS[REPACK]
+    assert find_checkpoint("org/gemma-4-26B-A4B-it-qat-w4a16-ct") is None
     assert not ABSENT.keys() & CHECKPOINTS.keys()
     for one in ABSENT.values():
         assert one.absent is not None

@@ -1,4 +1,4 @@
-"""Models from config.json: the family's own configs give the catalog, other architectures their published sizes."""
+"""Models from config.json: other architectures give their published sizes."""
 
 import re
 from dataclasses import replace
@@ -6,100 +6,14 @@ from dataclasses import replace
 import pytest
 
 from planning import Deployment, PlanningError, plan
-from planning.model.catalog import MODELS
+from planning.data.tables import data_file
 from planning.model.hf_config import model_from_config
-from planning.model.spec import active_params, tensors, text_params
+from planning.model.spec import active_params, tensors
 
 GIB = 2**30
 
 
-def gemma(layers: int, period: int, **text: object) -> dict[str, object]:
-    kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(layers)]
-    return {
-        "model_type": "gemma4",
-        "tie_word_embeddings": True,
-        "text_config": {
-            "model_type": "gemma4_text",
-            "vocab_size": 262_144,
-            "num_hidden_layers": layers,
-            "layer_types": kinds,
-            "head_dim": 256,
-            "global_head_dim": 512,
-            "num_experts": None,
-            "moe_intermediate_size": None,
-            "top_k_experts": None,
-            "num_kv_shared_layers": 0,
-            "hidden_size_per_layer_input": 0,
-            "max_position_embeddings": 262_144,
-            "use_bidirectional_attention": "vision",
-            **text,
-        },
-        "vision_config": {
-            "model_type": "gemma4_vision",
-            "hidden_size": 1_152,
-            "intermediate_size": 4_304,
-            "num_hidden_layers": 27,
-            "patch_size": 16,
-            "pooling_kernel_size": 3,
-            "position_embedding_size": 10_240,
-        },
-    }
-
-
-CONFIGS = {
-    "31B": gemma(
-        60,
-        6,
-        hidden_size=5_376,
-        intermediate_size=21_504,
-        num_attention_heads=32,
-        num_key_value_heads=16,
-        num_global_key_value_heads=4,
-        attention_k_eq_v=True,
-        sliding_window=1_024,
-    ),
-    "26B-A4B": gemma(
-        30,
-        6,
-        hidden_size=2_816,
-        intermediate_size=2_112,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        num_global_key_value_heads=2,
-        attention_k_eq_v=True,
-        sliding_window=1_024,
-        enable_moe_block=True,
-        num_experts=128,
-        top_k_experts=8,
-        moe_intermediate_size=704,
-    ),
-    "E2B": {
-        **gemma(
-            35,
-            5,
-            hidden_size=1_536,
-            intermediate_size=6_144,
-            num_attention_heads=8,
-            num_key_value_heads=1,
-            attention_k_eq_v=False,
-            sliding_window=512,
-            num_kv_shared_layers=20,
-            use_double_wide_mlp=True,
-            hidden_size_per_layer_input=256,
-            max_position_embeddings=131_072,
-            use_bidirectional_attention=None,
-        ),
-        "vision_config": {
-            "hidden_size": 768,
-            "intermediate_size": 3_072,
-            "num_hidden_layers": 16,
-            "patch_size": 16,
-            "pooling_kernel_size": 3,
-            "position_embedding_size": 10_240,
-        },
-        "audio_config": {"hidden_size": 1_024, "num_hidden_layers": 12, "output_proj_dims": 1_536},
-    },
-}
+CONFIGS = {name.split("-")[2]: row["config"] for name, row in data_file("models.json").items()}
 VISION = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 24}
 LLAMA_8B = {
     "model_type": "llama",
@@ -130,22 +44,6 @@ QWEN_30B = {
     "sliding_window": None,
     "tie_word_embeddings": False,
 }
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_of_the_family_gives_the_catalog_s_memory_to_the_byte(name: str):
-    model = f"google/gemma-4-{name}-it"
-    read, known = model_from_config(CONFIGS[name], name=model), MODELS[model]
-    assert text_params(read) == text_params(known)
-    assert active_params(read) == active_params(known)
-    ours = plan(Deployment(model=model, accelerator="H100", model_spec=read))
-    theirs = plan(Deployment(model=model, accelerator="H100"))
-    assert ours.memory.weights_gib == pytest.approx(theirs.memory.weights_gib, rel=0.002)
-    assert (ours.memory.kv_bytes_per_token, ours.memory.block_size) == (
-        theirs.memory.kv_bytes_per_token,
-        theirs.memory.block_size,
-    )
-    assert ours.memory.kv_tokens == pytest.approx(theirs.memory.kv_tokens, rel=0.002)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +191,7 @@ def test_an_output_head_in_the_files_makes_them_larger_and_not_the_memory():
     block = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
     known = plan(Deployment(model="RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", accelerator="H100"))
     index = {"metadata": {"total_size": 26.67 * GIB}, "weight_map": {"lm_head.weight": "model.safetensors"}}
-    spec = model_from_config({**CONFIGS["26B-A4B"], "quantization_config": block}, name="other", index=index)
+    spec = model_from_config({**CONFIGS["26B"], "quantization_config": block}, name="other", index=index)
     read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
     assert read.memory.weights_gib == pytest.approx(known.memory.weights_gib, rel=0.002)
     without = plan(Deployment(model="other", accelerator="H100", model_spec=replace(spec, head_in_checkpoint=False)))
@@ -323,7 +221,7 @@ def test_an_index_without_a_size_is_refused():
 
 def test_a_gemma_that_is_fp8_already_loads_on_tpu_and_a_four_bit_one_does_not():
     def findings(block: dict[str, object] | None, quantization: str | None = None) -> set[str]:
-        config = {**CONFIGS["26B-A4B"], **({"quantization_config": block} if block else {})}
+        config = {**CONFIGS["26B"], **({"quantization_config": block} if block else {})}
         spec = model_from_config(config, name="other")
         asked = Deployment(model="other", accelerator="v6e-4", model_spec=spec, quantization=quantization)
         return {f.id for f in plan(asked).findings}

@@ -14,7 +14,7 @@ from planning.data.images import IMAGES, Image
 from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
 from planning.data.tables import data_file, row_of
 from planning.machine import hardware
-from planning.machine.hardware import ACCELERATORS, NAMED_TPUS, Accelerator, Host, NamedTpu
+from planning.machine.hardware import ACCELERATORS, Accelerator, Host
 from planning.model.support import Support, support_rows
 from planning.question.server_flags import TABLES, flag_table
 from planning.rules.registry import ALL_RULES, Rule
@@ -30,7 +30,6 @@ FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
     "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),
     "accelerators": (Accelerator, ACCELERATORS),
     "hosts": (Host, hardware._HOSTS),
-    "TPUs that are not planned": (NamedTpu, NAMED_TPUS),
 }
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planning import plan
-from planning.memory.buckets import token_buckets
-from planning.memory.budget import captured_graphs, memory_plan
+from planning.memory.budget import captured_graphs, memory_plan, token_buckets
 from planning.memory.kv_cache import blocks_per_request, layout_of
 from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of

@@ -10,12 +10,13 @@ import pytest
 
 import planning
 from contracts.path_guard import GUARD_ARGUMENT
-from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
+from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import model_ids
+from planning.question.recommendation import recommended
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
-from planning.question.vllm_args import OPTIONS
+from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from planning.solve.plan_json import plan_json
 
 CLOSED = {

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from planning import Deployment, VllmOptions, plan, vllm_arguments
+from planning import Deployment, VllmOptions, plan
 from planning.data.checkpoints import CHECKPOINTS
 from planning.question.fields import changed
 from planning.question.types import Finding, WeightsMode
+from planning.question.vllm_args import vllm_arguments
 from planning.rules.security.pinned import COMMIT
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment

@@ -8,7 +8,7 @@ from authors.accuracy.corpus.measured import load, subject_of
 from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
 from planning.data import overheads
 from planning.machine.devices import parse_device
-from planning.machine.hardware import ACCELERATORS, has_fast_cores
+from planning.machine.hardware import ACCELERATORS, host_of
 from planning.memory.resolve import resolve
 from planning.question.types import StartupPlan
 from planning.speed.startup import compile_s_of, xla_programs
@@ -160,7 +160,7 @@ def test_a_fast_core_compiles_in_half_the_time_and_an_unknown_one_widens_the_ban
 
 def test_every_host_of_a_gpu_on_compute_engine_has_its_cpu_on_record():
     gpus = [one for one in ACCELERATORS.values() if not one.is_tpu and "gce" in one.platforms]
-    assert {one.name: has_fast_cores(one, "gce") for one in gpus} == {
+    assert {one.name: host_of(one, "gce").has_fast_cores for one in gpus} == {
         "L4": False,
         "L4x2": False,
         "RTX PRO 6000": True,
@@ -168,7 +168,7 @@ def test_every_host_of_a_gpu_on_compute_engine_has_its_cpu_on_record():
         "H100": True,
         "H200": True,
     }
-    assert has_fast_cores(ACCELERATORS["RTX PRO 6000"], "cloud-run") is None
+    assert host_of(ACCELERATORS["RTX PRO 6000"], "cloud-run").has_fast_cores is None
 
 
 def test_the_start_on_a_cloud_run_instance_of_unknown_cores_is_planned_with_slow_ones():

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning import Deployment, PlanningError, VllmOptions, Workload, WorkloadPlan, parse_workload, plan
+from planning import Deployment, PlanningError, VllmOptions, Workload, plan
 from planning.machine.devices import parse_device
 from planning.memory.adapters import adapter_bytes, adapter_options
 from planning.memory.resolve import resolve
 from planning.memory.speculation import drafter_bytes
-from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
+from planning.question.types import WorkloadPlan
+from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload, parse_workload
 
 
 def test_a_workload_is_read_from_one_text():

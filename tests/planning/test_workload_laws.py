@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planning import Deployment, VllmOptions, Workload, WorkloadPlan, plan
+from planning import Deployment, VllmOptions, Workload, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
 from planning.model.catalog import model_ids
 from planning.question.resolved import Resolved
-from planning.question.types import Band
+from planning.question.types import Band, WorkloadPlan
 from planning.question.workload import IMAGE_TOKENS
 from planning.solve.plan_json import plan_json
 from planning.speed.serving import workload_plan

@@ -16,7 +16,7 @@ from planning.data import overheads
 from planning.planner import plan_of
 from planning.question.types import StartupProbe
 from planning.question.vllm_args import given_options
-from planning.speed.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
+from planning.speed.startup import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
 from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds

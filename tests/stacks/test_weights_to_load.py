@@ -6,7 +6,7 @@ from contracts.labels import Ownership
 from contracts.naming import Names
 from planning import plan
 from planning.cost.subject import examine
-from planning.memory.parts import parts_bytes
+from planning.memory.host_memory import parts_bytes
 from stacks.base import Context
 from stacks.hooks.staged_weights import staged_weights
 from stacks.loading import from_values

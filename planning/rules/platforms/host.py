@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
-from planning.memory.parts import parts_bytes
+from planning.memory.host_memory import parts_bytes
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, change, rule

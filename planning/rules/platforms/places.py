@@ -33,9 +33,8 @@ from planning.rules.alternatives import alternatives_for
 from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
-from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
-from planning.speed.serving import saturation_batch
-from planning.speed.startup import compile_s_of
+from planning.speed.serving import server_of
+from planning.speed.startup import PROBE_PERIOD_S, PROBE_TIMEOUT_S, compile_s_of
 from planning.units import DAY_S, HOUR_S, duration
 
 STREAMS_FROM_GS: Final = "0.11.1"
@@ -166,7 +165,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
     if run.concurrency is None:
         return None
     workload = resolved.deployment.workload or DEFAULT_WORKLOAD
-    at_once = saturation_batch(resolved, subject.memory, workload)
+    at_once = server_of(resolved, subject.memory, workload).all_slots
     length = min(round(workload.held_tokens), resolved.max_model_len)
     allowed = run.concurrency * run.max_instances
     if allowed < at_once:

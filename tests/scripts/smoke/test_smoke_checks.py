@@ -15,7 +15,8 @@ from contracts.path_guard import GUARD_MODULE
 from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
 from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from localcloud.tests.running.running_server import server as vllm_server
-from planning import VllmOptions, vllm_arguments
+from planning import VllmOptions
+from planning.question.vllm_args import vllm_arguments
 from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_server
 from scripts.smoke.context import Check, CheckContext, SmokeTarget, stack_target
