@@ -78,8 +78,7 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
     The settings files of the backends are in `folder`.
 
     Raises:
-        BlockedError: findings block the stack.
-        OtherStackError: the state of a backend cannot be read.
+        CommandRefusedError: findings block the stack, or the state of a backend cannot be read.
     """
     deployed = {backend.stack: _deployed(backend.stack) for backend in settings.gateway.backends}
     plan = plan_gateway(settings, stack, deployed, folder, today=today())

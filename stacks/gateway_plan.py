@@ -6,13 +6,14 @@ from pathlib import Path
 
 from cloud.model_files import PROJECT
 from cloud.price_file import book_of
+from contracts.errors import CommandRefusedError
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import Finding
 from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
 from planning.solve.wording import worded
 from stacks.loading import SettingsError, from_file
-from stacks.planned import BlockedError, to_deployment
+from stacks.planned import to_deployment
 from stacks.settings import BackendSettings, GatewayStack, Settings
 from stacks.wording import StackWording
 
@@ -78,14 +79,14 @@ def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
     """Yield the lines of a preview, each with whether it is a warning.
 
     Raises:
-        BlockedError: findings block the gateway.
+        CommandRefusedError: findings block the gateway.
     """
     stack = plan.question.stack
     blocking = [finding for finding in plan.findings if finding.severity == "block"]
     if blocking:
         ids = ", ".join(dict.fromkeys(finding.id for finding in blocking))
         lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(_text, blocking)]
-        raise BlockedError("\n".join(lines))
+        raise CommandRefusedError("\n".join(lines))
     yield f"Gateway to {', '.join(one.stack for one in plan.question.backends)}.", False
     for finding in plan.findings:
         yield _text(finding), finding.severity == "warn"

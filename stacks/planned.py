@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
 from cloud.price_file import book_of
+from contracts.errors import CommandRefusedError
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
@@ -24,10 +25,6 @@ _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
 """Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
 """Fields for which the planner reads None as "not part of the question". A stack without the setting has an empty value instead."""
-
-
-class BlockedError(ValueError):
-    """Findings of the plan block the stack. The message lists them with their remedies."""
 
 
 def today() -> str:
@@ -146,7 +143,7 @@ def doctor_hint(stack: str) -> str:
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
-    """Raise BlockedError if findings block the stack and were not accepted."""
+    """Raise CommandRefusedError if findings block the stack and were not accepted."""
     if not plan.stopping:
         return
     lines = [finding_text(finding, wording) for finding in plan.stopping]
@@ -154,7 +151,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in acceptable_ids())
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
     hint = f"To see all figures, run `gemma plan {stack}`.{accept}"
-    raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
+    raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 
 
 def finding_text(finding: Finding, wording: Wording) -> str:

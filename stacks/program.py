@@ -3,6 +3,7 @@
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from contracts.outputs import StackOutputs
@@ -13,28 +14,14 @@ from planning.question.types import Plan
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
-from stacks.hooks.observed_service import ServiceNotReadError
-from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
 from stacks.outputs import export
-from stacks.planned import BlockedError, preview_lines, require_unblocked, to_deployment, today
-from stacks.project.former_state import FormerStateError, require_current_state
-from stacks.project.other_stacks import OtherStackError
-from stacks.project.propagation import ProjectNotReadyError
+from stacks.planned import preview_lines, require_unblocked, to_deployment, today
+from stacks.project.former_state import require_current_state
 from stacks.settings import Settings
 from stacks.wording import StackWording
 
-UserError = (
-    SettingsError,
-    PlanningError,
-    NamingError,
-    BlockedError,
-    ProjectNotReadyError,
-    FormerStateError,
-    OtherStackError,
-    ServiceNotReadError,
-    RunsNotKeptError,
-)
+UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
 
 

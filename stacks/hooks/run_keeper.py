@@ -15,6 +15,7 @@ from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.seen_machines import seen_instance, seen_queued, seen_service
+from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
@@ -32,10 +33,6 @@ _NO_SUCH_ZONE: Final = frozenset({403, _NOT_FOUND})
 _CHANGED: Final = 409
 _FATAL: Final = 500
 _TOO_MANY: Final = 429
-
-
-class RunsNotKeptError(ValueError):
-    """The record of a stack with limits could not be read or written. The message names the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ class RunKeeper:
         self._call("iam", f"v1/{self.account}", body, verb="PATCH")
 
     def note_first(self) -> None:
-        """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would otherwise be undercounted."""
+        """Record what this `up` may delete. Raises CommandRefusedError if the stack has limits, which would otherwise be undercounted."""
         try:
             self.note()
         except (GoogleCallError, RecordError) as error:
@@ -86,7 +83,7 @@ class RunKeeper:
                 f"({_why(error)})."
             )
             if self.has_limits:
-                raise RunsNotKeptError(
+                raise CommandRefusedError(
                     f"{text} Nothing was changed, because `maxAge` and `maxUsd` rely on the record. Try again. {doctor_hint(self.stack)}"
                 ) from None
             pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
@@ -171,7 +168,7 @@ class RunKeeper:
 
 
 def keep_runs(context: Context) -> None:
-    """Register hooks that keep the stack's record. Raises RunsNotKeptError."""
+    """Register hooks that keep the stack's record. Raises CommandRefusedError."""
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()

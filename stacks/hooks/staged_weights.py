@@ -15,6 +15,7 @@ import pulumi
 from cloud.google_calls import GoogleCallError, call
 from cloud.model_files import CONFIG
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError
 from contracts.resource_types import SERVICE_TYPE
 from contracts.staged_weights import (
     MANIFEST,
@@ -34,10 +35,6 @@ from stacks.settings import Settings
 
 LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
-
-
-class WeightsNotStagedError(ValueError):
-    """The bucket has no complete checkpoint. The message names the command that stages it."""
 
 
 def require_staged_weights(context: Context) -> None:
@@ -102,12 +99,12 @@ class StagedWeights:
         return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise WeightsNotStagedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
+        """Raise CommandRefusedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
         preview, fault = pulumi.runtime.is_dry_run(), await self.fault()
         if fault is None or (preview and not fault.is_known):  # a preview may run without any access
             return
         if fault.blocks and not preview:
-            raise WeightsNotStagedError(fault.text)
+            raise CommandRefusedError(fault.text)
         pulumi.log.warn(fault.text)
 
     async def fault(self) -> Unproved | None:

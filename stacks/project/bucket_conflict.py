@@ -11,16 +11,13 @@ from typing import Final, cast
 import pulumi
 
 from cloud.google_calls import GoogleCallError, call
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from stacks.bound_hooks import bind_types
 
 LIMIT_S: Final = 10.0
 _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _NOT_FOUND: Final = 404
-
-
-class BucketInTheWayError(ValueError):
-    """A bucket with the stack's name already exists. The message names the fix."""
 
 
 def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
@@ -55,12 +52,12 @@ class BucketCheck:
     ownership: Ownership
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""
+        """Raise CommandRefusedError if the bucket exists. A preview only warns. A failed check stops nothing."""
         found = await self.finding()
         if found is None:
             return
         if not pulumi.runtime.is_dry_run():
-            raise BucketInTheWayError(found)
+            raise CommandRefusedError(found)
         pulumi.log.warn(found)
 
     async def finding(self) -> str | None:

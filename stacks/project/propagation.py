@@ -67,22 +67,18 @@ _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 """Grants, except those on a service, because nothing in a stack calls it."""
 
 
-class ProjectNotReadyError(ValueError):
-    """The project is not ready for a deployment. The message names the command that fixes it."""
-
-
 def require_enabled(project: str, apis: Sequence[str]) -> None:
-    """Raise ProjectNotReadyError if APIs of the stack are off. A preview only warns: it changes nothing, and works in a new project."""
+    """Raise CommandRefusedError if APIs of the stack are off. A preview only warns: it changes nothing, and works in a new project."""
     try:
         require_apis(project, apis, say=pulumi.log.info)
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
-            raise ProjectNotReadyError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
+            raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
         pulumi.log.warn(f"`pulumi up` will refuse: {error}")
 
 
 def require_resource_manager(project: str) -> None:
-    """Wait for Cloud Resource Manager. Raises ProjectNotReadyError if it stays off or the project cannot be read.
+    """Wait for Cloud Resource Manager. Raises CommandRefusedError if it stays off or the project cannot be read.
 
     The provider's getProject reads the billing account as well, and fails if the Cloud Billing API, which no stack uses, is off.
     A preview needs no such read, so it does not wait.
@@ -92,7 +88,7 @@ def require_resource_manager(project: str) -> None:
     if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
         return
     why = answer.why if isinstance(answer, Unknown) else "no such project"
-    raise ProjectNotReadyError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
+    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
 
 
 def _read_project(project: str) -> Answer[Mapping[str, object]]:
@@ -107,14 +103,14 @@ def _read_project(project: str) -> Answer[Mapping[str, object]]:
 
 
 def real_s(seconds: float) -> float:
-    """Convert seconds at the cloud to seconds on this machine: fewer if the cloud's clock is faster. Raises ProjectNotReadyError."""
+    """Convert seconds at the cloud to seconds on this machine: fewer if the cloud's clock is faster. Raises CommandRefusedError."""
     text = os.environ.get(SPEED_VARIABLE) or "1"
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not speed > 0:
-        raise ProjectNotReadyError(
+        raise CommandRefusedError(
             f"{SPEED_VARIABLE} is {text!r}, but must be a number above 0. Unset it for a real project."
         )
     return seconds / speed

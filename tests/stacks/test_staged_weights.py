@@ -11,6 +11,7 @@ import requests
 
 from cloud.staging.bucket import crc32c
 from contracts.answers import Absent, Present
+from contracts.errors import CommandRefusedError
 from contracts.naming import Names
 from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
@@ -19,7 +20,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning.cost.subject import examine
 from stacks.base import Context
 from stacks.hooks import staged_weights
-from stacks.hooks.staged_weights import StagedWeights, WeightsNotStagedError
+from stacks.hooks.staged_weights import StagedWeights
 from stacks.planned import to_deployment
 from tests.stacks.failed_start import failed_start
 
@@ -82,7 +83,7 @@ def test_a_bucket_that_does_not_exist_holds_no_weights(monkeypatch, cloud):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     text = f"No weights are staged in gs://{BUCKET}/{FOLDER}. The server cannot start without them. {REMEDY}"
     assert proof() == Absent()
-    with pytest.raises(WeightsNotStagedError, match=re.escape(text)):
+    with pytest.raises(CommandRefusedError, match=re.escape(text)):
         require()
 
 
@@ -146,7 +147,7 @@ def test_damaged_weights_stop_up_before_the_service(monkeypatch, bucket, manifes
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", manifest=manifest)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     for existing in (False, True):
-        with pytest.raises(WeightsNotStagedError, match=said) as refused:
+        with pytest.raises(CommandRefusedError, match=said) as refused:
             require(existing=existing)
         assert str(refused.value).endswith(REMEDY)
         assert f"The weights in gs://{BUCKET}/{FOLDER} do not match their manifest: " in str(refused.value)
@@ -211,15 +212,13 @@ def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bu
     if stops:
         assert found.text.startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        with pytest.raises(
-            WeightsNotStagedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"
-        ):
+        with pytest.raises(CommandRefusedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"):
             asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
 def test_up_is_stopped_before_the_service(monkeypatch, bucket):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(WeightsNotStagedError, match="No weights are staged"):
+    with pytest.raises(CommandRefusedError, match="No weights are staged"):
         require()
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     require()
@@ -234,10 +233,10 @@ def test_what_is_unknown_is_not_staged(monkeypatch, bucket, cloud, method):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     require()
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(WeightsNotStagedError, match=f"Cannot check the weights in gs://{BUCKET}/{FOLDER}"):
+    with pytest.raises(CommandRefusedError, match=f"Cannot check the weights in gs://{BUCKET}/{FOLDER}"):
         require()
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
-    with pytest.raises(WeightsNotStagedError, match=r"no connection to .* Nothing was changed"):
+    with pytest.raises(CommandRefusedError, match=r"no connection to .* Nothing was changed"):
         require()
 
 
