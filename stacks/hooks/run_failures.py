@@ -62,7 +62,9 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
     secrets = [*_secret_values()]
     for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
         value.apply(secrets.append)
-    report = FailureReport(start=start, service=context.names.base, secrets=secrets, grants=grants)
+    report = FailureReport(
+        start=start, run=run, probe=probe, service=context.names.base, secrets=secrets, grants=grants
+    )
     hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
     settled = pulumi.ResourceHook("wait-for-grants", grants.settle)
 
@@ -74,6 +76,8 @@ class FailureReport:
     """Reports the failures of one service."""
 
     start: FailedStart
+    run: CloudRunSettings
+    probe: StartupProbe
     service: str
     secrets: Sequence[str]
     """Values that must never be shown."""
@@ -126,7 +130,7 @@ class FailureReport:
 
     def _over_quota(self) -> str:
         """Return the quota that the service needs, and the command that prints how to request it."""
-        run = self.start.cloud_run
+        run = self.run
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
         return (
             f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
@@ -139,7 +143,7 @@ class FailureReport:
         found = _REVISION.search(message)
         return RevisionLog(
             project=self.start.settings.project,
-            location=self.start.cloud_run.region,
+            location=self.run.region,
             service=self.service,
             revision=found["linked"] or found["named"] if found else None,
             since=(GOOGLE_CLOCK.now() - self._longest()).isoformat(),
@@ -147,7 +151,7 @@ class FailureReport:
 
     def _longest(self) -> timedelta:
         """Return the maximum time since the revision started: its probe has just timed out."""
-        return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
+        return timedelta(seconds=self.probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
         mask = LineMask(tuple(self.secrets))
