@@ -45,8 +45,7 @@ def keeper(*, has_limits=True, service=""):
         stack="x",
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
         identity=IDENTITY,
-        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b"],
-        service=service,
+        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b", *filter(None, [service])],
         has_limits=has_limits,
     )
 
