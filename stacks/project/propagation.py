@@ -1,9 +1,7 @@
 """Require the APIs of a stack, and wait until recent changes at Google take effect: enabled APIs, new accounts and new grants.
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
-502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do: a resource that
-could not be created is created again. For a resource that already exists they name the command that helps. They record the grants of this run:
-a Cloud Run service is created GRANT_WAIT_S after the last of them, and the agent of a TPU machine retries on its own.
+502, 503 and a few texts). So hooks of the Pulumi engine create a resource again that could not be created.
 """
 
 import asyncio
@@ -40,23 +38,28 @@ minute."""
 _RESOURCE_MANAGER: Final = "cloudresourcemanager"
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
-_DISABLED: Final = re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled")
-_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
-_NO_ACCOUNT: Final = re.compile(
-    r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
-    re.IGNORECASE,
-)
-_NO_ROLE: Final = re.compile(
-    r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"
-)
-"""Also matches a custom role that was just created."""
 _EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
 _INTERNAL: Final = re.compile(r"\bError 50\d\b")
 """Google may return this after it has created the resource. The provider repeats the call, and then fails or gets a 409."""
 _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
-_NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
-"""Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet."""
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
+_AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
+    (re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled"), LIMIT_S),
+    # Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet.
+    (
+        re.compile(r"(?P<what>(Service account )?service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)"),
+        GRANT_S,
+    ),
+    (re.compile(r"(?i)(?P<what>Service account \S+) does not exist"), LIMIT_S),
+    (re.compile(r"(?i)denied on (?P<what>service account \S+) \(or it may not exist\)"), ACCOUNT_S),
+    # Also matches a custom role that was just created.
+    (
+        re.compile(r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"),
+        ACCOUNT_S,
+    ),
+)
+"""Errors that pass by themselves: what is awaited, and its longest wait in seconds. Less if a permission may be missing."""
+_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
 _WATCHING_TYPES: Final = "gcp:monitoring/"
 WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
@@ -116,15 +119,10 @@ def real_s(seconds: float) -> float:
     return seconds / speed
 
 
-def awaited(message: str) -> str | None:
-    """Return the API, account or role that an error waits for, such as `Compute Engine API`, or None if waiting cannot help."""
-    found = next(
-        filter(None, (text.search(message) for text in (_DISABLED, _NO_ACCOUNT, _NO_UPSTREAM, _NO_ROLE))), None
-    )
-    if found is None:
-        return None
-    groups = found.groupdict()
-    return str(groups.get("what") or groups.get("which")).strip()
+def awaited(message: str) -> tuple[str, float] | None:
+    """Return the API, account or role that an error waits for, and for how many seconds; None if waiting cannot help."""
+    found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
+    return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
 
 
 def exists_hint(message: str) -> str | None:
@@ -140,26 +138,8 @@ def exists_hint(message: str) -> str | None:
     return f"{fix} {cause} recover imports resources with this stack's labels and lists the others."
 
 
-def patience_s(message: str) -> float:
-    """Return the maximum wait after an error: less if a permission may be missing, because waiting does not fix that."""
-    if _NO_UPSTREAM.search(message):
-        return GRANT_S
-    return ACCOUNT_S if _lacked(message) or _NO_ROLE.search(message) else LIMIT_S
-
-
-def _lacked(message: str) -> str | None:
-    """Return the permission that the caller may lack, or None if the error names none or concerns Google's own account."""
-    found = None if _NO_UPSTREAM.search(message) else _PERMISSION.search(message)
-    return None if found is None else found["permission"]
-
-
 def image_advice(name: str, message: str) -> str | None:
-    """Return the setting to check after an error of an image or its repository, or None for other errors.
-
-    Args:
-        name: the resource that failed.
-        message: the error.
-    """
+    """Return the setting to check after an error of an image or its repository, `name`; None for other errors."""
     if name.startswith(("image", "docker-hub-token")) and _UPSTREAM.search(message):
         return (
             "Artifact Registry cannot use the account of gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is an "
@@ -191,13 +171,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
 
 
 def watching_advice(type_: str, message: str, *, project: str) -> str | None:
-    """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
-
-    Args:
-        type_: type of the resource that failed.
-        message: the error.
-        project: project of the resource.
-    """
+    """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors."""
     if not type_.startswith(_WATCHING_TYPES) or _REFUSED.search(message) is None:
         return None
     stack = pulumi.get_stack()
@@ -218,17 +192,17 @@ class _Waits:
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be retried."""
         message = args.errors[0] if args.errors else ""
-        what = awaited(message)
-        if what is None:
-            self._hint(args)
+        found = awaited(message)
+        if found is None:
+            self._hint(args, message)
             return False
+        what, limit_s = found
         waited_s = monotonic() - self.since_s.setdefault(args.urn, monotonic())
-        limit_s = patience_s(message)
-        denied = _lacked(message)
+        denied = _PERMISSION.search(message) if limit_s == ACCOUNT_S else None
         fresh = "recently enabled" if what.endswith(" API") else "recently created"
-        cause = f"{fresh}, or you lack {denied} on it" if denied else f"{fresh} or missing"
+        cause = f"{fresh}, or you lack {denied['permission']} on it" if denied else f"{fresh} or missing"
         if waited_s > real_s(limit_s):
-            self._hint(args)
+            self._hint(args, message)
             pulumi.log.warn(
                 f"{what} was still unavailable after {limit_s / 60:.0f} min ({cause}). {doctor_hint(pulumi.get_stack())}"
             )
@@ -239,9 +213,8 @@ class _Waits:
         await asyncio.sleep(real_s(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * len(args.errors))))
         return True
 
-    def _hint(self, args: pulumi.ErrorHookArgs) -> None:
-        """Print the command for existing resources or a deleted account, the setting of an image, or the roles for alerts, once per run."""
-        message = args.errors[0] if args.errors else ""
+    def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
+        """Print each command, setting or role that helps, once per run."""
         watching = watching_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
         for hint in (exists_hint(message), deleted, image_advice(args.name, message), watching):
@@ -273,11 +246,7 @@ class NewGrants:
 
 
 def wait_for_google(*, project: str) -> NewGrants:
-    """Register hooks that retry every later `gcp` resource, as described above. Return the record of new grants.
-
-    Args:
-        project: project of the resources.
-    """
+    """Register hooks that retry every later `gcp` resource. Return the record of new grants."""
     real_s(0)  # rejects an invalid speed before any resource is declared
     grants = NewGrants()
     again = pulumi.ErrorHook("wait-for-google", _Waits(project).again)
