@@ -169,25 +169,27 @@ class Foundation:
     """Grants of this run. They may take minutes to take effect."""
 
 
+def open_project(
+    project: str, region: str, apis: Sequence[str], before_change: Callable[[], None] = lambda: None
+) -> tuple[pulumi.ResourceOptions, NewGrants]:
+    """Require the project's APIs, and return the options of every component, with the explicit provider, and the record of new grants.
+
+    `before_change` is called once the project can be read, before any change. Raises CommandRefusedError.
+    """
+    require_enabled(project, apis)
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
+    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
+    require_resource_manager(project)
+    before_change()
+    return pulumi.ResourceOptions(providers={"gcp": provider}), wait_for_google(project=project)
+
+
 def lay_foundation(
     context: Context, *, region: str, project_roles: Sequence[str], before_change: Callable[[], None]
 ) -> Foundation:
-    """Declare the resources that both targets share.
-
-    Args:
-        context: inputs of the stack.
-        region: region of the resources.
-        project_roles: roles of the server's account on the project.
-        before_change: called once the project can be read, before any change.
-    """
+    """Declare the resources that both targets share. `project_roles` are those of the server's account on the project."""
     settings, names = context.settings, context.names
-    require_enabled(settings.project, apis_of(settings))
-    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    provider = gcp.Provider("gcp", project=settings.project, region=region, billing_project=settings.project)
-    require_resource_manager(settings.project)
-    before_change()
-    new_grants = wait_for_google(project=settings.project)
-    options = pulumi.ResourceOptions(providers={"gcp": provider})
+    options, new_grants = open_project(settings.project, region, apis_of(settings), before_change)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(
