@@ -57,7 +57,7 @@ def deploy(context: Context) -> StackOutputs:
     foundation = lay_foundation(
         context,
         region=run.region,
-        project_roles=(METRICS_ROLE,) if context.settings.collects_metrics else (),
+        project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )
     network = _network(context, run, foundation) if run.direct_vpc else None
@@ -81,24 +81,17 @@ def deploy(context: Context) -> StackOutputs:
         endpoint=service.uri,
         auth="none" if run.public else "id-token",
         location=run.region,
-        rollout=_rollout_plan(context, run),
-    )
-
-
-def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None:
-    if run.rollout is None:
-        return None
-    return RolloutPlan(
-        service=f"projects/{context.settings.project}/locations/{run.region}/services/{context.names.base}",
-        traffic=run.rollout.traffic,
+        rollout=RolloutPlan(
+            service=f"projects/{settings.project}/locations/{run.region}/services/{context.names.base}",
+            traffic=run.rollout.traffic,
+        )
+        if run.rollout
+        else None,
     )
 
 
 def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the gcsfuse options: common ones, then the mode's, then the settings'.
-
-    The files are owned by the image's user, because no other user can read them.
-    """
+    """Return the gcsfuse options. The files are owned by the image's user, because no other user can read them."""
     uid = mount.uid if mount.uid is not None else settings.image.uid or 0
     gid = mount.gid if mount.gid is not None else settings.image.gid or 0
     options = [f"uid={uid}", f"gid={gid}", "implicit-dirs", "metadata-cache-ttl-secs=3600", "max-conns-per-host=100"]
@@ -174,7 +167,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         arguments=arguments,
         port=serving.port,
         startup_probe=startup_probe(context.plan),
-        readiness_probe=_readiness_probe(run),
+        readiness_probe=ReadinessProbe(**run.readiness_probe.model_dump()) if run.readiness_probe else None,
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
         secret_variables=_secrets(foundation),
         mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
@@ -182,13 +175,6 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         else None,
         memory_volumes=_memory_volumes(context, run),
     )
-
-
-def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
-    probe = run.readiness_probe
-    if probe is None:
-        return None
-    return ReadinessProbe(period_s=probe.period_s, failure_threshold=probe.failure_threshold, timeout_s=probe.timeout_s)
 
 
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:

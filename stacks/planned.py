@@ -80,22 +80,12 @@ def _is_given(settings: Settings, field: SettingField) -> bool:
 def _as_judged(path: str, name: str, value: object) -> object:
     """Return a setting's value in the planner's form."""
     if isinstance(value, ProbeSettings):
-        return to_probe(value)
+        return StartupProbe(**value.model_dump())
     if isinstance(value, list):
         return tuple(cast("list[object]", value))
     if path in _EMPTY_IF_NOT_SET:
         return value or ""
     return value / 1024 if isinstance(value, int) and name.endswith("_mib") else value
-
-
-def to_probe(probe: ProbeSettings) -> StartupProbe:
-    """Return the planner's view of a startup probe."""
-    return StartupProbe(
-        initial_delay_s=probe.initial_delay_s,
-        period_s=probe.period_s,
-        failure_threshold=probe.failure_threshold,
-        timeout_s=probe.timeout_s,
-    )
 
 
 def headline(plan: Plan) -> str:

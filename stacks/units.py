@@ -5,9 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from planning.units import DURATION_PATTERN, format_duration, parse_duration_s
-
-__all__ = ["DurationS", "MemoryMib", "format_duration", "format_memory", "parse_duration_s", "parse_memory_mib"]
+from planning.units import DURATION_PATTERN, parse_duration_s
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"

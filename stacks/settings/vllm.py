@@ -7,7 +7,7 @@ own keys stay as aliases: a block and a key may not contradict each other.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from contracts.fields import camel_case
 from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
@@ -136,13 +136,11 @@ class SpeculativeSettings(Block):
     revision: Commit | None = None
     """Commit of the draft model's repository."""
 
-    @model_validator(mode="after")
-    def _has_its_model(self) -> "SpeculativeSettings":
+    def _problems(self) -> Iterator[str]:
         if self.method == "draft-model" and self.drafter is None:
-            raise ValueError("method draft-model needs drafter; docs/reference/checkpoints.md lists draft models")
+            yield "method draft-model needs drafter; docs/reference/checkpoints.md lists draft models"
         if self.method == "n-gram" and (self.drafter or self.revision):
-            raise ValueError("method n-gram uses no model; remove drafter and revision, or set method: draft-model")
-        return self
+            yield "method n-gram uses no model; remove drafter and revision, or set method: draft-model"
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
