@@ -103,16 +103,6 @@ class TpuQueuedResourceArgs:
     """Allow a change to replace capacity in use. Getting new capacity may take hours."""
 
 
-def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
-    """Return the runtime version of an accelerator type such as "v6e-4", or the boot image for Compute Engine.
-
-    Raises:
-        KeyError: no image is known for the generation; set one in `runtime_version`.
-    """
-    images = BOOT_IMAGES if api == "compute-engine" else RUNTIME_VERSIONS
-    return images[api_accelerator_type(accelerator_type).partition("-")[0]]
-
-
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, with the server from the document.
 
@@ -135,7 +125,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Address of the machine in its network, or None without a machine. Another machine has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
+        images = BOOT_IMAGES if args.api == "compute-engine" else RUNTIME_VERSIONS
+        accelerator_type = api_accelerator_type(args.accelerator_type)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
@@ -143,8 +134,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 project=args.project,
                 zones=list(args.zones),
                 queued_resource_id=args.queued_resource_id,
-                accelerator_type=api_accelerator_type(args.accelerator_type),
-                runtime_version=version,
+                accelerator_type=accelerator_type,
+                runtime_version=args.runtime_version or images[accelerator_type.partition("-")[0]],
                 api=args.api,
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,
@@ -190,6 +181,14 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
+    limits = RolloutLimits(
+        # The machine times out before `pulumi up` does, so `up` sees what is serving afterwards.
+        ready_timeout_s=max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2),
+        drain_s=args.drain_s,
+        shutdown_flag=args.shutdown_flag,
+        is_privileged=args.privileged,
+    )
+    by_region = args.image_repositories
     return {
         SCRIPT_METADATA_KEY: startup_script(),
         "enable-guest-attributes": "TRUE",
@@ -198,29 +197,15 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
         # An explicit FALSE: without the key, the project's metadata decides.
         "enable-oslogin": "TRUE" if args.os_login else "FALSE",
         DOCUMENT_METADATA_KEY: args.document,
-        ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
-        **_repositories(args.image_repositories),
+        ROLLOUT_METADATA_KEY: limits.text(),
+        **(
+            {}
+            if len(by_region) <= 1
+            else {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
+        ),
         **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
         **({} if args.collector is None else {COLLECTOR_METADATA_KEY: args.collector}),
     }
-
-
-def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:
-    """Return the metadata with the image's repositories, or nothing if only the document's own exists."""
-    if len(by_region) <= 1:
-        return {}
-    return {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
-
-
-def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
-    """Return the limits of a change. The machine times out before `pulumi up` does, so `up` sees what is serving afterwards."""
-    ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
-    return RolloutLimits(
-        ready_timeout_s=ready_s,
-        drain_s=args.drain_s,
-        shutdown_flag=args.shutdown_flag,
-        is_privileged=args.privileged,
-    )
 
 
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:

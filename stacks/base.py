@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Literal
 
 import pulumi
 
@@ -11,15 +12,7 @@ from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import (
-    ApiKeySecret,
-    ArchiveKeySecret,
-    ExistingSecret,
-    ExistingSecretArgs,
-    HfTokenSecret,
-    StoredSecret,
-    StoredSecretArgs,
-)
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.naming import Names
@@ -49,7 +42,6 @@ _COMMAND = ("vllm", "serve")
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
 """ORG/NAME in an argument, but not as part of a path or a URI."""
 _ARCHIVE_KEY_BYTES = 32
-_STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,34 +302,32 @@ def _secret(
     existing = context.settings.secret_version(kind.key)
     if existing is not None:
         return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
-    return _STORED[kind.key](
-        kind.name,
-        StoredSecretArgs(
-            project=context.settings.project,
-            secret_id=f"{context.names.base}-{kind.name}",
-            value=context.secrets[kind.key],
-            ownership=context.ownership,
-            readers=readers,
-            labels=context.settings.labels,
-        ),
-        options,
-    )
+    arguments = _secret_args(context, kind.name, kind.component, context.secrets[kind.key], readers)
+    return StoredSecret(kind.name, arguments, options)
 
 
 def _archive_key(
     context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> StoredSecret:
     """Return the key that signs the archives. Each run of the program draws one, but the engine keeps the first (decision 36)."""
-    return ArchiveKeySecret(
-        "archive-key",
-        StoredSecretArgs(
-            project=context.settings.project,
-            secret_id=f"{context.names.base}-archive-key",
-            value=pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES)),
-            ownership=context.ownership,
-            readers=readers,
-            labels=context.settings.labels,
-            keeps_value=True,
-        ),
-        options,
+    value = pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES))
+    arguments = _secret_args(context, "archive-key", "ArchiveKeySecret", value, readers)
+    return StoredSecret("archive-key", replace(arguments, keeps_value=True), options)
+
+
+def _secret_args(
+    context: Context,
+    name: str,
+    kind: Literal["HfTokenSecret", "ApiKeySecret", "ArchiveKeySecret"],
+    value: pulumi.Output[str],
+    readers: Mapping[str, pulumi.Input[str]],
+) -> StoredSecretArgs:
+    return StoredSecretArgs(
+        kind=kind,
+        project=context.settings.project,
+        secret_id=f"{context.names.base}-{name}",
+        value=value,
+        ownership=context.ownership,
+        readers=readers,
+        labels=context.settings.labels,
     )

@@ -16,7 +16,6 @@ from components.cloud_run_gpu_service import (
     MemoryVolume,
     ReadinessProbe,
     RequestScaling,
-    SecretVariable,
     ServerContainer,
 )
 from components.container_starter import container_command
@@ -140,8 +139,8 @@ def _collector(context: Context, foundation: Foundation) -> Collector | None:
     config = collector_text(context)
     if config is None:
         return None
-    key = [variable for variable in _secrets(foundation) if variable.name == API_KEY.variable]
-    return Collector(image=COLLECTOR_IMAGE, config=config, secret_variables=key)
+    key = {name: secret for name, secret in foundation.secrets.items() if name == API_KEY.variable}
+    return Collector(image=COLLECTOR_IMAGE, config=config, secrets=key)
 
 
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
@@ -169,7 +168,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         startup_probe=startup_probe(context.plan),
         readiness_probe=ReadinessProbe(**run.readiness_probe.model_dump()) if run.readiness_probe else None,
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
-        secret_variables=_secrets(foundation),
+        secrets=foundation.secrets,
         mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
         if bucket is not None and is_mounted
         else None,
@@ -214,13 +213,6 @@ def _command(
 
     known = pulumi.Output.all(serving.image, None if key is None else key.version_name)
     return container_command(), (known.apply(lambda each: start(*each)), *serving.command, *serving.arguments)
-
-
-def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:
-    return [
-        SecretVariable(name=name, secret_id=secret.secret_id, version=secret.version)
-        for name, secret in foundation.secrets.items()
-    ]
 
 
 def startup_probe(plan: Plan) -> StartupProbe:
