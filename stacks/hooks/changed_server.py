@@ -1,8 +1,4 @@
-"""Show in a preview what changes about a deployed server, with the effect and its duration.
-
-The Pulumi engine calls the hook of a preview when it is about to change the serving resource, with its inputs before and after. So the
-program reads no state. An `up` registers no such hook, and the state does not name it.
-"""
+"""Show in a preview what changes about a deployed server, with the effect and its duration. An `up` registers no such hook."""
 
 from typing import Final
 

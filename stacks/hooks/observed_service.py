@@ -46,9 +46,7 @@ def observed_service(place: ServicePlace) -> Service | None:
     """Return the service as Google has it, or None if it does not exist.
 
     Also returns None if the Cloud Run API is off, as in a new project. Then a service may be created, but an existing one must not be changed.
-
-    Raises:
-        CommandRefusedError: also after LIMIT_S. Without the current traffic an `up` could move it.
+    Raises CommandRefusedError, also after LIMIT_S: without the current traffic an `up` could move it.
     """
     name = place.name
     if len(name) + len(NEXT_TAG) > LONGEST_TAG_AND_SERVICE:
@@ -92,11 +90,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
-    """Reject traffic for revisions that cannot serve, before Google rejects it in the middle of an `up`.
-
-    Raises:
-        CommandRefusedError: with the ready revisions.
-    """
+    """Raise CommandRefusedError for traffic to revisions that cannot serve, before Google rejects it in the middle of an `up`."""
     unknown = {*wanted} - {*serving_shares(service or {})}
     if not unknown:
         return

@@ -1,7 +1,6 @@
-"""Report why a revision of the Cloud Run service did not start.
+"""Report why a revision of the Cloud Run service did not start: its last lines in Cloud Logging, and the planner's hint.
 
-Cloud Run's error has no reason, but Cloud Logging has the container's log. So an error hook of the Pulumi engine reads its last lines
-and adds the planner's hint. The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
+The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
 """
 
 import re
@@ -57,9 +56,10 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         plan=context.plan,
         probe=probe,
         bucket=context.settings.bucket.existing or context.names.bucket,
-        account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
+        account=context.names.account_email,
     )
-    secrets = [*_secret_values()]
+    values = get_config_env()
+    secrets = [values[key] for key in get_config_secret_keys_env() if values.get(key)]
     for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
         value.apply(secrets.append)
     report = FailureReport(
@@ -120,7 +120,9 @@ class FailureReport:
         try:
             lines = self._masked(await last_lines(log))
         except GoogleCallError as error:
-            return f"{name} did not start, and its log cannot be read: {self._unread(error)} To read it, run:\n  {log.command}"
+            said = f"{masked(str(error), self.secrets).rstrip('.')}."
+            why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
+            return f"{name} did not start, and its log cannot be read: {why} To read it, run:\n  {log.command}"
         if not lines:
             return f"{name} did not start, and Cloud Logging has no log lines of it yet. To read them, run:\n  {log.command}"
         cause = cause_of([line.text for line in lines], self.start)
@@ -141,26 +143,18 @@ class FailureReport:
 
     def _log(self, message: str) -> RevisionLog:
         found = _REVISION.search(message)
+        longest = timedelta(seconds=self.probe.budget_s) + _CLOCK_SKEW  # the revision's probe has just timed out
         return RevisionLog(
             project=self.start.settings.project,
             location=self.run.region,
             service=self.service,
             revision=found["linked"] or found["named"] if found else None,
-            since=(GOOGLE_CLOCK.now() - self._longest()).isoformat(),
+            since=(GOOGLE_CLOCK.now() - longest).isoformat(),
         )
-
-    def _longest(self) -> timedelta:
-        """Return the maximum time since the revision started: its probe has just timed out."""
-        return timedelta(seconds=self.probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
         mask = LineMask(tuple(self.secrets))
         return [ContainerLine(source=line.source, text=for_terminal(mask(line.text))) for line in lines]
-
-    def _unread(self, error: GoogleCallError) -> str:
-        project = self.start.settings.project
-        said = f"{masked(str(error), self.secrets).rstrip('.')}."
-        return why_unread(project, status=error.status, reason=error.reason, said=said)
 
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
@@ -198,9 +192,3 @@ def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[st
         yield "..."
     for line in shown:
         yield f"[{line.source}] {line.text}"
-
-
-def _secret_values() -> Sequence[str]:
-    """Return the values of the stack's secrets, including the Hugging Face token."""
-    values = get_config_env()
-    return [values[key] for key in get_config_secret_keys_env() if values.get(key)]

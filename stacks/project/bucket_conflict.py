@@ -1,8 +1,4 @@
-"""Report an existing bucket of the stack's name before Google answers 409.
-
-The Pulumi engine calls the hook when it is about to create the stack's bucket, so later updates make no call. It costs one call of
-Cloud Storage, limited to LIMIT_S.
-"""
+"""Report an existing bucket of the stack's name before Google answers 409: one call of Cloud Storage, limited to LIMIT_S."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -32,16 +32,9 @@ def deployed_outputs(stack: str) -> Mapping[str, object] | None:
 
 
 def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], downloads: bool) -> GatewayNetwork:
-    """Return the network of the stack that `tpu.gateway` names.
+    """Return the network of the stack that `tpu.gateway` names. Raises CommandRefusedError if machines with these needs cannot use it.
 
-    Args:
-        gateway: that stack.
-        project: Google Cloud project of the machines.
-        regions: regions of their zones.
-        downloads: whether they download from the internet.
-
-    Raises:
-        CommandRefusedError: the stack has no network, or the machines cannot use it.
+    `downloads`: whether they download from the internet.
     """
     key = f'gemma-serving:tpu.gateway = "{gateway}"'
     outputs = deployed_outputs(gateway)
