@@ -38,7 +38,8 @@ WITHOUT_MOUNT = ("streamer", "memory")
 LOOPBACK = "127.0.0.1"
 """Address of a machine's server without a gateway. Callers come through the tunnel, which ends there, and no network reaches it."""
 _EVERY_ADDRESS = "0.0.0.0"
-_COMMAND = ("vllm", "serve")
+COMMAND = ("vllm", "serve")
+"""Command of the server, before its arguments."""
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
 """ORG/NAME in an argument, but not as part of a path or a URI."""
 _ARCHIVE_KEY_BYTES = 32
@@ -135,10 +136,8 @@ class Serving:
     """Reference by digest, in the first region."""
     image_repositories: Mapping[str, pulumi.Output[str]]
     """HOST/PROJECT/REPOSITORY of each region that has the image."""
-    command: Sequence[str]
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,37 +231,28 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
 
 
 def _serving(context: Context, image: ServingImage) -> Serving:
+    settings = context.settings
+    # A gateway calls the machine's address in the network, and the agent the loopback address.
+    is_local = settings.tpu is not None and settings.tpu.gateway is None
+    environment = dict(context.plan.environment)
+    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
+    if digest is not None:
+        environment[HASH_VARIABLE] = digest  # other weights are a new document and revision
+    if context.parts and not context.needs_hub:
+        environment["HF_HUB_OFFLINE"] = "1"  # a server with staged parts would ask the hub for them
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
-        command=_COMMAND,
         arguments=vllm_arguments(
             context.vllm,
             model_or_path=context.weights_to_load,
             port=PORT,
-            host=_host(context.settings),
-            revision=context.settings.served_revision,
-            has_api_key=context.settings.has_secret(API_KEY.key),
+            host=LOOPBACK if is_local else _EVERY_ADDRESS,
+            revision=settings.served_revision,
+            has_api_key=settings.has_secret(API_KEY.key),
         ),
-        environment={**dict(context.plan.environment), **_pinned_weights(context.settings), **_offline(context)},
-        port=PORT,
+        environment=environment,
     )
-
-
-def _host(settings: Settings) -> str:
-    """Return the address at which the server listens. A gateway calls the machine's address in the network, and the agent the loopback address."""
-    return LOOPBACK if settings.tpu is not None and settings.tpu.gateway is None else _EVERY_ADDRESS
-
-
-def _pinned_weights(settings: Settings) -> Mapping[str, str]:
-    """Return the variable that makes other weights a new document and revision. Empty without a manifest hash."""
-    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
-    return {HASH_VARIABLE: digest} if digest is not None else {}
-
-
-def _offline(context: Context) -> Mapping[str, str]:
-    """Return the variable that keeps a server with staged parts from asking the hub for them; empty if it needs the hub, or has no parts."""
-    return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
 
 
 def _bucket(

@@ -28,7 +28,7 @@ from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import SERVER_HOST_GIB
 from planning.question.types import Plan, StartupProbe
-from stacks.base import MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
+from stacks.base import COMMAND, MEMORY_FOLDER, PORT, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
@@ -164,7 +164,7 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         image=serving.image,
         command=command,
         arguments=arguments,
-        port=serving.port,
+        port=PORT,
         startup_probe=startup_probe(context.plan),
         readiness_probe=ReadinessProbe(**run.readiness_probe.model_dump()) if run.readiness_probe else None,
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
@@ -199,7 +199,7 @@ def _command(
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = foundation.archive_key
     if weights is None and key is None and not context.part_copies and not is_guarded(serving.arguments):
-        return serving.command, serving.arguments
+        return COMMAND, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]
 
     def start(image: str, version: str | None) -> str:
@@ -212,7 +212,7 @@ def _command(
         ).text()
 
     known = pulumi.Output.all(serving.image, None if key is None else key.version_name)
-    return container_command(), (known.apply(lambda each: start(*each)), *serving.command, *serving.arguments)
+    return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *serving.arguments)
 
 
 def startup_probe(plan: Plan) -> StartupProbe:

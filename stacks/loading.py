@@ -329,10 +329,12 @@ def _parsed(text: str) -> object:
 
 
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        if len(location) == 1 and _is_key(key):
+        if len(location) == 1 and key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
         return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}"
     if details["type"] == "missing":
@@ -384,13 +386,6 @@ def _found(values: object, location: Sequence[int | str]) -> tuple[list[int | st
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= _MAX_VALUE_CHARACTERS else text[: _MAX_VALUE_CHARACTERS - 3] + "..."
-
-
-def _is_key(key: str) -> bool:
-    """Return whether some target has a key."""
-    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
-
-    return key in known_keys(PRODUCT)
 
 
 def _suggestion(location: Sequence[int | str]) -> str:

@@ -8,9 +8,8 @@ from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from contracts.outputs import StackOutputs
 from planning import PlanningError
-from planning.cost.subject import Subject, examine
+from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.question.types import Plan
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
@@ -18,7 +17,6 @@ from stacks.loading import SettingsError
 from stacks.outputs import export
 from stacks.planned import preview_lines, require_unblocked, to_deployment, today
 from stacks.project.former_state import require_current_state
-from stacks.settings import Settings
 from stacks.wording import StackWording
 
 UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
@@ -28,7 +26,11 @@ UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
-    _check_name(stack)  # before the settings, which such a stack rarely has
+    try:
+        check_stack_name(stack)  # before the settings, which such a stack rarely has
+    except NamingError as error:
+        name = allowed_name(stack) or "NAME"
+        raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
     require_current_state(stack)
     if loading.is_gateway(get_config_env()):
         from stacks import gateway  # noqa: PLC0415 - other stacks need none of its modules
@@ -36,8 +38,13 @@ def run() -> None:
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
-    date = today()
-    subject, planned, wording = _planned_question(settings, date)
+    deployment = to_deployment(settings, today=today())
+    wording = StackWording(deployment, stack)
+    try:
+        subject = examine(deployment)
+        planned = plan_of(subject)
+    except PlanningError as error:
+        raise PlanningError(worded(str(error), wording)) from None
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
@@ -58,31 +65,6 @@ def run() -> None:
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
     export(deploy(context))
-
-
-def _planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, StackWording]:
-    """Return the figures, the plan and the words for a server. Raises PlanningError.
-
-    Args:
-        settings: the server.
-        date: today, YYYY-MM-DD, against which the age of prices is checked.
-    """
-    deployment = to_deployment(settings, today=date)
-    wording = StackWording(deployment, pulumi.get_stack())
-    try:
-        subject = examine(deployment)
-        return subject, plan_of(subject), wording
-    except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
-
-
-def _check_name(stack: str) -> None:
-    """Raise NamingError with the command that renames a stack that exists under a name that is not allowed."""
-    try:
-        check_stack_name(stack)
-    except NamingError as error:
-        name = allowed_name(stack) or "NAME"
-        raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
 
 
 def deploy(context: Context) -> StackOutputs:

@@ -23,7 +23,7 @@ from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.question.types import CapacityApiName, SshAccess
-from stacks.base import PORT, Context, Foundation, lay_foundation
+from stacks.base import COMMAND, PORT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
@@ -129,13 +129,7 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return the project roles that a member of `tpu.tunnelMembers` needs, with the condition of each role.
-
-    Args:
-        api: API of the machine.
-        ssh: login method of the tunnel.
-        custom: full name of the role that replaces roles/tpu.admin.
-    """
+    """Return the project roles that a member of `tpu.tunnelMembers` needs, each with its condition. `custom` replaces roles/tpu.admin."""
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
@@ -147,7 +141,21 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
     given = tpu.existing_network
     if given is not None:
         return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
-    return _own_network(context, tpu, foundation)
+    own = PrivateNetwork(
+        "network",
+        PrivateNetworkArgs(
+            project=context.settings.project,
+            name=context.names.base,
+            regions=context.settings.regions,
+            ownership=context.ownership,
+            target_tag=context.names.base,
+            internet_egress=_downloads(context, tpu),
+            allow_iap=True,
+            egress_ports=_egress_ports(context, tpu),
+        ),
+        foundation.options,
+    )
+    return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
 
 
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
@@ -169,29 +177,8 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
     return _Network(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
 
 
-def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
-    own = PrivateNetwork(
-        "network",
-        PrivateNetworkArgs(
-            project=context.settings.project,
-            name=context.names.base,
-            regions=context.settings.regions,
-            ownership=context.ownership,
-            target_tag=context.names.base,
-            internet_egress=_downloads(context, tpu),
-            allow_iap=True,
-            egress_ports=_egress_ports(context, tpu),
-        ),
-        foundation.options,
-    )
-    return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
-
-
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet.
-
-    Only the hub and the docker package are there: Artifact Registry and Cloud Storage are reached through Private Google Access.
-    """
+    """Return whether the machine needs the internet, where the hub and the docker package are. Google's APIs are reached without it."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
@@ -301,11 +288,11 @@ def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
     def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
         return ServingDocument(
             image=image,
-            command=serving.command,
+            command=COMMAND,
             arguments=serving.arguments,
             environment=serving.environment,
             secret_environment=secrets,
-            port=serving.port,
+            port=PORT,
             shm_size_gib=_SHM_SIZE_GIB,
             weights=BucketWeights(uri=folder_uri(bucket_name, settings.weights_prefix), path=context.model_path)
             if bucket_name

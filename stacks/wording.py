@@ -87,7 +87,6 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
         paths = [path for path in paths if path not in {"image_version", "image_supports", "image_audio"}]
     if target != before_target:
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
-        paths = [path for path in paths if path != "image_version"]  # the image is another one
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:
         if path == "weights_mode":
