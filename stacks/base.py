@@ -1,4 +1,4 @@
-"""Common to both targets: provider, APIs, the server's account, image, token, bucket and command line."""
+"""What both targets share: project, account, image, secrets, bucket and command line."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ MEMORY_FOLDER = "/mnt/weights"
 WITHOUT_MOUNT = ("streamer", "memory")
 """Modes of a Cloud Run container without a mount of the bucket."""
 LOOPBACK = "127.0.0.1"
-"""Address of a machine's server without a gateway. Callers come through the tunnel, which ends there, and no network reaches it."""
+"""Address of a machine's server without a gateway: the tunnel ends there."""
 _EVERY_ADDRESS = "0.0.0.0"
 COMMAND = ("vllm", "serve")
 """Command of the server, before its arguments."""
@@ -60,7 +60,7 @@ class Context:
 
     @property
     def model_path(self) -> str:
-        """Folder of the container with the weights of the bucket, or their URI if vLLM reads the bucket itself."""
+        """Folder of the container with the weights, or their URI if vLLM reads the bucket itself."""
         mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
         if mode == "streamer":
             return self.weights_uri
@@ -79,7 +79,7 @@ class Context:
 
     @property
     def weights_to_load(self) -> str:
-        """Weights for the server to load: the model's id on the hub, a folder of the container, or a folder of the bucket."""
+        """Argument of the server: a model's id, a folder, or a URI."""
         settings = self.settings
         if settings.streams_on_tpu:
             return self.weights_uri
@@ -87,7 +87,7 @@ class Context:
 
     @property
     def needs_hub(self) -> bool:
-        """True if the server downloads from the Hugging Face hub: weights, or a drafter, adapter or other file named by an argument.
+        """True if the server downloads from the Hugging Face hub: weights, or a file named by an argument.
 
         An argument that only resembles a name on the hub counts too.
         """
@@ -99,7 +99,7 @@ class Context:
 
     @property
     def vllm(self) -> VllmOptions:
-        """The vLLM options in effect. The default model name for clients is the Hugging Face id, and staged parts are local folders."""
+        """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
         name = self.settings.vllm.served_model_name or self.settings.model
         return with_local_parts(replace(self.plan.vllm, served_model_name=name), self.parts, self.parts_root)
 
@@ -116,7 +116,7 @@ class Context:
 
     @property
     def part_copies(self) -> tuple[BucketWeights, ...]:
-        """Copies of the staged parts that the machine or container makes before its server starts. A mount needs none."""
+        """Copies of staged parts that are made before the server starts. A mount needs none."""
         run = self.settings.cloud_run
         if run is not None and run.mount.mode not in WITHOUT_MOUNT:
             return ()
@@ -163,9 +163,9 @@ class Foundation:
 def open_project(
     project: str, region: str, apis: Sequence[str], before_change: Callable[[], None] = lambda: None
 ) -> tuple[pulumi.ResourceOptions, NewGrants]:
-    """Require the project's APIs, and return the options of every component, with the explicit provider, and the record of new grants.
+    """Require the project's APIs. Return the options of every component, and the record of new grants.
 
-    `before_change` is called once the project can be read, before any change. Raises CommandRefusedError.
+    `before_change` is called once the project can be read. Raises CommandRefusedError.
     """
     require_enabled(project, apis)
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
@@ -178,7 +178,7 @@ def open_project(
 def lay_foundation(
     context: Context, *, region: str, project_roles: Sequence[str], before_change: Callable[[], None]
 ) -> Foundation:
-    """Declare the resources that both targets share. `project_roles` are those of the server's account on the project."""
+    """Declare the resources that both targets share."""
     settings, names = context.settings, context.names
     options, new_grants = open_project(settings.project, region, apis_of(settings), before_change)
     identity = RuntimeIdentity(
@@ -299,7 +299,7 @@ def _secret(
 def _archive_key(
     context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> StoredSecret:
-    """Return the key that signs the archives. Each run of the program draws one, but the engine keeps the first (decision 36)."""
+    """Return the key of archives. Each run draws one, but the engine keeps the first (decision 36)."""
     value = pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES))
     arguments = _secret_args(context, "archive-key", "ArchiveKeySecret", value, readers)
     return StoredSecret("archive-key", replace(arguments, keeps_value=True), options)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _CACHE_VOLUME = "file-cache"
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
-"""VLLM_CACHE_ROOT of a service that stores compiled graphs. An archive in transfer is stored next to it."""
+"""VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
 
 def deploy(context: Context) -> StackOutputs:
@@ -90,7 +90,7 @@ def deploy(context: Context) -> StackOutputs:
 
 
 def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the gcsfuse options. The files are owned by the image's user, because no other user can read them."""
+    """Return the gcsfuse options. No other user than the files' owner can read them."""
     uid = mount.uid if mount.uid is not None else settings.image.uid or 0
     gid = mount.gid if mount.gid is not None else settings.image.gid or 0
     options = [f"uid={uid}", f"gid={gid}", "implicit-dirs", "metadata-cache-ttl-secs=3600", "max-conns-per-host=100"]
@@ -194,7 +194,7 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
 def _command(
     context: Context, run: CloudRunSettings, foundation: Foundation
 ) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
-    """Return the container's command and arguments: the server's own, or the starter followed by the server's."""
+    """Return the command and its arguments: the server's own, or the starter before them."""
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = foundation.archive_key
@@ -216,7 +216,7 @@ def _command(
 
 
 def startup_probe(plan: Plan) -> StartupProbe:
-    """Return the probe of the settings or the planner's. It detects the server early and does not terminate a slow start."""
+    """Return the probe. It detects the server early and does not terminate a slow start."""
     probe = plan.startup.probe
     if probe is None:
         raise ValueError("a plan without a startup probe reached the Cloud Run stack")

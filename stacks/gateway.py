@@ -1,4 +1,4 @@
-"""A stack of target `gateway`: a network for the machines of other stacks, and Envoy on Cloud Run in front of them."""
+"""A stack of target `gateway`: a network for machines of other stacks, and Envoy in front of them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class _Gateway:
 def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
     """Declare the network and, once a backend has an address, the service. Export their outputs.
 
-    The settings files of the backends are in `folder`. Raises CommandRefusedError: findings block the stack, or a state cannot be read.
+    `folder` has the settings files of the backends. Raises CommandRefusedError.
     """
     deployed = {backend.stack: _deployed(backend.stack) for backend in settings.gateway.backends}
     plan = plan_gateway(settings, stack, deployed, folder, today=today())
@@ -184,7 +184,7 @@ def _serve(gateway: _Gateway) -> None:
 
 
 def _explain_failed_start(gateway: _Gateway) -> None:
-    """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
+    """Register an error hook: Cloud Run reports only that the startup probe failed."""
     rules = ", ".join(
         f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server" for one in gateway.backends
     )
@@ -203,7 +203,7 @@ def _explain_failed_start(gateway: _Gateway) -> None:
 
 
 def _outputs(gateway: _Gateway, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first backend: a request has one server.
+    """Return the outputs. Model, plan and thresholds are those of the first backend.
 
     The price is that of the gateway and all servers that get requests.
     """

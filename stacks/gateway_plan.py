@@ -44,9 +44,9 @@ def plan_gateway(
     *,
     today: str | None = None,
 ) -> GatewayPlan:
-    """Return the plan of a gateway. `deployed`: each backend as its last `up` left it; None if the states were not read.
+    """Return the plan of a gateway. `deployed` is None if the states of the backends were not read.
 
-    The backends' settings files are in `folder`. Raises PlanningError if the gateway's price file cannot be used.
+    Raises PlanningError if the price file cannot be used.
     """
     gateway = settings.gateway
     read = {one.stack: _read(one.stack, settings.project, folder, today) for one in gateway.backends}
@@ -65,7 +65,7 @@ def plan_gateway(
 
 
 def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a preview, each with whether it is a warning. Raises CommandRefusedError if findings block the gateway."""
+    """Yield the lines of a preview, each with whether it warns. Raises CommandRefusedError if findings block."""
     stack = plan.question.stack
     blocking = [finding for finding in plan.findings if finding.severity == "block"]
     if blocking:

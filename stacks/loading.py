@@ -1,4 +1,4 @@
-"""Load `Settings` from Pulumi configuration or its file. Each error is one sentence: the key, the value and the allowed values."""
+"""Load settings from the engine or a file. Each error is one sentence: key, value and allowed values."""
 
 import difflib
 import json
@@ -65,11 +65,11 @@ _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
 class _RefusedYamlError(yaml.MarkedYAMLError):
-    """Valid for the parser, but not for a settings file. The problem is two sentences: what is wrong, and what to do."""
+    """Valid YAML that no settings file may have. The problem names what to do."""
 
 
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it: only true and false are booleans. Aliases are refused: `pulumi config set` copies them (3.256)."""
+    """YAML as the Pulumi engine reads it, without aliases, which `pulumi config set` copies (3.256)."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
@@ -99,7 +99,7 @@ def _require_distinct_keys(block: yaml.MappingNode) -> None:
 def from_values(
     values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Settings:
-    """Return the settings of parsed configuration values (camelCase keys, without namespace). Raises SettingsError, with every error.
+    """Return the settings of parsed values (camelCase keys). Raises SettingsError, with every error.
 
     `origin` is the file name in messages. `secrets` are the keys of secrets set by value.
     """
@@ -112,7 +112,7 @@ def from_values(
 
 
 def _backends_of(values: Mapping[str, object]) -> str:
-    """Return the options for the backends of a gateway, such as "--stack tpu-a or --stack tpu-b"; empty if they cannot be read."""
+    """Return such as "--stack tpu-a or --stack tpu-b"; empty if the backends cannot be read."""
     backends = as_sequence(as_mapping(values.get(GATEWAY)).get("backends"))
     named = [as_mapping(one).get("stack") for one in backends]
     return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
@@ -121,7 +121,7 @@ def _backends_of(values: Mapping[str, object]) -> str:
 def validated(
     kind: type[Loaded], values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Loaded:
-    """Return the settings of a server or of a gateway from parsed values. Raises SettingsError, with every error."""
+    """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
@@ -156,14 +156,14 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStack:
-    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
+    """Return the settings of a gateway from the engine. Raises SettingsError."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     return validated(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings of the configuration that the engine passes to a program. Raises SettingsError, also for a secret in plain text."""
+    """Return the settings from the engine. Raises SettingsError, also for a secret in plain text."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     if not _own_keys(config):
@@ -180,7 +180,7 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
 def from_file(path: Path, *, project: str | None = None) -> Settings:
     """Return the settings of `Pulumi.<stack>.yaml`, read without an engine. Secrets are not decrypted.
 
-    `project` is the fallback if neither the file nor the environment names one: planning needs none. Raises SettingsError for every error.
+    `project` is the fallback: planning needs none. Raises SettingsError.
     """
     config = _config_of(path)
     values = _own_keys(config)
@@ -192,7 +192,7 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
 
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
-    """Return the settings of a gateway from its file, read without an engine. Raises SettingsError as `from_file` does."""
+    """Return the settings of a gateway from its file. Raises SettingsError."""
     config = _config_of(path)
     return validated(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
 
@@ -203,7 +203,7 @@ def _project_of(config: Mapping[str, object], fallback: str | None = None) -> st
 
 
 def is_gateway_file(path: Path) -> bool:
-    """Return whether a settings file is that of a gateway. False for a file that cannot be read, which `from_file` reports."""
+    """Return whether a settings file is a gateway's. False for one that cannot be read."""
     try:
         return is_gateway(_config_of(path))
     except SettingsError:
@@ -211,7 +211,7 @@ def is_gateway_file(path: Path) -> bool:
 
 
 def _config_of(path: Path) -> Mapping[str, object]:
-    """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file, and for one without our settings."""
+    """Return the configuration of a settings file. Raises SettingsError."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -238,7 +238,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_settings(path: Path) -> str:
-    """Return the error for a file without settings. The engine writes such a file, with a salt only, where the stack's own was deleted."""
+    """Return the error. The engine writes a file with a salt only, where the stack's own was deleted."""
     from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
 
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
@@ -293,7 +293,7 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Reject keys of unknown namespaces, which nothing reads, and keys without one, which only the engine reads. Raises SettingsError."""
+    """Raise SettingsError for keys that nothing reads."""
     allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
@@ -389,7 +389,7 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
+    """Return suggestions for an unknown key, most likely first."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     instead = answer(SETTINGS, _path(location))

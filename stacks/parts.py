@@ -42,7 +42,7 @@ def folder_name(source: str) -> str:
 
 
 def parts_of(settings: Settings) -> tuple[Part, ...]:
-    """Return the parts that staging copies, the drafter first; empty unless the weights are in the bucket."""
+    """Return the parts that staging copies to the bucket, the drafter first."""
     return tuple(_parts(settings)) if settings.weights == "bucket" else ()
 
 

@@ -24,18 +24,18 @@ _BILL: Final = "CST01"
 _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
 """Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
-"""Fields for which the planner reads None as "not part of the question". A stack without the setting has an empty value instead."""
+"""Fields for which the planner reads None as "not part of the question"."""
 
 
 def today() -> str:
-    """Return the date, YYYY-MM-DD in UTC, against which the age of prices is checked, because the planner has no clock."""
+    """Return the date, YYYY-MM-DD in UTC: the planner has no clock."""
     return datetime.now(UTC).date().isoformat()
 
 
 def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
     """Return the planner's view of the settings, with everything that the planner can judge.
 
-    `modelConfig`, `draftConfig` and price files are below `folder`. Without `today` the age of prices is not checked.
+    `folder` has the files that settings name. Without `today` the age of prices is not checked.
 
     Raises:
         PlanningError: if a file that the settings name cannot be read or is invalid.
@@ -69,7 +69,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
 
 
 def _is_given(settings: Settings, field: SettingField) -> bool:
-    """Return whether the block of a field is set and belongs to this target. An image's user matters to Cloud Run only."""
+    """Return whether the block of a field is set and belongs to this target."""
     if (field.judged or "").startswith("cloud_run.") and settings.cloud_run is None:
         return False
     return (
@@ -89,7 +89,7 @@ def _as_judged(path: str, name: str, value: object) -> object:
 
 
 def headline(plan: Plan) -> str:
-    """Return the plan in two lines: fit, then start-up time and speed. A model that does not fit has only the first."""
+    """Return the plan in two lines; in one for a model that does not fit."""
     memory, startup = plan.memory, plan.startup
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
@@ -107,7 +107,7 @@ def headline(plan: Plan) -> str:
 
 
 def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:
-    """Yield the plan's lines, its cost, each finding, and one line for notes and accepted findings; each with whether it is a warning.
+    """Yield the lines of a preview, each with whether it is a warning.
 
     A blocking finding that was not accepted is part of the error that stops the program.
     """

@@ -24,7 +24,7 @@ UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 
 
 def run() -> None:
-    """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
+    """Declare the stack. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
     try:
         check_stack_name(stack)  # before the settings, which such a stack rarely has
@@ -70,7 +70,7 @@ def run() -> None:
 def deploy(context: Context) -> StackOutputs:
     """Declare the resources of a server and return its outputs.
 
-    Only the target's modules are imported, because the SDK's compute classes alone take almost a second to import.
+    Only one target is imported, because the SDK's compute classes take almost a second.
     """
     if context.settings.target == "tpu":
         from stacks import tpu  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Generate docs/reference/settings.md and docs/settings.schema.json from the settings' models. Run by `python -m authors.docs`."""
+"""docs/reference/settings.md and docs/settings.schema.json, written by `python -m authors.docs`."""
 
 import json
 from collections.abc import Iterator

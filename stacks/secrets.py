@@ -51,5 +51,5 @@ SECRET_KEYS: Final[tuple[SecretKey, ...]] = tuple(kind.key for kind in KINDS)
 
 
 def set_command(key: str, stack: str) -> str:
-    """Return the command that prompts for a secret and stores it. The value never appears in a history or a process list."""
+    """Return the command that prompts for a secret, so its value is in no history."""
     return f"gemma save_token {stack} {key}"

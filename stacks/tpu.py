@@ -33,7 +33,7 @@ from stacks.settings import Settings, TpuSettings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
-"""Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci-accounts.md)."""
+"""Roles of the machine's account on the project. docs/ci-accounts.md names them too."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container, in which vLLM's workers exchange tensors."""
 DRAIN_S = 30
@@ -57,7 +57,7 @@ another role must read it. With `roles/tpu.admin` gcloud reads the node and writ
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
 gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) replaces it."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
-"""Role that a member needs on the machine's service account: logins to a machine and changes of its metadata act as that account."""
+"""Role on the machine's account: logins and changes of metadata act as that account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return the project roles that a member of `tpu.tunnelMembers` needs, each with its condition. `custom` replaces roles/tpu.admin."""
+    """Return the project roles of a tunnel, each with its condition. `custom` replaces roles/tpu.admin."""
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
@@ -178,7 +178,7 @@ def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation,
 
 
 def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet, where the hub and the docker package are. Google's APIs are reached without it."""
+    """Return whether the machine needs the internet, where the hub and the docker package are."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
@@ -190,7 +190,7 @@ def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
 
 
 def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
-    """Grant each member all roles for the tunnel. A grant's name contains its role, so a new role is granted before the old one is removed."""
+    """Grant each member all roles. A new role has a new name, so it is granted before the old one is removed."""
     project = context.settings.project
     custom = tunnel_role(tpu.tunnel_role, project).name if tpu.tunnel_role else None
     for member in tpu.tunnel_members:
@@ -217,7 +217,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
 
 
 def _short(role: str) -> str:
-    """Return the part of a role's name used in the name of its grant: `admin`, or `role-ID` for a custom role."""
+    """Return the role in the name of its grant: `admin`, or `role-ID` for a custom role."""
     if role.startswith("roles/"):
         return role.removesuffix(".v1").rpartition(".")[2]
     return f"role-{role.rpartition('/')[2]}"
@@ -261,7 +261,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
 
 
 def _supports_draining(settings: Settings) -> bool:
-    """Return whether the image's vLLM certainly has the flag for draining. With an unknown flag the server would not start."""
+    """Return whether the image has the flag for draining. With an unknown one the server would not start."""
     table = flag_table(settings.image.version or None)
     return table.is_certain and "--shutdown-timeout" in table.flags
 

@@ -1,4 +1,4 @@
-"""Translate fields of a `Deployment` into settings: keys, spelled values, and the file changes of a remedy."""
+"""Fields of a `Deployment` as settings: keys, spelled values, and the file changes of a remedy."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 
 
 def settings_key(path: str, target: str) -> str:
-    """Return the settings key of a field, without the namespace: `vllm.max_model_len` is `vllm.maxModelLen`."""
+    """Return the settings key of a field: `vllm.maxModelLen` for `vllm.max_model_len`."""
     block, _, name = path.partition(".")
     if block == "vllm" and name in KEY_OF:
         return f"vllm.{KEY_OF[name]}"
@@ -68,7 +68,7 @@ def spelled(path: str, value: object) -> object:
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes to the settings file that match changes of a deployment: new values by key, None for a key to remove.
+    """Return the new values by settings key that match changes of a deployment; None removes a key.
 
     A change of platform replaces the target's block and the image, because both belong to the target.
     """
@@ -116,7 +116,7 @@ class StackWording:
         return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:
-        """Return the keys to set and to remove in the settings file, or None if the settings cannot express the change."""
+        """Return the keys to set and to remove; None if the settings cannot express the change."""
         if changed(self._deployment, changes).platform not in _TARGETS:
             return None
         return " and ".join(_phrases(file_changes(self._deployment, changes))) or None

@@ -1,4 +1,4 @@
-"""Explain from the log and the plan why a server did not start: the causes of `causes.toml`, and the facts that their texts name."""
+"""Facts for the causes of failed starts in `causes.toml`."""
 
 import math
 import re
@@ -52,7 +52,7 @@ class Cause:
 
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
-    """Return the cause shown by the newest matching line, or None. Of several causes, return the one that explains the others."""
+    """Return the cause shown by the newest matching line. Of several, the one that explains the others."""
     for known in known_causes().values():
         if known.get("target") not in {None, start.settings.target}:
             continue
@@ -125,7 +125,7 @@ def _predicted(plan: Plan) -> str:
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:
-    """Return facts of a container that ran out of memory: the setting for the observed use, and the vCPU that Cloud Run requires with it."""
+    """Return facts of a container that ran out of memory."""
     run = start.run
     if run is None or "used" not in groups:
         return {}

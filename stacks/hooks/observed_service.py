@@ -1,4 +1,4 @@
-"""Read the existing Cloud Run service, so the program declares its current traffic (decision 26). One call, only if a rollout is set."""
+"""Read the traffic of the existing service, which the program declares again (decision 26)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class ServicePlace:
 def observed_service(place: ServicePlace) -> Service | None:
     """Return the service as Google has it, or None if it does not exist.
 
-    Also returns None if the Cloud Run API is off, as in a new project. Then a service may be created, but an existing one must not be changed.
+    Also returns None if the Cloud Run API is off. Then an existing service must not be changed.
     Raises CommandRefusedError, also after LIMIT_S: without the current traffic an `up` could move it.
     """
     name = place.name
@@ -75,7 +75,7 @@ def observed_service(place: ServicePlace) -> Service | None:
 
 
 def _allow_only_a_creation(place: ServicePlace) -> None:
-    """Register a hook that rejects a change of the service, because its traffic is unknown and the change would move it."""
+    """Register a hook that rejects a change, which would move the unknown traffic."""
 
     def refuse(_args: pulumi.ResourceHookArgs) -> None:
         if not pulumi.runtime.is_dry_run():
@@ -90,7 +90,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
-    """Raise CommandRefusedError for traffic to revisions that cannot serve, before Google rejects it in the middle of an `up`."""
+    """Raise CommandRefusedError for traffic to revisions that cannot serve."""
     unknown = {*wanted} - {*serving_shares(service or {})}
     if not unknown:
         return
@@ -121,7 +121,7 @@ def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
 
 
 def report_next_step(stack: str) -> None:
-    """Register a hook that prints the command to run after an `up` that creates a revision without traffic."""
+    """Register a hook that prints the next command if a revision has no traffic yet."""
 
     def report(args: pulumi.ResourceHookArgs) -> None:
         try:

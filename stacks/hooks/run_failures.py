@@ -38,17 +38,17 @@ _OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allow
 _DENIED: Final = re.compile(
     r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
 )
-"""Cloud Run's error when it deploys a revision, or Cloud Storage's in the log of a revision that reads its bucket."""
+"""In Cloud Run's error, or in the log of a revision that reads its bucket."""
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
 OUTPUTS_KEPT: Final = (
     "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
 )
-"""The engine lists them so because a program with a failed resource registers no outputs. Its state keeps the older ones."""
+"""A program with a failed resource registers no outputs. The state keeps the older ones."""
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
 def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
-    """Register hooks that wait for new grants before the service is created, and report why a revision did not start."""
+    """Register the hooks of the service: a wait for new grants, and the report."""
     start = FailedStart(
         stack=context.names.stack,
         settings=context.settings,
@@ -158,7 +158,7 @@ class FailureReport:
 
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
-    """Return a warning that the API key from before a rotation still works, because the old revision keeps serving; empty without a rotation."""
+    """Return a warning that the API key from before a rotation still works; empty without a rotation."""
     old, new = _api_key(args.old_inputs), _api_key(args.new_inputs)
     if old is None or new is None or old == new:
         return ""

@@ -1,4 +1,4 @@
-"""Keep the record of a stack's machines (contracts.run_record) in every `up`: before any change, and after a machine or service is created.
+"""Keep the record of a stack's machines (contracts.run_record): before any change, and after a machine is created.
 
 Pulumi does not manage the record: the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh removes it.
 """
@@ -34,7 +34,7 @@ _TOO_MANY: Final = 429
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
+    """Return whether the response was lost or Google asks for a pause."""
     return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
 
 
@@ -59,7 +59,7 @@ class RunKeeper:
 
     @retry(retry=retry_if_exception(_was_changed), stop=stop_after_attempt(_TRIES), reraise=True)
     def note(self) -> None:
-        """Record what Google shows now; again if the account changed in between. Raises GoogleCallError, RecordError."""
+        """Record what Google shows now. Raises GoogleCallError, RecordError."""
         account = self._account()
         if account is None:
             return
@@ -78,7 +78,7 @@ class RunKeeper:
         self._call("iam", f"v1/{self.account}", body)
 
     def note_first(self) -> None:
-        """Record what this `up` may delete. Raises CommandRefusedError if the stack has limits, which would otherwise be undercounted."""
+        """Record what this `up` may delete. Raises CommandRefusedError if the stack has limits."""
         try:
             self.note()
         except (GoogleCallError, RecordError) as error:
@@ -93,12 +93,12 @@ class RunKeeper:
             pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
 
     async def note_failed(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of a failed `up`, because it costs money even if its server does not start. Never retries."""
+        """Record the machine of a failed `up`, which costs money too. Never retries."""
         await self.note_after(args)
         return False
 
     async def note_after(self, _args: pulumi.ResourceHookArgs | pulumi.ErrorHookArgs) -> None:
-        """Record what exists, and warn on failure. The guard still sees the machine, and the next `up` records it."""
+        """Record what exists, and warn on failure: the next `up` records it."""
         try:
             await asyncio.to_thread(self.note)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
@@ -132,7 +132,7 @@ class RunKeeper:
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
-        """Return a machine or the service by its full name, as Google shows it. Raises GoogleCallError."""
+        """Return a machine or the service as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
             return seen_service(self._call("run", f"v2/{name}"), place)
@@ -158,7 +158,7 @@ class RunKeeper:
         reraise=True,
     )
     def _call(self, api: str, path: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
-        """Return the response of a GET, or of a PATCH with a body. Temporary errors are retried. Raises GoogleCallError."""
+        """Return the response of a GET, or of a PATCH with a body. Raises GoogleCallError."""
         verb = None if body is None else "PATCH"
         return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb)
 

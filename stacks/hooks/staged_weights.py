@@ -35,7 +35,7 @@ _OK, _NOT_FOUND = 200, 404
 
 
 def require_staged_weights(context: Context) -> None:
-    """Register a hook that fails the deployment of a service if its weights are not completely staged. A preview only warns."""
+    """Register a hook that fails the deployment of a service without complete weights."""
     checks = staged_weights(context.settings, context.names.stack)
     if not checks:
         return
@@ -50,7 +50,7 @@ def require_staged_weights(context: Context) -> None:
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":
-    """Return the folders that must be complete: the model's, and those of its staged drafter and adapters. None unless weights are in a bucket."""
+    """Return the folders that must be complete: the model's, and those of its staged parts."""
     if settings.weights != "bucket":
         return ()
     model = StagedWeights(
@@ -96,7 +96,7 @@ class StagedWeights:
         return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise CommandRefusedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
+        """Raise CommandRefusedError unless a complete checkpoint is staged. A preview only warns."""
         preview, fault = pulumi.runtime.is_dry_run(), await self.fault()
         if fault is None or (preview and not fault.is_known):  # a preview may run without any access
             return
@@ -105,7 +105,7 @@ class StagedWeights:
         pulumi.log.warn(fault.text)
 
     async def fault(self) -> Unproved | None:
-        """Return what is wrong with the folder, or that it cannot be checked; None if a complete checkpoint is staged."""
+        """Return what is wrong with the folder, or that it cannot be checked."""
         remedy = f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
         stored: Mapping[str, StoredFile] = {}
         manifest: object = None

@@ -1,4 +1,4 @@
-"""Report an existing bucket of the stack's name before Google answers 409: one call of Cloud Storage, limited to LIMIT_S."""
+"""Report an existing bucket of the stack's name before Google answers 409."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _NOT_FOUND: Final = 404
 
 
 def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
-    """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
+    """Register a hook that fails the creation if the name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -48,7 +48,7 @@ class BucketCheck:
     ownership: Ownership
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise CommandRefusedError if the bucket exists. A preview only warns. A failed check stops nothing."""
+        """Raise CommandRefusedError if the bucket exists. A failed check stops nothing."""
         found = await self.finding()
         if found is None:
             return
@@ -57,7 +57,7 @@ class BucketCheck:
         pulumi.log.warn(found)
 
     async def finding(self) -> str | None:
-        """Return who owns the existing bucket and the fix, or None if the name is free or the check failed."""
+        """Return whose bucket it is and the fix; None if the name is free or the check failed."""
         stack = self.ownership.stack
         try:
             path = f"storage/v1/b/{self.bucket}?fields=labels"

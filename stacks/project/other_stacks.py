@@ -14,7 +14,7 @@ _NETWORK: Final = camel_case("gateway_network")
 
 
 def deployed_outputs(stack: str) -> Mapping[str, object] | None:
-    """Return the outputs of another stack of this project; None if it does not exist. Raises CommandRefusedError if they cannot be read."""
+    """Return the outputs of another stack; None if it does not exist. Raises CommandRefusedError."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{stack}"
     try:
         # A StackReference would be a resource in each preview, and its values known only after the findings.
@@ -32,7 +32,7 @@ def deployed_outputs(stack: str) -> Mapping[str, object] | None:
 
 
 def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], downloads: bool) -> GatewayNetwork:
-    """Return the network of the stack that `tpu.gateway` names. Raises CommandRefusedError if machines with these needs cannot use it.
+    """Return the network of a gateway. Raises CommandRefusedError if machines with these needs cannot use it.
 
     `downloads`: whether they download from the internet.
     """

@@ -1,4 +1,4 @@
-"""Require the APIs of a stack, and wait until recent changes at Google take effect: enabled APIs, new accounts and new grants.
+"""Require the APIs of a stack, and wait until recent changes at Google take effect.
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts). So hooks of the Pulumi engine create a resource again that could not be created.
@@ -30,7 +30,7 @@ GRANT_S: Final = 420.0
 GRANT_WAIT_S: Final = 120.0
 """Usual delay of a grant, from the same page. No call tells whether a grant to another account works already."""
 SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
-"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more. This code uses no other variable of a simulation."""
+"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more."""
 ACCOUNT_S: Final = 120.0
 """Maximum wait for one resource if Google's error does not distinguish a new account, role or permission from a missing one: twice the usual
 minute."""
@@ -40,7 +40,7 @@ _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
 _EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
 _INTERNAL: Final = re.compile(r"\bError 50\d\b")
-"""Google may return this after it has created the resource. The provider repeats the call, and then fails or gets a 409."""
+"""Google may return this after it has created the resource."""
 _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
 _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
@@ -58,7 +58,7 @@ _AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
         ACCOUNT_S,
     ),
 )
-"""Errors that pass by themselves: what is awaited, and its longest wait in seconds. Less if a permission may be missing."""
+"""Errors that pass by themselves: what is awaited, and its longest wait in seconds."""
 _REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
 _WATCHING_TYPES: Final = "gcp:monitoring/"
 WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
@@ -71,7 +71,7 @@ _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 
 
 def require_enabled(project: str, apis: Sequence[str]) -> None:
-    """Raise CommandRefusedError if APIs of the stack are off. A preview only warns: it changes nothing, and works in a new project."""
+    """Raise CommandRefusedError if APIs of the stack are off. A preview only warns."""
     try:
         require_apis(project, apis, say=pulumi.log.info)
     except CommandRefusedError as error:
@@ -106,7 +106,7 @@ def _read_project(project: str) -> Answer[Mapping[str, object]]:
 
 
 def real_s(seconds: float) -> float:
-    """Convert seconds at the cloud to seconds on this machine: fewer if the cloud's clock is faster. Raises CommandRefusedError."""
+    """Convert seconds at the cloud to seconds on this machine. Raises CommandRefusedError."""
     text = os.environ.get(SPEED_VARIABLE) or "1"
     try:
         speed = float(text)
@@ -120,13 +120,13 @@ def real_s(seconds: float) -> float:
 
 
 def awaited(message: str) -> tuple[str, float] | None:
-    """Return the API, account or role that an error waits for, and for how many seconds; None if waiting cannot help."""
+    """Return the API, account or role that an error waits for, and for how many seconds."""
     found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
     return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
 
 
 def exists_hint(message: str) -> str | None:
-    """Return the fix first, then the cause, if an error reports that a resource already exists or may exist, otherwise None."""
+    """Return the fix if an error reports that a resource exists or may exist."""
     if _EXISTS.search(message) is not None:
         cause = "A resource of this stack already exists."
     elif _INTERNAL.search(message) is not None:
@@ -139,7 +139,7 @@ def exists_hint(message: str) -> str | None:
 
 
 def image_advice(name: str, message: str) -> str | None:
-    """Return the setting to check after an error of an image or its repository, `name`; None for other errors."""
+    """Return the setting to check after an error of an image or its repository."""
     if name.startswith(("image", "docker-hub-token")) and _UPSTREAM.search(message):
         return (
             "Artifact Registry cannot use the account of gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is an "
@@ -154,7 +154,7 @@ def image_advice(name: str, message: str) -> str | None:
 
 
 def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str | None:
-    """Return the command that removes the same grant of a deleted account, if it blocks a grant; None for other errors.
+    """Return the command that removes the grant of a deleted account that blocks a grant.
 
     Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a
     new account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279).
@@ -171,7 +171,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
 
 
 def watching_advice(type_: str, message: str, *, project: str) -> str | None:
-    """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors."""
+    """Return the missing roles after a denied call for alerts, and the setting without alerts."""
     if not type_.startswith(_WATCHING_TYPES) or _REFUSED.search(message) is None:
         return None
     stack = pulumi.get_stack()
@@ -225,7 +225,7 @@ class _Waits:
 
 @dataclass(slots=True)
 class NewGrants:
-    """Grants created by this run. Google usually denies access that relies on them for up to GRANT_WAIT_S after the newest."""
+    """Grants created by this run."""
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""
@@ -236,7 +236,7 @@ class NewGrants:
         self.newest_s = monotonic()
 
     async def settle(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Wait until the grants of this run usually work, before a service is created whose account relies on them."""
+        """Wait until the grants of this run usually work."""
         left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - monotonic()
         if left_s > 0:
             pulumi.log.info(
