@@ -28,5 +28,4 @@ def apis_of(settings: "Settings") -> Sequence[str]:
 
 
 def _watching(settings: "Settings") -> Sequence[str]:
-    """Return the API of alerts and metrics, if the stack has them."""
     return ("monitoring",) if settings.alerts.enabled or settings.collects_metrics else ()

@@ -73,7 +73,6 @@ def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
 
 
 def _deployed(stack: str) -> DeployedBackend:
-    """Return a backend as its last `up` left it."""
     outputs = deployed_outputs(stack) or {}
     names = ("address", "state", "deadline", "api_key_secret")
     given = {name: outputs.get(camel_case(name)) for name in names}

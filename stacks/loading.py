@@ -211,7 +211,6 @@ def is_gateway_file(path: Path) -> bool:
 
 
 def _config_of(path: Path) -> Mapping[str, object]:
-    """Return the configuration of a settings file. Raises SettingsError."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -293,7 +292,6 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Raise SettingsError for keys that nothing reads."""
     allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
@@ -304,7 +302,6 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
 
 
 def _meant(key: str) -> str:
-    """Return the next step for a key of an unknown namespace."""
     from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
 
     space, _, name = key.rpartition(":")
@@ -316,7 +313,6 @@ def _meant(key: str) -> str:
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
-    """Return the keys of our namespace, without the namespace."""
     return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
 
 

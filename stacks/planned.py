@@ -78,7 +78,6 @@ def _is_given(settings: Settings, field: SettingField) -> bool:
 
 
 def _as_judged(path: str, name: str, value: object) -> object:
-    """Return a setting's value in the planner's form."""
     if isinstance(value, ProbeSettings):
         return StartupProbe(**value.model_dump())
     if isinstance(value, list):

@@ -67,7 +67,6 @@ def _rows(block: Schema) -> Iterator[str]:
 
 
 def _kind(option: Schema) -> str:
-    """Return the type of a value in words."""
     if "$ref" in option:
         return "block"
     values = option.get("enum", [option["const"]] if "const" in option else [])

@@ -159,7 +159,6 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
 
 
 def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
-    """Declare the rules of this stack's machines in the gateway's network."""
     rules = MachineRules(
         "network",
         MachineRulesArgs(
@@ -183,7 +182,6 @@ def _downloads(context: Context, tpu: TpuSettings) -> bool:
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
-    """Return the TCP ports that the machine may connect to, or None for all."""
     if tpu.egress == "open" or context.needs_hub:
         return None
     return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
@@ -267,7 +265,6 @@ def _supports_draining(settings: Settings) -> bool:
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
-    """Return the metadata with the location of archived compiled programs, or None without archives."""
     bucket, key = foundation.bucket, foundation.archive_key
     if bucket is None or key is None:
         return None
@@ -280,7 +277,6 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
 
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
-    """Return the serving document, once the names of the image, the secrets and the bucket are known."""
     settings, serving = context.settings, foundation.serving
     is_copied = settings.weights == "bucket" and not settings.streams_on_tpu
     bucket = foundation.bucket if is_copied else None

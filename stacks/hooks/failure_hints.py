@@ -125,7 +125,6 @@ def _predicted(plan: Plan) -> str:
 
 
 def _more_memory(groups: Mapping[str, Any], start: FailedStart) -> Mapping[str, object]:
-    """Return facts of a container that ran out of memory."""
     run = start.run
     if run is None or "used" not in groups:
         return {}

@@ -39,7 +39,6 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _was_changed(error: BaseException) -> bool:
-    """Return whether the account changed in between."""
     return isinstance(error, GoogleCallError) and error.status == _CHANGED
 
 
@@ -132,7 +131,6 @@ class RunKeeper:
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
-        """Return a machine or the service as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
             return seen_service(self._call("run", f"v2/{name}"), place)

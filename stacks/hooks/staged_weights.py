@@ -147,7 +147,6 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
-        """Return the objects of the folder. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:

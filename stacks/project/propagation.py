@@ -214,7 +214,6 @@ class _Waits:
         return True
 
     def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
-        """Print each command, setting or role that helps, once per run."""
         watching = watching_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
         for hint in (exists_hint(message), deleted, image_advice(args.name, message), watching):

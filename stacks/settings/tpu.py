@@ -143,7 +143,6 @@ class TpuSettings(Block):
                 )
 
     def _not_on_compute_engine(self) -> Iterator[str]:
-        """Yield each setting that Compute Engine does not have, and what to change."""
         if self.accelerator_type not in MACHINE_TYPES:
             yield (
                 f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(MACHINE_TYPES)}, "
