@@ -28,17 +28,12 @@ class Part:
     @property
     def name(self) -> str:
         """Folder of its copy in the bucket, without the hash."""
-        return folder_name(self.source)
+        return self.source.rstrip("/").rpartition("/")[2]
 
     @property
     def folder(self) -> str | None:
         """Folder of its copy in the bucket; None if it is not staged."""
         return None if self.digest is None else own_folder(self.name, self.digest)
-
-
-def folder_name(source: str) -> str:
-    """Return the folder of a part's copy in the bucket, without the hash."""
-    return source.rstrip("/").rpartition("/")[2]
 
 
 def parts_of(settings: Settings) -> tuple[Part, ...]:

@@ -13,8 +13,8 @@ from planning.question.vllm_args import KEY_OF
 from planning.solve.wording import NO_STACK
 from planning.units import format_duration
 from stacks.settings.keys import judged_fields
+from stacks.settings.text import format_memory
 from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
-from stacks.units import format_memory
 
 _TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS = {"tpu": "tpu", "cloud-run": "cloudRun"}
@@ -81,13 +81,12 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     image = built_name(after.image_version) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
+        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
+        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     elif "image_version" in changes:
         found["image"] = image
     if "image" in found:
         paths = [path for path in paths if path not in {"image_version", "image_supports", "image_audio"}]
-    if target != before_target:
-        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
-        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:
         if path == "weights_mode":
             found |= _weights(deployment, after)

@@ -26,7 +26,7 @@ from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
 from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings
-from stacks.units import format_memory
+from stacks.settings.text import format_memory
 
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400

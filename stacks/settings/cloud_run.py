@@ -8,8 +8,7 @@ from pydantic import Field, field_validator
 from contracts.service_traffic import ALL
 from planning.question.types import GraphCacheMode
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import Invoker, MountOption, Positive, Region, RevisionName
-from stacks.units import DurationS, MemoryMib
+from stacks.settings.text import DurationS, Invoker, MemoryMib, MountOption, Positive, Region, RevisionName
 
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""

@@ -26,6 +26,7 @@ from stacks.settings.cloud_run import CloudRunSettings
 from stacks.settings.image import DockerHubSettings, ImageSettings
 from stacks.settings.text import (
     Commit,
+    DurationS,
     Labels,
     ModelId,
     Positive,
@@ -37,7 +38,6 @@ from stacks.settings.text import (
 from stacks.settings.tpu import TpuSettings
 from stacks.settings.vllm import without_blocks
 from stacks.settings.watching import AlertSettings, MetricsSettings
-from stacks.units import DurationS
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with a server of their own."""

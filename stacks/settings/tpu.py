@@ -10,8 +10,7 @@ from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
 from planning.units import format_duration
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import AcceleratorType, Member, Network, StackName, Subnetwork, TunnelRole, Zone
-from stacks.units import DurationS
+from stacks.settings.text import AcceleratorType, DurationS, Member, Network, StackName, Subnetwork, TunnelRole, Zone
 
 LEAST_IDLE_S: Final = 600
 """Minimum of `idleAfter`: far above the interval of the machine's reports, so that a short gap between requests is not idle time."""

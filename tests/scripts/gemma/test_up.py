@@ -18,7 +18,6 @@ from scripts.gemma import up
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.upcoming import upcoming
 from stacks.hooks.staged_weights import StagedWeights, Unproved
-from stacks.parts import folder_name
 from tests.contracts.test_server_change import machine, service
 from tests.engine_room.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
@@ -206,7 +205,7 @@ class TestWeights:
         answers, asked = staged
         settings = up.stack_settings("l4-e2b-lora")
         (source,) = settings.vllm.lora_adapters.values()
-        answers[folder_name(source)] = Unproved("No weights are staged.")
+        answers[source.rpartition("/")[2]] = Unproved("No weights are staged.")
         bucket = settings.bucket.model_copy(update={"parts": {source: f"sha256:{'a' * 64}"}})
         pinned = settings.model_copy(update={"bucket": bucket})
         monkeypatch.setattr(up, "stack_settings", lambda _, **_project: pinned)
