@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pulumi
 
@@ -19,9 +19,6 @@ from contracts.service_traffic import (
     template_fingerprint,
 )
 from planning.question.types import StartupProbe
-
-if TYPE_CHECKING:
-    from components.gateway_service import GatewayServiceArgs
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {
@@ -211,7 +208,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
-        allow_callers(name, service, args, child)
+        allow_callers(name, service, args.invokers, project=args.project, location=args.location, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
 
@@ -219,15 +216,18 @@ class CloudRunGpuService(pulumi.ComponentResource):
 def allow_callers(
     name: str,
     service: gcp.cloudrunv2.Service,
-    args: "CloudRunGpuServiceArgs | GatewayServiceArgs",
+    members: Sequence[str],
+    *,
+    project: str,
+    location: str,
     opts: pulumi.ResourceOptions,
 ) -> None:
     """Grant each member the call of a service."""
-    for member in args.invokers:
+    for member in members:
         gcp.cloudrunv2.ServiceIamMember(
             f"{name}-{member}",
             gcp.cloudrunv2.ServiceIamMemberArgs(
-                project=args.project, location=args.location, name=service.name, role="roles/run.invoker", member=member
+                project=project, location=location, name=service.name, role="roles/run.invoker", member=member
             ),
             opts=opts,
         )

@@ -60,7 +60,7 @@ class GatewayService(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        allow_callers(name, service, args, child)
+        allow_callers(name, service, args.invokers, project=args.project, location=args.location, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
 

@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -184,7 +184,7 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     """
     config = _config_of(path)
     values = _own_keys(config)
-    secrets = take_secrets(values)
+    secrets = {key: value for key in SECRET_KEYS if (value := values.pop(key, None)) is not None}
     for key, value in secrets.items():
         if list(as_mapping(value)) != ["secure"]:
             raise _plain_text_secret(path.name, key)
@@ -271,12 +271,6 @@ def read_yaml(text: str) -> object:
 def project_from_environment() -> str | None:
     """Return the project from the environment variables of Google's tools, or None."""
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
-
-
-def take_secrets(values: MutableMapping[str, object]) -> Mapping[str, object]:
-    """Remove the secrets that are set from the values of a file. Return them as written there."""
-    found = {key: values.pop(key, None) for key in SECRET_KEYS}
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _stack_of(origin: str) -> str:

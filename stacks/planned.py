@@ -12,6 +12,7 @@ from contracts.errors import CommandRefusedError
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
+from planning.question.drafters import named_drafter
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import acceptable_ids, notes_of
@@ -48,7 +49,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         weights_mode=_weights_mode(settings),
         has_api_key=settings.has_secret("apiKey"),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
-        draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
+        draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
         prices=book_of(settings.prices, folder),
         today=today,
     )
@@ -155,11 +156,6 @@ def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> Mod
         return read_model(folder / file, name=name)
     except PlanningError as error:
         raise PlanningError(f"gemma-serving:{key} = {json.dumps(file)}: {error}") from None
-
-
-def _drafter_id(settings: Settings) -> str | None:
-    named = (settings.vllm.speculative_config or {}).get("model")
-    return named if isinstance(named, str) else None
 
 
 def _weights_mode(settings: Settings) -> WeightsMode:

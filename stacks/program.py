@@ -6,7 +6,6 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
-from contracts.outputs import StackOutputs
 from planning import PlanningError
 from planning.cost.subject import examine
 from planning.planner import plan_of
@@ -64,18 +63,9 @@ def run() -> None:
         ),
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
-    export(deploy(context))
-
-
-def deploy(context: Context) -> StackOutputs:
-    """Declare the resources of a server and return its outputs.
-
-    Only one target is imported, because the SDK's compute classes take almost a second.
-    """
-    if context.settings.target == "tpu":
-        from stacks import tpu  # noqa: PLC0415
-
-        return tpu.deploy(context)
-    from stacks import cloud_run  # noqa: PLC0415
-
-    return cloud_run.deploy(context)
+    # Only one target is imported, because the SDK's compute classes take almost a second.
+    if settings.target == "tpu":
+        from stacks import tpu as target  # noqa: PLC0415
+    else:
+        from stacks import cloud_run as target  # noqa: PLC0415
+    export(target.deploy(context))
