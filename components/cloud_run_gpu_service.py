@@ -43,7 +43,6 @@ class GcsMount:
     bucket: pulumi.Input[str]
     """Name of the bucket. The service account needs roles/storage.objectViewer on it, or no instance starts."""
     path: str
-    """Folder in the container."""
     options: Sequence[str]
     """Options of gcsfuse, "name" or "name=value". The server cannot read the files if their uid differs from its own."""
 
@@ -54,7 +53,6 @@ class MemoryVolume:
 
     name: str
     path: str
-    """Folder in the container."""
     size_limit: str
     """Kubernetes quantity, such as 8Gi. Writes beyond it fail."""
 
@@ -242,15 +240,13 @@ def _traffic(
     if kept is None:
         return _targets(FOLLOW_LATEST), labels
     # A secret's value is never part of a template, so its fingerprint reveals nothing about one.
-    fingerprint = pulumi.Output.unsecret(pulumi.Output.from_input(template).apply(_fingerprint))
+    fingerprint = pulumi.Output.unsecret(
+        pulumi.Output.from_input(template).apply(lambda found: template_fingerprint(_plain(found)))
+    )
     return (
         fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
         fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
     )
-
-
-def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:
-    return template_fingerprint(_plain(template))
 
 
 def _plain(value: object) -> object:

@@ -34,8 +34,7 @@ class StoredSecretArgs:
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader.
 
-    A new value creates a new version and destroys the old one. `version_name` changes with it, so everything that refers to the
-    version is deployed again. Nothing reads "latest", which would change under a running server.
+    A new value creates a new version and destroys the old one. Nothing reads "latest", which would change under a running server.
     """
 
     secret_id: pulumi.Output[str]

@@ -1,8 +1,4 @@
-"""TPU capacity as a queued resource, and its server.
-
-Capacity is scarce and slow to get; the server changes daily. So the start-up script is the same for every deployment, and the
-document with the server's command is a metadata key of the node, which the provider patches in place.
-"""
+"""TPU capacity as a queued resource, and its server: a document in the node's metadata, which the provider patches in place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,20 +103,15 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, with the server from the document.
 
     A changed document restarts the server in place. The provider rejects a change that would release capacity in use, unless
-    `allow_replace_active` is set. Outputs are known once the capacity was granted.
+    `allow_replace_active` is set. Outputs are those of the queued resource (components.gcp_tpu), known once the capacity was granted.
     """
 
     zone: pulumi.Output[str]
     node_name: pulumi.Output[str]
-    """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N."""
     state: pulumi.Output[str]
-    """State of the queued resource, such as ACTIVE, when the provider last read it."""
     phase: pulumi.Output[str | None]
-    """Phase that the machine last published (contracts.guest_attributes)."""
     container: pulumi.Output[str | None]
-    """Access of the server's container to the machine, as last published (contracts.guest_attributes)."""
     deadline: pulumi.Output[str | None]
-    """Time at which Google deletes the nodes (RFC 3339, UTC), or None without a run limit."""
     address: pulumi.Output[str | None]
     """Address of the machine in its network, or None without a machine. Another machine has another address."""
 

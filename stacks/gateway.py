@@ -244,8 +244,8 @@ def _export_network(gateway: _Gateway) -> None:
         "project": gateway.settings.project,
         "location": gateway.settings.gateway.region,
         "backends": to_json(gateway.backends),
-        "gatewayNetwork": to_json(gateway.outputs),
+        "gateway_network": to_json(gateway.outputs),
         "next": f"pulumi up --stack {first}, then pulumi up --stack {gateway.ownership.stack}",
     }
     for name, value in given.items():
-        pulumi.export(name, value)
+        pulumi.export(camel_case(name), value)
