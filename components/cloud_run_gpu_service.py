@@ -1,12 +1,13 @@
 """A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and grants for callers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pulumi
 
 from components import gcp
+from components.stored_secret import ExistingSecret, StoredSecret
 from contracts.collector import COLLECTOR_CONTAINER, CONFIG_ARGUMENT, CONFIG_VARIABLE, server_share
 from contracts.labels import Ownership
 from contracts.service_traffic import (
@@ -42,7 +43,6 @@ class GcsMount:
     bucket: pulumi.Input[str]
     """Name of the bucket. The service account needs roles/storage.objectViewer on it, or no instance starts."""
     path: str
-    """Folder in the container."""
     options: Sequence[str]
     """Options of gcsfuse, "name" or "name=value". The server cannot read the files if their uid differs from its own."""
 
@@ -53,23 +53,8 @@ class MemoryVolume:
 
     name: str
     path: str
-    """Folder in the container."""
     size_limit: str
     """Kubernetes quantity, such as 8Gi. Writes beyond it fail."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretVariable:
-    """An environment variable whose value Cloud Run reads from Secret Manager when an instance starts."""
-
-    name: str
-    secret_id: pulumi.Input[str]
-    """Id of the secret, or projects/P/secrets/S for a secret of another project.
-
-    The service account needs roles/secretmanager.secretAccessor on it, otherwise the revision is rejected.
-    """
-    version: pulumi.Input[str]
-    """Number of the version. "latest" would change under a running service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +102,10 @@ class ServerContainer:
     """Probe of the start. Instances that do not answer /health within its budget are stopped, and their revision fails."""
     environment: Mapping[str, str]
     readiness_probe: ReadinessProbe | None = None
-    secret_variables: Sequence[SecretVariable] = ()
+    secrets: Mapping[str, StoredSecret | ExistingSecret] = field(
+        default_factory=dict[str, StoredSecret | ExistingSecret]
+    )
+    """Secret by the variable whose value Cloud Run reads from it. The account needs roles/secretmanager.secretAccessor on each."""
     mount: GcsMount | None = None
     memory_volumes: Sequence[MemoryVolume] = ()
 
@@ -129,8 +117,8 @@ class Collector:
     image: str
     """Reference by digest."""
     config: str
-    secret_variables: Sequence[SecretVariable] = ()
-    """Variable with the server's API key, if it has one."""
+    secrets: Mapping[str, StoredSecret | ExistingSecret]
+    """The server's API key by its variable, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,20 +206,29 @@ class CloudRunGpuService(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
-        for member in args.invokers:
-            gcp.cloudrunv2.ServiceIamMember(
-                f"{name}-{member}",
-                gcp.cloudrunv2.ServiceIamMemberArgs(
-                    project=args.project,
-                    location=args.location,
-                    name=service.name,
-                    role="roles/run.invoker",
-                    member=member,
-                ),
-                opts=child,
-            )
+        allow_callers(name, service, args.invokers, project=args.project, location=args.location, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
+
+
+def allow_callers(
+    name: str,
+    service: gcp.cloudrunv2.Service,
+    members: Sequence[str],
+    *,
+    project: str,
+    location: str,
+    opts: pulumi.ResourceOptions,
+) -> None:
+    """Grant each member the call of a service."""
+    for member in members:
+        gcp.cloudrunv2.ServiceIamMember(
+            f"{name}-{member}",
+            gcp.cloudrunv2.ServiceIamMemberArgs(
+                project=project, location=location, name=service.name, role="roles/run.invoker", member=member
+            ),
+            opts=opts,
+        )
 
 
 def _traffic(
@@ -243,15 +240,13 @@ def _traffic(
     if kept is None:
         return _targets(FOLLOW_LATEST), labels
     # A secret's value is never part of a template, so its fingerprint reveals nothing about one.
-    fingerprint = pulumi.Output.unsecret(pulumi.Output.from_input(template).apply(_fingerprint))
+    fingerprint = pulumi.Output.unsecret(
+        pulumi.Output.from_input(template).apply(lambda found: template_fingerprint(_plain(found)))
+    )
     return (
         fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
         fingerprint.apply(lambda found: {**labels, TEMPLATE_LABEL: found}),
     )
-
-
-def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:
-    return template_fingerprint(_plain(template))
 
 
 def _plain(value: object) -> object:
@@ -307,7 +302,7 @@ def _containers(args: CloudRunGpuServiceArgs) -> list[gcp.cloudrunv2.ServiceTemp
         name=COLLECTOR_CONTAINER,
         image=collector.image,
         args=[CONFIG_ARGUMENT],
-        envs=_variables({CONFIG_VARIABLE: collector.config}, collector.secret_variables),
+        envs=_variables({CONFIG_VARIABLE: collector.config}, collector.secrets),
         # It starts when the server is ready; before that there is nothing to scrape.
         depends_ons=[_SERVER],
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
@@ -325,7 +320,7 @@ def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.S
         image=server.image,
         commands=list(server.command),
         args=list(server.arguments),
-        envs=_variables(server.environment, server.secret_variables),
+        envs=_variables(server.environment, server.secrets),
         ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=server.port),
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
             limits={"cpu": str(machine.cpu), "memory": f"{machine.memory_mib}Mi", "nvidia.com/gpu": "1"},
@@ -366,7 +361,7 @@ def _readiness(server: ServerContainer) -> gcp.cloudrunv2.ServiceTemplateContain
 
 
 def _variables(
-    environment: Mapping[str, str], secrets: Sequence[SecretVariable]
+    environment: Mapping[str, str], secrets: Mapping[str, StoredSecret | ExistingSecret]
 ) -> list[gcp.cloudrunv2.ServiceTemplateContainerEnvArgs]:
     plain = [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(name=key, value=value)
@@ -374,14 +369,14 @@ def _variables(
     ]
     return plain + [
         gcp.cloudrunv2.ServiceTemplateContainerEnvArgs(
-            name=variable.name,
+            name=name,
             value_source=gcp.cloudrunv2.ServiceTemplateContainerEnvValueSourceArgs(
                 secret_key_ref=gcp.cloudrunv2.ServiceTemplateContainerEnvValueSourceSecretKeyRefArgs(
-                    secret=variable.secret_id, version=variable.version
+                    secret=secret.secret_id, version=secret.version
                 )
             ),
         )
-        for variable in secrets
+        for name, secret in secrets.items()
     ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pulumi
 
 from components import gcp
+from components.cloud_run_gpu_service import allow_callers
 from components.gateway_config import GATEWAY_PORT, READY_PATH
 from contracts.gateway import CONCURRENCY, ENVOY_COMMAND, GATEWAY_MIB, GATEWAY_START_S, GATEWAY_VCPU, LONGEST_REQUEST_S
 from contracts.labels import Ownership
@@ -59,18 +60,7 @@ class GatewayService(pulumi.ComponentResource):
             ),
             opts=child,
         )
-        for member in args.invokers:
-            gcp.cloudrunv2.ServiceIamMember(
-                f"{name}-{member}",
-                gcp.cloudrunv2.ServiceIamMemberArgs(
-                    project=args.project,
-                    location=args.location,
-                    name=service.name,
-                    role="roles/run.invoker",
-                    member=member,
-                ),
-                opts=child,
-            )
+        allow_callers(name, service, args.invokers, project=args.project, location=args.location, opts=child)
         self.uri = service.uri
         self.register_outputs({"uri": self.uri})
 

@@ -26,14 +26,6 @@ class ServiceAccountArgs:
     """OAuth scopes of its tokens. IAM limits the account's permissions, so the default is all of Cloud Platform."""
 
 
-@pulumi.output_type
-class ServiceAccount(dict[str, object]):
-    """Service account of the VM."""
-
-    email: str = pulumi.property("email")
-    scopes: Sequence[str] | None = pulumi.property("scopes")
-
-
 @_input_type
 class DataDiskArgs:
     """An existing disk to attach."""
@@ -42,14 +34,6 @@ class DataDiskArgs:
     """Name of a disk in the zone in use, or projects/P/zones/Z/disks/D."""
     mode: pulumi.Input[str] | None = pulumi.property("mode", default=None)
     """`read-write` or `read-only`."""
-
-
-@pulumi.output_type
-class DataDisk(dict[str, object]):
-    """An existing disk to attach."""
-
-    source_disk: str = pulumi.property("sourceDisk")
-    mode: str | None = pulumi.property("mode")
 
 
 @_input_type
@@ -70,16 +54,6 @@ class ReadyArgs:
     """
     timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
     """Timeout for `ready` after the capacity is granted, in seconds."""
-
-
-@pulumi.output_type
-class Ready(dict[str, object]):
-    """Readiness report of the machine."""
-
-    guest_attribute_namespace: str = pulumi.property("guestAttributeNamespace")
-    document_metadata_key: str | None = pulumi.property("documentMetadataKey")
-    deadline_metadata_key: str | None = pulumi.property("deadlineMetadataKey")
-    timeout_s: int | None = pulumi.property("timeoutS")
 
 
 @pulumi.output_type
@@ -206,31 +180,6 @@ class QueuedResource(pulumi.CustomResource):
     """Full name of the node."""
     state_history: pulumi.Output[Sequence[StateChange]] = pulumi.property("stateHistory")
     """States observed by the provider, oldest first, at most 50."""
-    zones: pulumi.Output[Sequence[str] | None] = pulumi.property("zones")
-    accelerator_type: pulumi.Output[str | None] = pulumi.property("acceleratorType")
-    runtime_version: pulumi.Output[str | None] = pulumi.property("runtimeVersion")
-    provisioning_model: pulumi.Output[str | None] = pulumi.property("provisioningModel")
-    reservation_name: pulumi.Output[str | None] = pulumi.property("reservationName")
-    max_run_duration_s: pulumi.Output[int | None] = pulumi.property("maxRunDurationS")
-    valid_until_duration_s: pulumi.Output[int | None] = pulumi.property("validUntilDurationS")
-    boot_disk_size_gb: pulumi.Output[int | None] = pulumi.property("bootDiskSizeGb")
-    network: pulumi.Output[str | None] = pulumi.property("network")
-    subnetwork: pulumi.Output[str | None] = pulumi.property("subnetwork")
-    enable_external_ips: pulumi.Output[bool | None] = pulumi.property("enableExternalIps")
-    service_account: pulumi.Output[ServiceAccount | None] = pulumi.property("serviceAccount")
-    description: pulumi.Output[str | None] = pulumi.property("description")
-    labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
-    tags: pulumi.Output[Sequence[str] | None] = pulumi.property("tags")
-    metadata: pulumi.Output[Mapping[str, str] | None] = pulumi.property("metadata")
-    data_disks: pulumi.Output[Sequence[DataDisk] | None] = pulumi.property("dataDisks")
-    api: pulumi.Output[str | None] = pulumi.property("api")
-    wait_per_zone_s: pulumi.Output[int | None] = pulumi.property("waitPerZoneS")
-    wait_total_s: pulumi.Output[int | None] = pulumi.property("waitTotalS")
-    renew_before_s: pulumi.Output[int | None] = pulumi.property("renewBeforeS")
-    wait_for: pulumi.Output[str | None] = pulumi.property("waitFor")
-    ready: pulumi.Output[Ready | None] = pulumi.property("ready")
-    next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
-    allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
     state_initiator: pulumi.Output[str | None] = pulumi.property("stateInitiator")
     """Initiator of the state, USER or SERVICE."""
     state_message: pulumi.Output[str | None] = pulumi.property("stateMessage")

@@ -56,7 +56,11 @@ class Observability(pulumi.ComponentResource):
                 ),
                 opts=child,
             )
-            for key, kind, field, value in _channels(args)
+            for key, kind, field, value in (
+                ("email", "email", "email_address", args.email),
+                ("webhook", "webhook_tokenauth", "url", args.webhook),
+            )
+            if value is not None
         ]
         told = [channel.name for channel in channels]
         declared = [
@@ -74,12 +78,6 @@ class Observability(pulumi.ComponentResource):
             )
         self.policies = [policy.name for policy in declared]
         self.register_outputs({"policies": self.policies})
-
-
-def _channels(args: ObservabilityArgs) -> Sequence[tuple[str, str, str, str]]:
-    """Return name, type, label and value of each channel."""
-    given = (("email", "email", "email_address", args.email), ("webhook", "webhook_tokenauth", "url", args.webhook))
-    return [(key, kind, field, value) for key, kind, field, value in given if value is not None]
 
 
 def _policy(

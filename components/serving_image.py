@@ -27,9 +27,8 @@ class ServingImageArgs:
 
     project: str
     locations: Sequence[str]
-    """Regions in which the server may start, first choice first. Each start pulls several GiB, preferably from its own region. Each region
-    gets a repository, but a built image is stored in the first region only, as is one that other regions pull from Docker Hub.
-    Changing the first region replaces the first repository."""
+    """Regions in which the server may start, first choice first. Each gets a repository, but a built image is stored in the first only, as is
+    one that other regions pull from Docker Hub. Changing the first region replaces its repository."""
     repository_id: str
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""
@@ -49,11 +48,7 @@ class ServingImageArgs:
 
 
 class ServingImage:
-    """Repositories of the stack, and the reference to pull from them.
-
-    A remote repository caches the upstream image close to the server. So a machine without internet access can pull it, and a
-    start does not depend on Docker Hub. An empty repository costs nothing.
-    """
+    """Repositories of the stack, and the reference to pull from them. A machine without internet access can pull from a remote repository."""
 
     ref: pulumi.Output[str]
     """HOST/PROJECT/REPOSITORY/NAME@sha256:... in the first region."""

@@ -4,7 +4,6 @@ import ast
 import base64
 import bz2
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -32,20 +31,10 @@ except OSError:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainFile:
-    """Plain-text copy of a packed program, for inspection on the machine."""
-
-    name: str
-    folder: str
-    variable: str
-    """Environment variable with another folder."""
-
-
 METADATA_VALUE_LIMIT_BYTES = 256 * 1024
 """Largest metadata value that Compute Engine accepts (256 KiB; Compute Engine, "About VM metadata", limitations)."""
-PLAIN_FILE = PlainFile(name="agent.py", folder="/var/lib/gemma-serving", variable="GEMMA_SERVING_STATE")
-"""The program in plain text, in the agent's state folder."""
+PLAIN_FILE: Final = {"name": "agent.py", "folder": "/var/lib/gemma-serving", "variable": "GEMMA_SERVING_STATE"}
+"""The program in plain text, for inspection on the machine. `variable` is the environment variable with another folder."""
 
 SECTIONS = (
     "contracts.guest_attributes",
@@ -94,7 +83,7 @@ Needs Python 3.10 and systemd, and docker or apt-get. Nothing secret is logged, 
 _PACKED_HEADER = f'''#!/usr/bin/env python3
 """Start-up script of a TPU virtual machine that serves one model with vLLM, compressed: the same for every deployment.
 
-It writes the program in plain text to {PLAIN_FILE.folder}/{PLAIN_FILE.name} and runs it.
+It writes the program in plain text to {PLAIN_FILE["folder"]}/{PLAIN_FILE["name"]} and runs it.
 """
 '''
 
@@ -105,7 +94,7 @@ def startup_script() -> str:
 
     Deployments differ only in the serving document, which the program follows.
     """
-    return packed(_PACKED_HEADER, agent_program(), PLAIN_FILE)
+    return packed(_PACKED_HEADER, agent_program(), writes_plain=True)
 
 
 @cache
@@ -114,18 +103,17 @@ def agent_program() -> str:
     return joined_program(HEADER, SECTIONS)
 
 
-def packed(header: str, program: str, plain: PlainFile | None = None) -> str:
-    """Return a program for Python 3.10 that runs `program`, after writing it to `plain` if set.
+def packed(header: str, program: str, *, writes_plain: bool = False) -> str:
+    """Return a program for Python 3.10 that runs `program`, after writing it to PLAIN_FILE if `writes_plain`.
 
-    The same program results in the same text on every machine, because bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a
-    colleague's preview would show a change although nothing changed.
+    bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a colleague's preview would show a change.
     """
     encoded = base64.b64encode(bz2.compress(program.encode(), 9)).decode()
     lines = "\n".join(encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE))
     text = header + _UNPACKING.format(packed=lines)
-    if plain is not None:
-        text += _WRITING.format(variable=plain.variable, folder=plain.folder, name=plain.name)
-    name = "PLAIN" if plain is not None else '"packed program"'
+    if writes_plain:
+        text += _WRITING.format(**PLAIN_FILE)
+    name = "PLAIN" if writes_plain else '"packed program"'
     return text + f'exec(compile(TEXT, {name}, "exec"))\n'
 
 

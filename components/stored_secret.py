@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import pulumi
 
@@ -15,6 +16,8 @@ _ACCESSOR = "roles/secretmanager.secretAccessor"
 class StoredSecretArgs:
     """A secret and its readers."""
 
+    kind: Literal["HfTokenSecret", "ApiKeySecret", "ArchiveKeySecret"]
+    """Type of the component: a change replaces the secret."""
     project: str
     secret_id: str
     """Id of the secret. A change replaces the secret."""
@@ -31,8 +34,7 @@ class StoredSecretArgs:
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader.
 
-    A new value creates a new version and destroys the old one. `version_name` changes with it, so everything that refers to the
-    version is deployed again. Nothing reads "latest", which would change under a running server.
+    A new value creates a new version and destroys the old one. Nothing reads "latest", which would change under a running server.
     """
 
     secret_id: pulumi.Output[str]
@@ -42,7 +44,7 @@ class StoredSecret(pulumi.ComponentResource):
     grants: list[pulumi.Resource]
 
     def __init__(self, name: str, args: StoredSecretArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(f"gemma-serving:index:{type(self).__name__}", name, None, opts)
+        super().__init__(f"gemma-serving:index:{args.kind}", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         secret = gcp.secretmanager.Secret(
             name,
@@ -71,18 +73,6 @@ class StoredSecret(pulumi.ComponentResource):
         self.version = version.version
         self.version_name = version.name
         self.register_outputs({"versionName": self.version_name})
-
-
-class HfTokenSecret(StoredSecret):
-    """The Hugging Face token."""
-
-
-class ApiKeySecret(StoredSecret):
-    """The API key that vLLM requires of its callers."""
-
-
-class ArchiveKeySecret(StoredSecret):
-    """The key that signs archives of compiled programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

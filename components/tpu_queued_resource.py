@@ -1,8 +1,4 @@
-"""TPU capacity as a queued resource, and its server.
-
-Capacity is scarce and slow to get; the server changes daily. So the start-up script is the same for every deployment, and the
-document with the server's command is a metadata key of the node, which the provider patches in place.
-"""
+"""TPU capacity as a queued resource, and its server: a document in the node's metadata, which the provider patches in place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,39 +98,25 @@ class TpuQueuedResourceArgs:
     """Allow a change to replace capacity in use. Getting new capacity may take hours."""
 
 
-def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
-    """Return the runtime version of an accelerator type such as "v6e-4", or the boot image for Compute Engine.
-
-    Raises:
-        KeyError: no image is known for the generation; set one in `runtime_version`.
-    """
-    images = BOOT_IMAGES if api == "compute-engine" else RUNTIME_VERSIONS
-    return images[api_accelerator_type(accelerator_type).partition("-")[0]]
-
-
 class TpuQueuedResource(pulumi.ComponentResource):
     """Capacity in the first zone that grants it, with the server from the document.
 
     A changed document restarts the server in place. The provider rejects a change that would release capacity in use, unless
-    `allow_replace_active` is set. Outputs are known once the capacity was granted.
+    `allow_replace_active` is set. Outputs are those of the queued resource (components.gcp_tpu), known once the capacity was granted.
     """
 
     zone: pulumi.Output[str]
     node_name: pulumi.Output[str]
-    """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N."""
     state: pulumi.Output[str]
-    """State of the queued resource, such as ACTIVE, when the provider last read it."""
     phase: pulumi.Output[str | None]
-    """Phase that the machine last published (contracts.guest_attributes)."""
     container: pulumi.Output[str | None]
-    """Access of the server's container to the machine, as last published (contracts.guest_attributes)."""
     deadline: pulumi.Output[str | None]
-    """Time at which Google deletes the nodes (RFC 3339, UTC), or None without a run limit."""
     address: pulumi.Output[str | None]
     """Address of the machine in its network, or None without a machine. Another machine has another address."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
+        images = BOOT_IMAGES if args.api == "compute-engine" else RUNTIME_VERSIONS
+        accelerator_type = api_accelerator_type(args.accelerator_type)
         super().__init__("gemma-serving:index:TpuQueuedResource", name, None, opts)
         resource = QueuedResource(
             name,
@@ -142,8 +124,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 project=args.project,
                 zones=list(args.zones),
                 queued_resource_id=args.queued_resource_id,
-                accelerator_type=api_accelerator_type(args.accelerator_type),
-                runtime_version=version,
+                accelerator_type=accelerator_type,
+                runtime_version=args.runtime_version or images[accelerator_type.partition("-")[0]],
                 api=args.api,
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,
@@ -189,6 +171,14 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
 def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
     """Return the machine's metadata: each key is Google's or read by a module of `vm_agent` (tests/components/test_machine_keys.py)."""
+    limits = RolloutLimits(
+        # The machine times out before `pulumi up` does, so `up` sees what is serving afterwards.
+        ready_timeout_s=max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2),
+        drain_s=args.drain_s,
+        shutdown_flag=args.shutdown_flag,
+        is_privileged=args.privileged,
+    )
+    by_region = args.image_repositories
     return {
         SCRIPT_METADATA_KEY: startup_script(),
         "enable-guest-attributes": "TRUE",
@@ -197,29 +187,15 @@ def _metadata(args: TpuQueuedResourceArgs) -> "dict[str, pulumi.Input[str]]":
         # An explicit FALSE: without the key, the project's metadata decides.
         "enable-oslogin": "TRUE" if args.os_login else "FALSE",
         DOCUMENT_METADATA_KEY: args.document,
-        ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
-        **_repositories(args.image_repositories),
+        ROLLOUT_METADATA_KEY: limits.text(),
+        **(
+            {}
+            if len(by_region) <= 1
+            else {REPOSITORIES_METADATA_KEY: pulumi.Output.json_dumps(by_region, sort_keys=True, separators=(",", ":"))}
+        ),
         **({} if args.compile_archive is None else {ARCHIVE_METADATA_KEY: args.compile_archive}),
         **({} if args.collector is None else {COLLECTOR_METADATA_KEY: args.collector}),
     }
-
-
-def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:
-    """Return the metadata with the image's repositories, or nothing if only the document's own exists."""
-    if len(by_region) <= 1:
-        return {}
-    return {REPOSITORIES_METADATA_KEY: pulumi.Output.json_dumps(by_region, sort_keys=True, separators=(",", ":"))}
-
-
-def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
-    """Return the limits of a change. The machine times out before `pulumi up` does, so `up` sees what is serving afterwards."""
-    ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
-    return RolloutLimits(
-        ready_timeout_s=ready_s,
-        drain_s=args.drain_s,
-        shutdown_flag=args.shutdown_flag,
-        is_privileged=args.privileged,
-    )
 
 
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:

@@ -1,1 +1,1 @@
-"""Composition of both targets: settings, names, labels, and the resources of a TPU or Cloud Run stack."""
+"""Settings, plan, resources and outputs of a stack."""

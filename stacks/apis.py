@@ -10,7 +10,7 @@ COMMON_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "secretmanager
 """APIs that every stack uses, by the first part of their service name."""
 
 LOG_APIS = ("logging",)
-"""APIs that store the server's logs. No stack requires them: new projects have them, and the server runs without them."""
+"""APIs that store logs. No stack requires them, because new projects have them."""
 
 GATEWAY_APIS = ("cloudresourcemanager", "iam", "artifactregistry", "run", "compute", "monitoring")
 """APIs that a gateway uses."""
@@ -28,5 +28,4 @@ def apis_of(settings: "Settings") -> Sequence[str]:
 
 
 def _watching(settings: "Settings") -> Sequence[str]:
-    """Return the API of alerts and metrics, if the stack has them."""
     return ("monitoring",) if settings.alerts.enabled or settings.collects_metrics else ()

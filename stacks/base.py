@@ -1,9 +1,10 @@
-"""Common to both targets: provider, APIs, the server's account, image, token, bucket and command line."""
+"""What both targets share: project, account, image, secrets, bucket and command line."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Literal
 
 import pulumi
 
@@ -11,15 +12,7 @@ from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import (
-    ApiKeySecret,
-    ArchiveKeySecret,
-    ExistingSecret,
-    ExistingSecretArgs,
-    HfTokenSecret,
-    StoredSecret,
-    StoredSecretArgs,
-)
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.naming import Names
@@ -43,13 +36,13 @@ MEMORY_FOLDER = "/mnt/weights"
 WITHOUT_MOUNT = ("streamer", "memory")
 """Modes of a Cloud Run container without a mount of the bucket."""
 LOOPBACK = "127.0.0.1"
-"""Address of a machine's server without a gateway. Callers come through the tunnel, which ends there, and no network reaches it."""
+"""Address of a machine's server without a gateway: the tunnel ends there."""
 _EVERY_ADDRESS = "0.0.0.0"
-_COMMAND = ("vllm", "serve")
+COMMAND = ("vllm", "serve")
+"""Command of the server, before its arguments."""
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
 """ORG/NAME in an argument, but not as part of a path or a URI."""
 _ARCHIVE_KEY_BYTES = 32
-_STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +60,7 @@ class Context:
 
     @property
     def model_path(self) -> str:
-        """Folder of the container with the weights of the bucket, or their URI if vLLM reads the bucket itself."""
+        """Folder of the container with the weights, or their URI if vLLM reads the bucket itself."""
         mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
         if mode == "streamer":
             return self.weights_uri
@@ -86,7 +79,7 @@ class Context:
 
     @property
     def weights_to_load(self) -> str:
-        """Weights for the server to load: the model's id on the hub, a folder of the container, or a folder of the bucket."""
+        """Argument of the server: a model's id, a folder, or a URI."""
         settings = self.settings
         if settings.streams_on_tpu:
             return self.weights_uri
@@ -94,7 +87,7 @@ class Context:
 
     @property
     def needs_hub(self) -> bool:
-        """True if the server downloads from the Hugging Face hub: weights, or a drafter, adapter or other file named by an argument.
+        """True if the server downloads from the Hugging Face hub: weights, or a file named by an argument.
 
         An argument that only resembles a name on the hub counts too.
         """
@@ -106,7 +99,7 @@ class Context:
 
     @property
     def vllm(self) -> VllmOptions:
-        """The vLLM options in effect. The default model name for clients is the Hugging Face id, and staged parts are local folders."""
+        """The vLLM options in effect, with a default name for clients and local folders of staged parts."""
         name = self.settings.vllm.served_model_name or self.settings.model
         return with_local_parts(replace(self.plan.vllm, served_model_name=name), self.parts, self.parts_root)
 
@@ -123,7 +116,7 @@ class Context:
 
     @property
     def part_copies(self) -> tuple[BucketWeights, ...]:
-        """Copies of the staged parts that the machine or container makes before its server starts. A mount needs none."""
+        """Copies of staged parts that are made before the server starts. A mount needs none."""
         run = self.settings.cloud_run
         if run is not None and run.mount.mode not in WITHOUT_MOUNT:
             return ()
@@ -143,10 +136,8 @@ class Serving:
     """Reference by digest, in the first region."""
     image_repositories: Mapping[str, pulumi.Output[str]]
     """HOST/PROJECT/REPOSITORY of each region that has the image."""
-    command: Sequence[str]
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,25 +160,27 @@ class Foundation:
     """Grants of this run. They may take minutes to take effect."""
 
 
+def open_project(
+    project: str, region: str, apis: Sequence[str], before_change: Callable[[], None] = lambda: None
+) -> tuple[pulumi.ResourceOptions, NewGrants]:
+    """Require the project's APIs. Return the options of every component, and the record of new grants.
+
+    `before_change` is called once the project can be read. Raises CommandRefusedError.
+    """
+    require_enabled(project, apis)
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
+    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
+    require_resource_manager(project)
+    before_change()
+    return pulumi.ResourceOptions(providers={"gcp": provider}), wait_for_google(project=project)
+
+
 def lay_foundation(
     context: Context, *, region: str, project_roles: Sequence[str], before_change: Callable[[], None]
 ) -> Foundation:
-    """Declare the resources that both targets share.
-
-    Args:
-        context: inputs of the stack.
-        region: region of the resources.
-        project_roles: roles of the server's account on the project.
-        before_change: called once the project can be read, before any change.
-    """
+    """Declare the resources that both targets share."""
     settings, names = context.settings, context.names
-    require_enabled(settings.project, apis_of(settings))
-    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
-    provider = gcp.Provider("gcp", project=settings.project, region=region, billing_project=settings.project)
-    require_resource_manager(settings.project)
-    before_change()
-    new_grants = wait_for_google(project=settings.project)
-    options = pulumi.ResourceOptions(providers={"gcp": provider})
+    options, new_grants = open_project(settings.project, region, apis_of(settings), before_change)
     identity = RuntimeIdentity(
         "server",
         RuntimeIdentityArgs(
@@ -238,37 +231,28 @@ def _image(context: Context, readers: Mapping[str, pulumi.Input[str]], options: 
 
 
 def _serving(context: Context, image: ServingImage) -> Serving:
+    settings = context.settings
+    # A gateway calls the machine's address in the network, and the agent the loopback address.
+    is_local = settings.tpu is not None and settings.tpu.gateway is None
+    environment = dict(context.plan.environment)
+    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
+    if digest is not None:
+        environment[HASH_VARIABLE] = digest  # other weights are a new document and revision
+    if context.parts and not context.needs_hub:
+        environment["HF_HUB_OFFLINE"] = "1"  # a server with staged parts would ask the hub for them
     return Serving(
         image=image.ref,
         image_repositories=image.repositories,
-        command=_COMMAND,
         arguments=vllm_arguments(
             context.vllm,
             model_or_path=context.weights_to_load,
             port=PORT,
-            host=_host(context.settings),
-            revision=context.settings.served_revision,
-            has_api_key=context.settings.has_secret(API_KEY.key),
+            host=LOOPBACK if is_local else _EVERY_ADDRESS,
+            revision=settings.served_revision,
+            has_api_key=settings.has_secret(API_KEY.key),
         ),
-        environment={**dict(context.plan.environment), **_pinned_weights(context.settings), **_offline(context)},
-        port=PORT,
+        environment=environment,
     )
-
-
-def _host(settings: Settings) -> str:
-    """Return the address at which the server listens. A gateway calls the machine's address in the network, and the agent the loopback address."""
-    return LOOPBACK if settings.tpu is not None and settings.tpu.gateway is None else _EVERY_ADDRESS
-
-
-def _pinned_weights(settings: Settings) -> Mapping[str, str]:
-    """Return the variable that makes other weights a new document and revision. Empty without a manifest hash."""
-    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
-    return {HASH_VARIABLE: digest} if digest is not None else {}
-
-
-def _offline(context: Context) -> Mapping[str, str]:
-    """Return the variable that keeps a server with staged parts from asking the hub for them; empty if it needs the hub, or has no parts."""
-    return {} if context.needs_hub or not context.parts else {"HF_HUB_OFFLINE": "1"}
 
 
 def _bucket(
@@ -308,34 +292,32 @@ def _secret(
     existing = context.settings.secret_version(kind.key)
     if existing is not None:
         return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
-    return _STORED[kind.key](
-        kind.name,
-        StoredSecretArgs(
-            project=context.settings.project,
-            secret_id=f"{context.names.base}-{kind.name}",
-            value=context.secrets[kind.key],
-            ownership=context.ownership,
-            readers=readers,
-            labels=context.settings.labels,
-        ),
-        options,
-    )
+    arguments = _secret_args(context, kind.name, kind.component, context.secrets[kind.key], readers)
+    return StoredSecret(kind.name, arguments, options)
 
 
 def _archive_key(
     context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> StoredSecret:
-    """Return the key that signs the archives. Each run of the program draws one, but the engine keeps the first (decision 36)."""
-    return ArchiveKeySecret(
-        "archive-key",
-        StoredSecretArgs(
-            project=context.settings.project,
-            secret_id=f"{context.names.base}-archive-key",
-            value=pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES)),
-            ownership=context.ownership,
-            readers=readers,
-            labels=context.settings.labels,
-            keeps_value=True,
-        ),
-        options,
+    """Return the key of archives. Each run draws one, but the engine keeps the first (decision 36)."""
+    value = pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES))
+    arguments = _secret_args(context, "archive-key", "ArchiveKeySecret", value, readers)
+    return StoredSecret("archive-key", replace(arguments, keeps_value=True), options)
+
+
+def _secret_args(
+    context: Context,
+    name: str,
+    kind: Literal["HfTokenSecret", "ApiKeySecret", "ArchiveKeySecret"],
+    value: pulumi.Output[str],
+    readers: Mapping[str, pulumi.Input[str]],
+) -> StoredSecretArgs:
+    return StoredSecretArgs(
+        kind=kind,
+        project=context.settings.project,
+        secret_id=f"{context.names.base}-{name}",
+        value=value,
+        ownership=context.ownership,
+        readers=readers,
+        labels=context.settings.labels,
     )

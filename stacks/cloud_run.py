@@ -16,7 +16,6 @@ from components.cloud_run_gpu_service import (
     MemoryVolume,
     ReadinessProbe,
     RequestScaling,
-    SecretVariable,
     ServerContainer,
 )
 from components.container_starter import container_command
@@ -29,7 +28,7 @@ from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import SERVER_HOST_GIB
 from planning.question.types import Plan, StartupProbe
-from stacks.base import MEMORY_FOLDER, WITHOUT_MOUNT, Context, Foundation, lay_foundation
+from stacks.base import COMMAND, MEMORY_FOLDER, PORT, WITHOUT_MOUNT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 _CACHE_VOLUME = "file-cache"
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
-"""VLLM_CACHE_ROOT of a service that stores compiled graphs. An archive in transfer is stored next to it."""
+"""VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
 
 
 def deploy(context: Context) -> StackOutputs:
@@ -57,7 +56,7 @@ def deploy(context: Context) -> StackOutputs:
     foundation = lay_foundation(
         context,
         region=run.region,
-        project_roles=(METRICS_ROLE,) if context.settings.collects_metrics else (),
+        project_roles=(METRICS_ROLE,) if settings.collects_metrics else (),
         before_change=lambda: keep_runs(context),
     )
     network = _network(context, run, foundation) if run.direct_vpc else None
@@ -81,24 +80,17 @@ def deploy(context: Context) -> StackOutputs:
         endpoint=service.uri,
         auth="none" if run.public else "id-token",
         location=run.region,
-        rollout=_rollout_plan(context, run),
-    )
-
-
-def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None:
-    if run.rollout is None:
-        return None
-    return RolloutPlan(
-        service=f"projects/{context.settings.project}/locations/{run.region}/services/{context.names.base}",
-        traffic=run.rollout.traffic,
+        rollout=RolloutPlan(
+            service=f"projects/{settings.project}/locations/{run.region}/services/{context.names.base}",
+            traffic=run.rollout.traffic,
+        )
+        if run.rollout
+        else None,
     )
 
 
 def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the gcsfuse options: common ones, then the mode's, then the settings'.
-
-    The files are owned by the image's user, because no other user can read them.
-    """
+    """Return the gcsfuse options. No other user than the files' owner can read them."""
     uid = mount.uid if mount.uid is not None else settings.image.uid or 0
     gid = mount.gid if mount.gid is not None else settings.image.gid or 0
     options = [f"uid={uid}", f"gid={gid}", "implicit-dirs", "metadata-cache-ttl-secs=3600", "max-conns-per-host=100"]
@@ -147,12 +139,11 @@ def _collector(context: Context, foundation: Foundation) -> Collector | None:
     config = collector_text(context)
     if config is None:
         return None
-    key = [variable for variable in _secrets(foundation) if variable.name == API_KEY.variable]
-    return Collector(image=COLLECTOR_IMAGE, config=config, secret_variables=key)
+    key = {name: secret for name, secret in foundation.secrets.items() if name == API_KEY.variable}
+    return Collector(image=COLLECTOR_IMAGE, config=config, secrets=key)
 
 
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
-    """Return the service whose traffic an `up` keeps, or None without a rollout."""
     if run.rollout is None:
         return None
     place = ServicePlace(
@@ -172,23 +163,16 @@ def _container(context: Context, run: CloudRunSettings, foundation: Foundation) 
         image=serving.image,
         command=command,
         arguments=arguments,
-        port=serving.port,
+        port=PORT,
         startup_probe=startup_probe(context.plan),
-        readiness_probe=_readiness_probe(run),
+        readiness_probe=ReadinessProbe(**run.readiness_probe.model_dump()) if run.readiness_probe else None,
         environment={**serving.environment, **({"VLLM_CACHE_ROOT": _GRAPHS_FOLDER} if keeps_graphs else {})},
-        secret_variables=_secrets(foundation),
+        secrets=foundation.secrets,
         mount=GcsMount(bucket=bucket.bucket, path=MODELS_FOLDER, options=mount_options(run.mount, context.settings))
         if bucket is not None and is_mounted
         else None,
         memory_volumes=_memory_volumes(context, run),
     )
-
-
-def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
-    probe = run.readiness_probe
-    if probe is None:
-        return None
-    return ReadinessProbe(period_s=probe.period_s, failure_threshold=probe.failure_threshold, timeout_s=probe.timeout_s)
 
 
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
@@ -209,12 +193,12 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
 def _command(
     context: Context, run: CloudRunSettings, foundation: Foundation
 ) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
-    """Return the container's command and arguments: the server's own, or the starter followed by the server's."""
+    """Return the command and its arguments: the server's own, or the starter before them."""
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = foundation.archive_key
     if weights is None and key is None and not context.part_copies and not is_guarded(serving.arguments):
-        return serving.command, serving.arguments
+        return COMMAND, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]
 
     def start(image: str, version: str | None) -> str:
@@ -227,18 +211,11 @@ def _command(
         ).text()
 
     known = pulumi.Output.all(serving.image, None if key is None else key.version_name)
-    return container_command(), (known.apply(lambda each: start(*each)), *serving.command, *serving.arguments)
-
-
-def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:
-    return [
-        SecretVariable(name=name, secret_id=secret.secret_id, version=secret.version)
-        for name, secret in foundation.secrets.items()
-    ]
+    return container_command(), (known.apply(lambda each: start(*each)), *COMMAND, *serving.arguments)
 
 
 def startup_probe(plan: Plan) -> StartupProbe:
-    """Return the probe of the settings or the planner's. It detects the server early and does not terminate a slow start."""
+    """Return the probe. It detects the server early and does not terminate a slow start."""
     probe = plan.startup.probe
     if probe is None:
         raise ValueError("a plan without a startup probe reached the Cloud Run stack")

@@ -1,4 +1,4 @@
-"""A stack of target `gateway`: a network for the machines of other stacks, and Envoy on Cloud Run in front of them."""
+"""A stack of target `gateway`: a network for machines of other stacks, and Envoy in front of them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ from pathlib import Path
 import pulumi
 
 from cloud.model_files import PROJECT
-from components import gcp
 from components.gateway_config import GatewayServer, gateway_config
 from components.gateway_service import GatewayService, GatewayServiceArgs
 from components.observability import Observability, ObservabilityArgs
@@ -27,44 +26,25 @@ from planning.question.features import served_features
 from planning.question.vllm_args import given_options
 from planning.rules.gateway import DeployedBackend, usd_per_hour
 from stacks.apis import GATEWAY_APIS
-from stacks.base import PORT
+from stacks.base import PORT, open_project
 from stacks.bound_hooks import bind_types
 from stacks.gateway_plan import GatewayPlan, gateway_lines, plan_gateway
 from stacks.outputs import export, known_after_up, smoke_thresholds
 from stacks.planned import today
 from stacks.project.other_stacks import deployed_outputs
-from stacks.project.propagation import require_enabled, require_resource_manager, wait_for_google
 from stacks.settings import GatewayStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gateway:
-    """Inputs of the stack."""
+    """Inputs of the stack, and the resources that exist with and without a service."""
 
     settings: GatewayStack
     plan: GatewayPlan
+    backends: tuple[GatewayBackend, ...]
+    """Backends as this `up` finds them."""
     names: Names
     ownership: Ownership
-
-    @property
-    def backends(self) -> tuple[GatewayBackend, ...]:
-        """Backends as this `up` finds them."""
-        return tuple(
-            GatewayBackend(
-                stack=backend.stack,
-                address=backend.deployed.address,
-                state=backend.deployed.state,
-                deadline=backend.deployed.deadline,
-            )
-            for backend in self.plan.question.backends
-            if backend.deployed is not None
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Foundation:
-    """Resources that exist with and without a service."""
-
     options: pulumi.ResourceOptions
     identity: RuntimeIdentity
     image: ServingImage
@@ -75,53 +55,36 @@ class _Foundation:
 def deploy(settings: GatewayStack, stack: str, folder: Path = PROJECT) -> None:
     """Declare the network and, once a backend has an address, the service. Export their outputs.
 
-    The settings files of the backends are in `folder`.
-
-    Raises:
-        BlockedError: findings block the stack.
-        OtherStackError: the state of a backend cannot be read.
+    `folder` has the settings files of the backends. Raises CommandRefusedError.
     """
     deployed = {backend.stack: _deployed(backend.stack) for backend in settings.gateway.backends}
     plan = plan_gateway(settings, stack, deployed, folder, today=today())
     for text, is_warning in gateway_lines(plan):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
-    gateway = _Gateway(
-        settings=settings,
-        plan=plan,
-        names=Names(project=settings.project, stack=stack),
-        ownership=Ownership(project=pulumi.get_project(), stack=stack),
+    backends = tuple(
+        GatewayBackend(stack=name, address=one.address, state=one.state, deadline=one.deadline)
+        for name, one in deployed.items()
     )
-    foundation = _lay_foundation(gateway)
-    if any(backend.address for backend in gateway.backends):
-        _serve(gateway, foundation)
+    gateway = _lay_foundation(settings, stack, plan, backends)
+    if any(backend.address for backend in backends):
+        _serve(gateway)
     else:
-        _export_network(gateway, foundation)
+        _export_network(gateway)
 
 
 def _deployed(stack: str) -> DeployedBackend:
-    """Return a backend as its last `up` left it."""
     outputs = deployed_outputs(stack) or {}
-    return DeployedBackend(
-        address=_text(outputs, "address"),
-        state=_text(outputs, "state"),
-        deadline=_text(outputs, "deadline"),
-        api_key_secret=_text(outputs, camel_case("api_key_secret")),
-    )
+    names = ("address", "state", "deadline", "api_key_secret")
+    given = {name: outputs.get(camel_case(name)) for name in names}
+    return DeployedBackend(**{name: value if isinstance(value, str) else "" for name, value in given.items()})
 
 
-def _text(outputs: Mapping[str, object], key: str) -> str:
-    value = outputs.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _lay_foundation(gateway: _Gateway) -> _Foundation:
-    settings, names, ownership = gateway.settings, gateway.names, gateway.ownership
+def _lay_foundation(
+    settings: GatewayStack, stack: str, plan: GatewayPlan, backends: tuple[GatewayBackend, ...]
+) -> _Gateway:
     project, region = settings.project, settings.gateway.region
-    require_enabled(project, GATEWAY_APIS)
-    provider = gcp.Provider("gcp", project=project, region=region, billing_project=project)
-    require_resource_manager(project)
-    wait_for_google(project=project)
-    options = pulumi.ResourceOptions(providers={"gcp": provider})
+    names, ownership = Names(project=project, stack=stack), Ownership(project=pulumi.get_project(), stack=stack)
+    options, _ = open_project(project, region, GATEWAY_APIS)
     identity = RuntimeIdentity(
         "gateway",
         RuntimeIdentityArgs(project=project, account_id=names.account_id, ownership=ownership, program="Gateway"),
@@ -152,17 +115,27 @@ def _lay_foundation(gateway: _Gateway) -> _Foundation:
         gateway_region=region,
     )
     network = PrivateNetwork("network", arguments, options)
-    outputs = GatewayNetwork(
-        network=known_after_up(network.network),
-        subnetwork=network.subnetwork_name,
-        regions=tuple(settings.gateway.regions),
-        gateway_range=GATEWAY_RANGE,
-        internet_egress=settings.gateway.internet_egress,
+    return _Gateway(
+        settings=settings,
+        plan=plan,
+        backends=backends,
+        names=names,
+        ownership=ownership,
+        options=options,
+        identity=identity,
+        image=image,
+        network=network,
+        outputs=GatewayNetwork(
+            network=known_after_up(network.network),
+            subnetwork=network.subnetwork_name,
+            regions=tuple(settings.gateway.regions),
+            gateway_range=GATEWAY_RANGE,
+            internet_egress=settings.gateway.internet_egress,
+        ),
     )
-    return _Foundation(options=options, identity=identity, image=image, network=network, outputs=outputs)
 
 
-def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
+def _serve(gateway: _Gateway) -> None:
     settings, names = gateway.settings.gateway, gateway.names
     _explain_failed_start(gateway)
     service = GatewayService(
@@ -171,8 +144,8 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
             project=gateway.settings.project,
             location=settings.region,
             service_name=names.base,
-            service_account=foundation.identity.email,
-            image=foundation.image.ref,
+            service_account=gateway.identity.email,
+            image=gateway.image.ref,
             config=gateway_config(
                 [
                     GatewayServer(name=one.stack, address=one.address, port=PORT)
@@ -181,8 +154,8 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
                 ],
                 names.stack,
             ),
-            network=foundation.network.network,
-            subnetwork=foundation.network.gateway_subnetwork,
+            network=gateway.network.network,
+            subnetwork=gateway.network.gateway_subnetwork,
             invokers=settings.invokers,
             min_instances=settings.min_instances,
             max_instances=settings.max_instances,
@@ -190,31 +163,27 @@ def _serve(gateway: _Gateway, foundation: _Foundation) -> None:
             labels=gateway.settings.labels,
         ),
         pulumi.ResourceOptions.merge(
-            foundation.options,
-            pulumi.ResourceOptions(depends_on=[*foundation.image.grants, *foundation.network.ready]),
+            gateway.options,
+            pulumi.ResourceOptions(depends_on=[*gateway.image.grants, *gateway.network.ready]),
         ),
     )
-    if gateway.settings.alerts.enabled:
-        _watch(gateway, foundation)
-    export(_outputs(gateway, foundation, service))
-
-
-def _watch(gateway: _Gateway, foundation: _Foundation) -> None:
-    settings, names = gateway.settings, gateway.names
-    arguments = ObservabilityArgs(
-        project=settings.project,
-        ownership=gateway.ownership,
-        labels=settings.labels,
-        values=AlertValues(stack=names.stack, name=names.base),
-        alerts=list(alerts_of("gateway")),
-        email=settings.alerts.email,
-        webhook=settings.alerts.webhook,
-    )
-    Observability("alerts", arguments, foundation.options)
+    alerts = gateway.settings.alerts
+    if alerts.enabled:
+        arguments = ObservabilityArgs(
+            project=gateway.settings.project,
+            ownership=gateway.ownership,
+            labels=gateway.settings.labels,
+            values=AlertValues(stack=names.stack, name=names.base),
+            alerts=list(alerts_of("gateway")),
+            email=alerts.email,
+            webhook=alerts.webhook,
+        )
+        Observability("alerts", arguments, gateway.options)
+    export(_outputs(gateway, service))
 
 
 def _explain_failed_start(gateway: _Gateway) -> None:
-    """Register an error hook that names what a revision needs to start. Cloud Run reports only that its startup probe failed."""
+    """Register an error hook: Cloud Run reports only that the startup probe failed."""
     rules = ", ".join(
         f"{Names(project=gateway.settings.project, stack=one.stack).base}-gateway-server" for one in gateway.backends
     )
@@ -232,8 +201,8 @@ def _explain_failed_start(gateway: _Gateway) -> None:
     bind_types({SERVICE_TYPE}, pulumi.ResourceHookBinding(on_error=[hook]))
 
 
-def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService) -> StackOutputs:
-    """Return the outputs. Model, plan, options and thresholds are those of the first backend: a request has one server.
+def _outputs(gateway: _Gateway, service: GatewayService) -> StackOutputs:
+    """Return the outputs. Model, plan and thresholds are those of the first backend.
 
     The price is that of the gateway and all servers that get requests.
     """
@@ -248,7 +217,7 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         served_model=first.settings.vllm.served_model_name or first.settings.model,
         endpoint=known_after_up(service.uri),
         auth="id-token",
-        image=known_after_up(foundation.image.ref),
+        image=known_after_up(gateway.image.ref),
         plan=replace(summary, cost=replace(summary.cost, usd_per_hour=price)),
         vllm=given_options(plan.vllm),
         smoke=smoke_thresholds(first.settings.smoke, first.subject, plan),
@@ -263,11 +232,11 @@ def _outputs(gateway: _Gateway, foundation: _Foundation, service: GatewayService
         connect=f"gemma connect {stack}",
         features=served_features(first.subject.resolved),
         backends=gateway.backends,
-        gateway_network=foundation.outputs,
+        gateway_network=gateway.outputs,
     )
 
 
-def _export_network(gateway: _Gateway, foundation: _Foundation) -> None:
+def _export_network(gateway: _Gateway) -> None:
     """Export the outputs of a gateway without a service, under the keys of `StackOutputs`."""
     first = gateway.backends[0].stack
     given: Mapping[str, object] = {
@@ -275,7 +244,7 @@ def _export_network(gateway: _Gateway, foundation: _Foundation) -> None:
         "project": gateway.settings.project,
         "location": gateway.settings.gateway.region,
         "backends": to_json(gateway.backends),
-        "gateway_network": to_json(foundation.outputs),
+        "gateway_network": to_json(gateway.outputs),
         "next": f"pulumi up --stack {first}, then pulumi up --stack {gateway.ownership.stack}",
     }
     for name, value in given.items():

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from cloud.model_files import PROJECT
 from cloud.price_file import book_of
+from contracts.errors import CommandRefusedError
 from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
 from planning.question.types import Finding
 from planning.rules.gateway import Backend, DeployedBackend, GatewayQuestion, gateway_findings
 from planning.solve.wording import worded
 from stacks.loading import SettingsError, from_file
-from stacks.planned import BlockedError, to_deployment
-from stacks.settings import BackendSettings, GatewayStack, Settings
+from stacks.planned import to_deployment
+from stacks.settings import GatewayStack, Settings
 from stacks.wording import StackWording
 
 
@@ -43,17 +44,9 @@ def plan_gateway(
     *,
     today: str | None = None,
 ) -> GatewayPlan:
-    """Return the plan of a gateway.
+    """Return the plan of a gateway. `deployed` is None if the states of the backends were not read.
 
-    Args:
-        settings: of the gateway.
-        stack: its name.
-        deployed: each backend as its last `up` left it; None if the states were not read.
-        folder: with the settings files of the backends.
-        today: date against which the age of prices is checked, YYYY-MM-DD; None: not checked.
-
-    Raises:
-        PlanningError: the gateway's price file cannot be used.
+    Raises PlanningError if the price file cannot be used.
     """
     gateway = settings.gateway
     read = {one.stack: _read(one.stack, settings.project, folder, today) for one in gateway.backends}
@@ -64,10 +57,7 @@ def plan_gateway(
         max_instances=gateway.max_instances,
         regions=gateway.regions,
         internet_egress=gateway.internet_egress,
-        backends=[
-            _backend(one, read[one.stack], None if deployed is None else deployed[one.stack])
-            for one in gateway.backends
-        ],
+        backends=[_backend(name, one, (deployed or {}).get(name)) for name, one in read.items()],
         prices=book_of(settings.prices, folder),
     )
     planned = tuple(one for one in read.values() if isinstance(one, PlannedBackend))
@@ -75,17 +65,13 @@ def plan_gateway(
 
 
 def gateway_lines(plan: GatewayPlan) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a preview, each with whether it is a warning.
-
-    Raises:
-        BlockedError: findings block the gateway.
-    """
+    """Yield the lines of a preview, each with whether it warns. Raises CommandRefusedError if findings block."""
     stack = plan.question.stack
     blocking = [finding for finding in plan.findings if finding.severity == "block"]
     if blocking:
         ids = ", ".join(dict.fromkeys(finding.id for finding in blocking))
         lines = [f"Stack {stack} is blocked by {ids}. Nothing was changed.", *map(_text, blocking)]
-        raise BlockedError("\n".join(lines))
+        raise CommandRefusedError("\n".join(lines))
     yield f"Gateway to {', '.join(one.stack for one in plan.question.backends)}.", False
     for finding in plan.findings:
         yield _text(finding), finding.severity == "warn"
@@ -99,11 +85,8 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
     """Return a backend with its figures, or the reason why it cannot be planned."""
     try:
         settings = from_file(folder / f"Pulumi.{stack}.yaml", project=project)
-    except SettingsError as error:
-        return str(error)
-    try:
         deployment = to_deployment(settings, folder, today=today)
-    except PlanningError as error:
+    except (SettingsError, PlanningError) as error:
         return str(error)
     try:
         return PlannedBackend(stack=stack, settings=settings, subject=examine(deployment))
@@ -111,9 +94,9 @@ def _read(stack: str, project: str, folder: Path, today: str | None) -> PlannedB
         return worded(str(error), StackWording(deployment, stack))
 
 
-def _backend(given: BackendSettings, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:
+def _backend(stack: str, read: PlannedBackend | str, deployed: DeployedBackend | None) -> Backend:
     if isinstance(read, str):
-        return Backend(stack=given.stack, subject=None, problem=read, deployed=deployed)
+        return Backend(stack=stack, subject=None, problem=read, deployed=deployed)
     tpu = read.settings.tpu
     gateway = (tpu.gateway or "") if tpu else ""
-    return Backend(stack=given.stack, subject=read.subject, gateway=gateway, deployed=deployed)
+    return Backend(stack=stack, subject=read.subject, gateway=gateway, deployed=deployed)

@@ -1,11 +1,10 @@
-"""Load `Settings` from Pulumi configuration or its file. Each error is one sentence: the key, the value and the allowed values."""
+"""Load settings from the engine or a file. Each error is one sentence: key, value and allowed values."""
 
 import difflib
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -14,8 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from contracts.dropped_words import SETTINGS, answer
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
-from planning.numbers import LARGEST, is_number, read_json
+from planning.numbers import is_number, read_json
 from stacks.secrets import KINDS, SECRET_KEYS, set_command
 from stacks.settings import NAMESPACES, NOT_IN_FILE, GatewayStack, Settings
 from stacks.settings.vllm import stated_in_blocks
@@ -29,9 +29,6 @@ _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_P
 _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
 """Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
-
-_DEEPEST: Final = 40
-"""Most blocks, lists and values inside each other; 6 in this project's files."""
 _NUMBER: Final = "expected a number"
 _WHOLE_NUMBER: Final = "expected a whole number"
 _THOUSANDS: Final = re.compile(r"(\d{1,9}) ?[kK]i?")
@@ -68,34 +65,23 @@ _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
 class _RefusedYamlError(yaml.MarkedYAMLError):
-    """Valid for the parser, but not for a settings file. The problem is two sentences: what is wrong, and what to do."""
-
-    def __init__(self, problem: str, mark: yaml.Mark) -> None:
-        super().__init__(problem=problem, problem_mark=mark)
+    """Valid YAML that no settings file may have. The problem names what to do."""
 
 
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text. No key is defined twice.
-
-    Aliases are refused, because `pulumi config set` replaces them by copies (3.256), and a few lines of them are a document without end.
-    """
+    """YAML as the Pulumi engine reads it, without aliases, which `pulumi config set` copies (3.256)."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Return the next node. Raises _RefusedYamlError."""
-        mark: yaml.Mark = cast("Any", self).peek_event().start_mark
         if self.check_event(yaml.AliasEvent):
-            raise _RefusedYamlError("aliases are not read. Write the value itself", mark)
-        if self._depth == _DEEPEST:
-            raise _RefusedYamlError(f"more than {_DEEPEST} blocks or lists inside each other. Remove some", mark)
-        self._depth += 1
+            mark: yaml.Mark = cast("Any", self).peek_event().start_mark
+            raise _RefusedYamlError(problem="aliases are not read. Write the value itself", problem_mark=mark)
         node = super().compose_node(parent, index)
-        self._depth -= 1
         if isinstance(node, yaml.MappingNode):
             _require_distinct_keys(node)
         return node
@@ -106,48 +92,36 @@ def _require_distinct_keys(block: yaml.MappingNode) -> None:
     for key in (key for key, _ in block.value if isinstance(key, yaml.ScalarNode)):
         if key.value in lines:
             problem = f'mapping key "{key.value}" already defined at line {lines[key.value]}. Remove one of the two'
-            raise _RefusedYamlError(problem, key.start_mark)
+            raise _RefusedYamlError(problem=problem, problem_mark=key.start_mark)
         lines[key.value] = key.start_mark.line + 1
 
 
 def from_values(
     values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Settings:
-    """Return the settings of parsed configuration values (camelCase keys, without namespace).
+    """Return the settings of parsed values (camelCase keys). Raises SettingsError, with every error.
 
     `origin` is the file name in messages. `secrets` are the keys of secrets set by value.
-
-    Raises:
-        SettingsError: with every error, not only the first.
     """
     if values.get("target") == GATEWAY:
         raise SettingsError(
             f'{origin}: {PRODUCT}:target = "{GATEWAY}": a gateway has no server of its own. '
             f"Use {_backends_of(values) or 'one of the stacks in its gateway.backends'} instead."
         )
-    return _validated(Settings, values, project=project, origin=origin, secrets=secrets)
+    return validated(Settings, values, project=project, origin=origin, secrets=secrets)
 
 
 def _backends_of(values: Mapping[str, object]) -> str:
-    """Return the options for the backends of a gateway, such as "--stack tpu-a or --stack tpu-b"; empty if they cannot be read."""
-    backends = _mapping(values.get(GATEWAY)).get("backends")
-    named = [_mapping(one).get("stack") for one in cast("list[object]", backends)] if isinstance(backends, list) else []
+    """Return such as "--stack tpu-a or --stack tpu-b"; empty if the backends cannot be read."""
+    backends = as_sequence(as_mapping(values.get(GATEWAY)).get("backends"))
+    named = [as_mapping(one).get("stack") for one in backends]
     return " or ".join(f"--stack {name}" for name in named if isinstance(name, str))
 
 
-def gateway_from_values(values: Mapping[str, object], *, project: str | None, origin: str) -> GatewayStack:
-    """Return the settings of a gateway from parsed configuration values. Raises SettingsError, with every error."""
-    return _validated(GatewayStack, values, project=project, origin=origin)
-
-
-def _validated(
-    kind: type[Loaded],
-    values: Mapping[str, object],
-    *,
-    project: str | None,
-    origin: str,
-    secrets: Sequence[str] = (),
+def validated(
+    kind: type[Loaded], values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
 ) -> Loaded:
+    """Return the settings of a server or of a gateway. Raises SettingsError, with every error."""
     if project is None:
         raise SettingsError(
             f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
@@ -160,10 +134,8 @@ def _validated(
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
     complete = {**parsed, "project": project}
     if kind is Settings:
-        in_blocks = stated_in_blocks(_mapping(parsed.get("vllm")))
+        in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
         complete |= {"secrets": list(secrets), "vllmInBlocks": in_blocks}
-    for place, expected in _unusable(parsed, ()):
-        raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)}{expected}.")
     try:
         # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         return kind.model_validate_json(json.dumps(complete, default=str))
@@ -184,18 +156,14 @@ def is_gateway(config: Mapping[str, object]) -> bool:
 
 
 def gateway_from_pulumi(config: Mapping[str, str], *, stack: str) -> GatewayStack:
-    """Return the settings of a gateway from the configuration that the engine passes to a program. Raises SettingsError for every error."""
+    """Return the settings of a gateway from the engine. Raises SettingsError."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
-    return gateway_from_values(_own_keys(config), project=_project_of(config), origin=origin)
+    return validated(GatewayStack, _own_keys(config), project=_project_of(config), origin=origin)
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings of the configuration that the engine passes to a program: full key to text, objects as JSON.
-
-    Raises:
-        SettingsError: for every error, including a secret stored in plain text.
-    """
+    """Return the settings from the engine. Raises SettingsError, also for a secret in plain text."""
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
     if not _own_keys(config):
@@ -212,24 +180,21 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
 def from_file(path: Path, *, project: str | None = None) -> Settings:
     """Return the settings of `Pulumi.<stack>.yaml`, read without an engine. Secrets are not decrypted.
 
-    `project` is the fallback if neither the file nor the environment names one: planning needs none.
-
-    Raises:
-        SettingsError: for every error, including a missing file, invalid YAML, or a secret stored in plain text.
+    `project` is the fallback: planning needs none. Raises SettingsError.
     """
     config = _config_of(path)
     values = _own_keys(config)
-    secrets = take_secrets(values)
+    secrets = {key: value for key in SECRET_KEYS if (value := values.pop(key, None)) is not None}
     for key, value in secrets.items():
-        if list(_mapping(value)) != ["secure"]:
+        if list(as_mapping(value)) != ["secure"]:
             raise _plain_text_secret(path.name, key)
     return from_values(values, project=_project_of(config, project), secrets=list(secrets), origin=path.name)
 
 
 def gateway_from_file(path: Path, *, project: str | None = None) -> GatewayStack:
-    """Return the settings of a gateway from its file, read without an engine. Raises SettingsError as `from_file` does."""
+    """Return the settings of a gateway from its file. Raises SettingsError."""
     config = _config_of(path)
-    return gateway_from_values(_own_keys(config), project=_project_of(config, project), origin=path.name)
+    return validated(GatewayStack, _own_keys(config), project=_project_of(config, project), origin=path.name)
 
 
 def _project_of(config: Mapping[str, object], fallback: str | None = None) -> str | None:
@@ -238,7 +203,7 @@ def _project_of(config: Mapping[str, object], fallback: str | None = None) -> st
 
 
 def is_gateway_file(path: Path) -> bool:
-    """Return whether a settings file is that of a gateway. False for a file that cannot be read, which `from_file` reports."""
+    """Return whether a settings file is a gateway's. False for one that cannot be read."""
     try:
         return is_gateway(_config_of(path))
     except SettingsError:
@@ -246,7 +211,6 @@ def is_gateway_file(path: Path) -> bool:
 
 
 def _config_of(path: Path) -> Mapping[str, object]:
-    """Return the configuration of a settings file. Raises SettingsError for a missing or invalid file, and for one without our settings."""
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -257,9 +221,9 @@ def _config_of(path: Path) -> Mapping[str, object]:
         ) from None
     except yaml.YAMLError as error:
         raise SettingsError(not_yaml(path.name, error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path.name} has a value that YAML cannot read: {str(error).rstrip('.')}.") from None
-    config = _mapping(_mapping(document).get("config"))
+    config = {str(key): value for key, value in as_mapping(as_mapping(document).get("config")).items()}
     _check_namespaces(config, path.name)
     if not _own_keys(config):
         raise SettingsError(_no_settings(path))
@@ -273,7 +237,7 @@ def _missing_file(path: Path) -> str:
 
 
 def _no_settings(path: Path) -> str:
-    """Return the error for a file without settings. The engine writes such a file, with a salt only, where the stack's own was deleted."""
+    """Return the error. The engine writes a file with a salt only, where the stack's own was deleted."""
     from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
 
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
@@ -309,12 +273,6 @@ def project_from_environment() -> str | None:
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
 
 
-def take_secrets(values: MutableMapping[str, object]) -> Mapping[str, object]:
-    """Remove the secrets that are set from the values of a file. Return them as written there."""
-    found = {key: values.pop(key, None) for key in SECRET_KEYS}
-    return {key: value for key, value in found.items() if value is not None}
-
-
 def _stack_of(origin: str) -> str:
     return origin.removeprefix("Pulumi.").removesuffix(".yaml")
 
@@ -328,7 +286,6 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Reject keys of unknown namespaces, which nothing reads, and keys without one, which only the engine reads. Raises SettingsError."""
     allowed = f"{', '.join(NAMESPACES[:-1])} or {NAMESPACES[-1]}"
     wrong = [key for key in config if key.partition(":")[0] not in NAMESPACES or ":" not in key]
     if wrong:
@@ -339,7 +296,6 @@ def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
 
 
 def _meant(key: str) -> str:
-    """Return the next step for a key of an unknown namespace."""
     from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
 
     space, _, name = key.rpartition(":")
@@ -351,15 +307,7 @@ def _meant(key: str) -> str:
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
-    """Return the keys of our namespace, without the namespace."""
     return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
-
-
-def _mapping(value: object) -> dict[str, object]:
-    """Return a YAML mapping with its keys as text. Anything else becomes an empty mapping."""
-    if not isinstance(value, dict):
-        return {}
-    return {str(key): item for key, item in cast("dict[object, object]", value).items()}
 
 
 def _parsed(text: str) -> object:
@@ -370,27 +318,13 @@ def _parsed(text: str) -> object:
         return text
 
 
-def _unusable(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], str]]:
-    """Yield the location of each number that is infinite, not a number or too large, and of too many levels, with what is expected."""
-    if len(place) > _DEEPEST:
-        yield place[:1], f": expected at most {_DEEPEST} blocks or lists inside each other"
-    elif isinstance(value, Mapping):
-        for key, item in cast("Mapping[object, object]", value).items():
-            yield from _unusable(item, (*place, str(key)))
-    elif isinstance(value, list):
-        for index, item in enumerate(cast("list[object]", value)):
-            yield from _unusable(item, (*place, index))
-    elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        is_finite = isinstance(value, int) or math.isfinite(value)
-        expected = f"number from {-LARGEST:g} to {LARGEST:g}" if is_finite else "finite number"
-        yield place, f" = {_shown(value)}: expected a {expected}"
-
-
 def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) -> str:
+    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
+
     location = [part for part in details["loc"] if part != "[key]"]
     key = _path(location)
     if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        if len(location) == 1 and _is_key(key):
+        if len(location) == 1 and key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
         return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(location)}"
     if details["type"] == "missing":
@@ -400,7 +334,7 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
     # A location that continues below the value names one of several types that the value could have.
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
-    if allowed == _NUMBER and isinstance(value, str) and _is_decimal(value):
+    if allowed == _NUMBER and isinstance(value, str) and is_number(_parsed(value)):
         allowed = f"{allowed}, not text; remove the quotes, or set it again with `pulumi config set --type float`"
     thousands = _THOUSANDS.fullmatch(value) if isinstance(value, str) and allowed == _WHOLE_NUMBER else None
     if thousands:
@@ -408,14 +342,6 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     if location == ["target"] and place == location:
         allowed = _TARGETS  # a gateway has another model, which the validator does not know
     return f"{origin}: {name}{shown}: {allowed}."
-
-
-def _is_decimal(text: str) -> bool:
-    """Return whether a text is a number, which `pulumi config set` stores as text if it has a decimal point."""
-    try:
-        return is_number(float(text))
-    except ValueError:
-        return False
 
 
 def _allowed(message: str) -> str:
@@ -452,15 +378,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARACTERS else text[: _MAX_VALUE_CHARACTERS - 3] + "..."
 
 
-def _is_key(key: str) -> bool:
-    """Return whether some target has a key."""
-    from stacks.schema import known_keys  # noqa: PLC0415 - only messages need it
-
-    return key in known_keys(PRODUCT)
-
-
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
+    """Return suggestions for an unknown key, most likely first."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     instead = answer(SETTINGS, _path(location))

@@ -23,7 +23,7 @@ _STARTUP_MARGIN: Final = 1.5
 
 
 def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
-    """Return the thresholds of the smoke checks: from the settings, otherwise the planner's figures with a margin."""
+    """Return the thresholds of the settings, otherwise the planner's figures with a margin."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     rate, ttft, burst = smoke_bands(
         subject.resolved, subject.memory, subject.throughput, smoke.burst_requests, THRESHOLD_MARGIN
@@ -75,12 +75,12 @@ def stack_outputs(
 
 
 def known_after_up(value: pulumi.Input[T]) -> T:
-    """Return an input as the type of its resolved value, so a contract can hold it before `up`. The engine fills it in."""
+    """Return an input as the type of the value that the engine fills in."""
     return cast("T", pulumi.Output.from_input(value).apply(to_json))
 
 
 def export(outputs: StackOutputs) -> None:
-    """Export each output under its JSON key: user-facing ones as stack outputs, the rest as outputs of a component."""
+    """Export each output under its JSON key: a user's of the stack, others of a component."""
     given = {name: value for name, value in to_json(outputs).items() if value is not None}
     for name, value in given.items():
         if name not in DETAILS:

@@ -28,7 +28,7 @@ class Part:
     @property
     def name(self) -> str:
         """Folder of its copy in the bucket, without the hash."""
-        return folder_name(self.source)
+        return self.source.rstrip("/").rpartition("/")[2]
 
     @property
     def folder(self) -> str | None:
@@ -36,13 +36,8 @@ class Part:
         return None if self.digest is None else own_folder(self.name, self.digest)
 
 
-def folder_name(source: str) -> str:
-    """Return the folder of a part's copy in the bucket, without the hash."""
-    return source.rstrip("/").rpartition("/")[2]
-
-
 def parts_of(settings: Settings) -> tuple[Part, ...]:
-    """Return the parts that staging copies, the drafter first; empty unless the weights are in the bucket."""
+    """Return the parts that staging copies to the bucket, the drafter first."""
     return tuple(_parts(settings)) if settings.weights == "bucket" else ()
 
 

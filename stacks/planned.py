@@ -8,9 +8,11 @@ from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
 from cloud.price_file import book_of
+from contracts.errors import CommandRefusedError
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
+from planning.question.drafters import named_drafter
 from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import acceptable_ids, notes_of
@@ -23,22 +25,18 @@ _BILL: Final = "CST01"
 _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
 """Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
-"""Fields for which the planner reads None as "not part of the question". A stack without the setting has an empty value instead."""
-
-
-class BlockedError(ValueError):
-    """Findings of the plan block the stack. The message lists them with their remedies."""
+"""Fields for which the planner reads None as "not part of the question"."""
 
 
 def today() -> str:
-    """Return the date, YYYY-MM-DD in UTC, against which the age of prices is checked, because the planner has no clock."""
+    """Return the date, YYYY-MM-DD in UTC: the planner has no clock."""
     return datetime.now(UTC).date().isoformat()
 
 
 def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
     """Return the planner's view of the settings, with everything that the planner can judge.
 
-    `modelConfig`, `draftConfig` and price files are below `folder`. Without `today` the age of prices is not checked.
+    `folder` has the files that settings name. Without `today` the age of prices is not checked.
 
     Raises:
         PlanningError: if a file that the settings name cannot be read or is invalid.
@@ -51,7 +49,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         weights_mode=_weights_mode(settings),
         has_api_key=settings.has_secret("apiKey"),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
-        draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
+        draft_spec=_model(settings.drafter_file, folder, named_drafter(settings.vllm), key="draftConfig"),
         prices=book_of(settings.prices, folder),
         today=today,
     )
@@ -72,7 +70,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
 
 
 def _is_given(settings: Settings, field: SettingField) -> bool:
-    """Return whether the block of a field is set and belongs to this target. An image's user matters to Cloud Run only."""
+    """Return whether the block of a field is set and belongs to this target."""
     if (field.judged or "").startswith("cloud_run.") and settings.cloud_run is None:
         return False
     return (
@@ -81,9 +79,8 @@ def _is_given(settings: Settings, field: SettingField) -> bool:
 
 
 def _as_judged(path: str, name: str, value: object) -> object:
-    """Return a setting's value in the planner's form."""
     if isinstance(value, ProbeSettings):
-        return to_probe(value)
+        return StartupProbe(**value.model_dump())
     if isinstance(value, list):
         return tuple(cast("list[object]", value))
     if path in _EMPTY_IF_NOT_SET:
@@ -91,18 +88,8 @@ def _as_judged(path: str, name: str, value: object) -> object:
     return value / 1024 if isinstance(value, int) and name.endswith("_mib") else value
 
 
-def to_probe(probe: ProbeSettings) -> StartupProbe:
-    """Return the planner's view of a startup probe."""
-    return StartupProbe(
-        initial_delay_s=probe.initial_delay_s,
-        period_s=probe.period_s,
-        failure_threshold=probe.failure_threshold,
-        timeout_s=probe.timeout_s,
-    )
-
-
 def headline(plan: Plan) -> str:
-    """Return the plan in two lines: fit, then start-up time and speed. A model that does not fit has only the first."""
+    """Return the plan in two lines; in one for a model that does not fit."""
     memory, startup = plan.memory, plan.startup
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
@@ -120,7 +107,7 @@ def headline(plan: Plan) -> str:
 
 
 def preview_lines(plan: Plan, stack: str, wording: Wording) -> Iterator[tuple[str, bool]]:
-    """Yield the plan's lines, its cost, each finding, and one line for notes and accepted findings; each with whether it is a warning.
+    """Yield the lines of a preview, each with whether it is a warning.
 
     A blocking finding that was not accepted is part of the error that stops the program.
     """
@@ -146,7 +133,7 @@ def doctor_hint(stack: str) -> str:
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
-    """Raise BlockedError if findings block the stack and were not accepted."""
+    """Raise CommandRefusedError if findings block the stack and were not accepted."""
     if not plan.stopping:
         return
     lines = [finding_text(finding, wording) for finding in plan.stopping]
@@ -154,7 +141,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
     acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in acceptable_ids())
     accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
     hint = f"To see all figures, run `gemma plan {stack}`.{accept}"
-    raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
+    raise CommandRefusedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 
 
 def finding_text(finding: Finding, wording: Wording) -> str:
@@ -169,11 +156,6 @@ def _model(file: str | None, folder: Path, name: str | None, *, key: str) -> Mod
         return read_model(folder / file, name=name)
     except PlanningError as error:
         raise PlanningError(f"gemma-serving:{key} = {json.dumps(file)}: {error}") from None
-
-
-def _drafter_id(settings: Settings) -> str | None:
-    named = (settings.vllm.speculative_config or {}).get("model")
-    return named if isinstance(named, str) else None
 
 
 def _weights_mode(settings: Settings) -> WeightsMode:

@@ -3,45 +3,33 @@
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError, allowed_name, check_stack_name
-from contracts.outputs import StackOutputs
 from planning import PlanningError
-from planning.cost.subject import Subject, examine
+from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.question.types import Plan
 from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
-from stacks.hooks.observed_service import ServiceNotReadError
-from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
 from stacks.outputs import export
-from stacks.planned import BlockedError, preview_lines, require_unblocked, to_deployment, today
-from stacks.project.former_state import FormerStateError, require_current_state
-from stacks.project.other_stacks import OtherStackError
-from stacks.project.propagation import ProjectNotReadyError
-from stacks.settings import Settings
+from stacks.planned import preview_lines, require_unblocked, to_deployment, today
+from stacks.project.former_state import require_current_state
 from stacks.wording import StackWording
 
-UserError = (
-    SettingsError,
-    PlanningError,
-    NamingError,
-    BlockedError,
-    ProjectNotReadyError,
-    FormerStateError,
-    OtherStackError,
-    ServiceNotReadError,
-    RunsNotKeptError,
-)
+UserError = (SettingsError, PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""
 
 
 def run() -> None:
-    """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
+    """Declare the stack. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
-    _check_name(stack)  # before the settings, which such a stack rarely has
+    try:
+        check_stack_name(stack)  # before the settings, which such a stack rarely has
+    except NamingError as error:
+        name = allowed_name(stack) or "NAME"
+        raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
     require_current_state(stack)
     if loading.is_gateway(get_config_env()):
         from stacks import gateway  # noqa: PLC0415 - other stacks need none of its modules
@@ -49,8 +37,13 @@ def run() -> None:
         gateway.deploy(loading.gateway_from_pulumi(get_config_env(), stack=stack), stack)
         return
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
-    date = today()
-    subject, planned, wording = _planned_question(settings, date)
+    deployment = to_deployment(settings, today=today())
+    wording = StackWording(deployment, stack)
+    try:
+        subject = examine(deployment)
+        planned = plan_of(subject)
+    except PlanningError as error:
+        raise PlanningError(worded(str(error), wording)) from None
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(text)
     require_unblocked(planned, stack, wording)
@@ -70,43 +63,9 @@ def run() -> None:
         ),
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
-    export(deploy(context))
-
-
-def _planned_question(settings: Settings, date: str) -> tuple[Subject, Plan, StackWording]:
-    """Return the figures, the plan and the words for a server. Raises PlanningError.
-
-    Args:
-        settings: the server.
-        date: today, YYYY-MM-DD, against which the age of prices is checked.
-    """
-    deployment = to_deployment(settings, today=date)
-    wording = StackWording(deployment, pulumi.get_stack())
-    try:
-        subject = examine(deployment)
-        return subject, plan_of(subject), wording
-    except PlanningError as error:
-        raise PlanningError(worded(str(error), wording)) from None
-
-
-def _check_name(stack: str) -> None:
-    """Raise NamingError with the command that renames a stack that exists under a name that is not allowed."""
-    try:
-        check_stack_name(stack)
-    except NamingError as error:
-        name = allowed_name(stack) or "NAME"
-        raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
-
-
-def deploy(context: Context) -> StackOutputs:
-    """Declare the resources of a server and return its outputs.
-
-    Only the target's modules are imported, because the SDK's compute classes alone take almost a second to import.
-    """
-    if context.settings.target == "tpu":
-        from stacks import tpu  # noqa: PLC0415
-
-        return tpu.deploy(context)
-    from stacks import cloud_run  # noqa: PLC0415
-
-    return cloud_run.deploy(context)
+    # Only one target is imported, because the SDK's compute classes take almost a second.
+    if settings.target == "tpu":
+        from stacks import tpu as target  # noqa: PLC0415
+    else:
+        from stacks import cloud_run as target  # noqa: PLC0415
+    export(target.deploy(context))

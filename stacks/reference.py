@@ -1,11 +1,11 @@
-"""Generate docs/reference/settings.md and docs/settings.schema.json from the settings' models. Run by `python -m authors.docs`."""
+"""docs/reference/settings.md and docs/settings.schema.json, written by `python -m authors.docs`."""
 
 import json
 from collections.abc import Iterator
 from typing import Final
 
 from contracts.labels import PRODUCT
-from planning.data.images import IMAGES, Image
+from planning.data.images import IMAGES
 from stacks.schema import Schema, alternatives, blocks, file_schema
 
 _WORDS: Final = {
@@ -46,17 +46,13 @@ def schema_text() -> str:
 
 def _images() -> str:
     rows = (
-        f"| `{name}` | {image.repository} {image.version}{_built(image)} | "
+        f"| `{name}` | {image.repository} {image.version}{f', built by `{image.build_context}`' if image.build_context else ''} | "
         f"{image.platform}{f' {image.cuda_major}' if image.cuda_major else ''} | "
         f"{', '.join(image.parsers)} | {image.source}, {image.seen_on} |\n"
         for name, image in IMAGES.items()
     )
     head = "| name | image | platform | parsers | source of the digest |\n| --- | --- | --- | --- | --- |\n"
     return f"\n## Images\n\nNames accepted by `image` (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
-
-
-def _built(image: Image) -> str:
-    return f", built by `{image.build_context}`" if image.build_context else ""
 
 
 def _rows(block: Schema) -> Iterator[str]:
@@ -67,7 +63,6 @@ def _rows(block: Schema) -> Iterator[str]:
 
 
 def _kind(option: Schema) -> str:
-    """Return the type of a value in words."""
     if "$ref" in option:
         return "block"
     values = option.get("enum", [option["const"]] if "const" in option else [])

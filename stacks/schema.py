@@ -1,4 +1,4 @@
-"""JSON schema of `Pulumi.<stack>.yaml`, generated from the settings. Used by editors, the settings page and messages."""
+"""JSON schema of `Pulumi.<stack>.yaml`, for editors, the settings page and messages."""
 
 import ast
 import inspect
@@ -47,7 +47,7 @@ class _WithoutTitles(GenerateJsonSchema):
 
 @cache
 def settings_schema() -> Schema:
-    """Return the schema of all keys below `gemma-serving:`, with descriptions. Callers must not change it."""
+    """Return the schema of all keys below `gemma-serving:`. Callers must not change it."""
     schema: Schema = Settings.model_json_schema(schema_generator=_WithoutTitles)
     keys: Schema = schema["properties"]
     schema["required"].remove("project")
@@ -82,7 +82,6 @@ def _add_blocks(schema: Schema) -> None:
 
 
 def _add_gateway(schema: Schema) -> None:
-    """Add the target `gateway` and its block, which replaces the model and the server."""
     stack_of_gateway: Schema = GatewayStack.model_json_schema(schema_generator=_WithoutTitles)
     schema["$defs"] |= stack_of_gateway["$defs"]
     schema["properties"]["target"]["enum"].append("gateway")
@@ -94,7 +93,6 @@ def _add_gateway(schema: Schema) -> None:
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
         if not option.is_in_block:
             yield (VllmOptions.__name__, key), _described(option)
@@ -126,7 +124,7 @@ def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tup
 
 
 def file_schema() -> Schema:
-    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of providers and of the engine are not checked."""
+    """Return the schema of a whole `Pulumi.<stack>.yaml`."""
     known = settings_schema()
     text = {"type": "string"}
     return {
@@ -160,7 +158,7 @@ def file_schema() -> Schema:
 
 
 def blocks(path: str = PRODUCT, block: Schema | None = None) -> Iterator[tuple[str, Schema]]:
-    """Yield each block of settings with its path: `gemma-serving`, `gemma-serving:image`, ..., `gemma-serving:cloudRun.mount`."""
+    """Yield each block with its path, such as `gemma-serving:cloudRun.mount`."""
     block = block or settings_schema()
     yield path, block
     for key, value in block["properties"].items():
@@ -186,7 +184,6 @@ def block_of(schema: Schema, value: Schema) -> Schema:
 
 
 def _described(option: VllmOption) -> str:
-    """Return the help of an option with its unit and flag."""
     notes = [f"in {option.unit}"] if option.unit else []
     notes += [f"`{option.flag}`"] if option.flag else []
     return f"{option.help} ({', '.join(notes)})" if notes else option.help

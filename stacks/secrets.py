@@ -19,6 +19,8 @@ class SecretKind:
     """Environment variable of the server with the value."""
     name: str
     """Suffix of the secret's id, and name of the Pulumi component."""
+    component: Literal["HfTokenSecret", "ApiKeySecret"]
+    """Type of that component."""
 
     @property
     def reference_key(self) -> str:
@@ -32,6 +34,7 @@ HF_TOKEN: Final = SecretKind(
     purpose="for checkpoints that require one",
     variable="HF_TOKEN",
     name="hf-token",
+    component="HfTokenSecret",
 )
 API_KEY: Final = SecretKind(
     key="apiKey",
@@ -39,6 +42,7 @@ API_KEY: Final = SecretKind(
     purpose="which every path of the server except /health then requires (docs/secrets.md)",
     variable=API_KEY_VARIABLE,
     name="api-key",
+    component="ApiKeySecret",
 )
 KINDS: Final = (HF_TOKEN, API_KEY)
 """All secrets that a stack can have."""
@@ -47,5 +51,5 @@ SECRET_KEYS: Final[tuple[SecretKey, ...]] = tuple(kind.key for kind in KINDS)
 
 
 def set_command(key: str, stack: str) -> str:
-    """Return the command that prompts for a secret and stores it. The value never appears in a history or a process list."""
+    """Return the command that prompts for a secret, so its value is in no history."""
     return f"gemma save_token {stack} {key}"

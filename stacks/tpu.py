@@ -23,7 +23,7 @@ from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.question.types import CapacityApiName, SshAccess
-from stacks.base import PORT, Context, Foundation, lay_foundation
+from stacks.base import COMMAND, PORT, Context, Foundation, lay_foundation
 from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
@@ -33,7 +33,7 @@ from stacks.settings import Settings, TpuSettings
 from stacks.watching import METRICS_ROLE, machine_collector, watch
 
 PROJECT_ROLES = ("roles/logging.logWriter", METRICS_ROLE)
-"""Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci-accounts.md)."""
+"""Roles of the machine's account on the project. docs/ci-accounts.md names them too."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container, in which vLLM's workers exchange tensors."""
 DRAIN_S = 30
@@ -57,7 +57,7 @@ another role must read it. With `roles/tpu.admin` gcloud reads the node and writ
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
 gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) replaces it."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
-"""Role that a member needs on the machine's service account: logins to a machine and changes of its metadata act as that account."""
+"""Role on the machine's account: logins and changes of metadata act as that account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +129,7 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return the project roles that a member of `tpu.tunnelMembers` needs, with the condition of each role.
-
-    Args:
-        api: API of the machine.
-        ssh: login method of the tunnel.
-        custom: full name of the role that replaces roles/tpu.admin.
-    """
+    """Return the project roles of a tunnel, each with its condition. `custom` replaces roles/tpu.admin."""
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
     return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
@@ -147,29 +141,6 @@ def _network(context: Context, tpu: TpuSettings, foundation: Foundation, shared:
     given = tpu.existing_network
     if given is not None:
         return _Network(network=given.network, subnetwork=given.subnetwork, ready=())
-    return _own_network(context, tpu, foundation)
-
-
-def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
-    """Declare the rules of this stack's machines in the gateway's network."""
-    rules = MachineRules(
-        "network",
-        MachineRulesArgs(
-            project=context.settings.project,
-            name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
-            network=shared.network,
-            ownership=context.ownership,
-            target_tag=context.names.base,
-            server_port=PORT,
-            from_range=shared.gateway_range,
-            egress_ports=_egress_ports(context, tpu),
-        ),
-        foundation.options,
-    )
-    return _Network(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
-
-
-def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> _Network:
     own = PrivateNetwork(
         "network",
         PrivateNetworkArgs(
@@ -187,23 +158,37 @@ def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> 
     return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
 
 
-def _downloads(context: Context, tpu: TpuSettings) -> bool:
-    """Return whether the machine needs the internet.
+def _gateway_network(context: Context, tpu: TpuSettings, foundation: Foundation, shared: GatewayNetwork) -> _Network:
+    rules = MachineRules(
+        "network",
+        MachineRulesArgs(
+            project=context.settings.project,
+            name=f"{context.names.base}-gateway",  # other names than in a network of its own, which exist until the machine has moved
+            network=shared.network,
+            ownership=context.ownership,
+            target_tag=context.names.base,
+            server_port=PORT,
+            from_range=shared.gateway_range,
+            egress_ports=_egress_ports(context, tpu),
+        ),
+        foundation.options,
+    )
+    return _Network(network=shared.network, subnetwork=shared.subnetwork, ready=rules.ready)
 
-    Only the hub and the docker package are there: Artifact Registry and Cloud Storage are reached through Private Google Access.
-    """
+
+def _downloads(context: Context, tpu: TpuSettings) -> bool:
+    """Return whether the machine needs the internet, where the hub and the docker package are."""
     return context.needs_hub or tpu.api == "compute-engine"
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
-    """Return the TCP ports that the machine may connect to, or None for all."""
     if tpu.egress == "open" or context.needs_hub:
         return None
     return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
 
 
 def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
-    """Grant each member all roles for the tunnel. A grant's name contains its role, so a new role is granted before the old one is removed."""
+    """Grant each member all roles. A new role has a new name, so it is granted before the old one is removed."""
     project = context.settings.project
     custom = tunnel_role(tpu.tunnel_role, project).name if tpu.tunnel_role else None
     for member in tpu.tunnel_members:
@@ -230,7 +215,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
 
 
 def _short(role: str) -> str:
-    """Return the part of a role's name used in the name of its grant: `admin`, or `role-ID` for a custom role."""
+    """Return the role in the name of its grant: `admin`, or `role-ID` for a custom role."""
     if role.startswith("roles/"):
         return role.removesuffix(".v1").rpartition(".")[2]
     return f"role-{role.rpartition('/')[2]}"
@@ -274,13 +259,12 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
 
 
 def _supports_draining(settings: Settings) -> bool:
-    """Return whether the image's vLLM certainly has the flag for draining. With an unknown flag the server would not start."""
+    """Return whether the image has the flag for draining. With an unknown one the server would not start."""
     table = flag_table(settings.image.version or None)
     return table.is_certain and "--shutdown-timeout" in table.flags
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
-    """Return the metadata with the location of archived compiled programs, or None without archives."""
     bucket, key = foundation.bucket, foundation.archive_key
     if bucket is None or key is None:
         return None
@@ -293,7 +277,6 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
 
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
-    """Return the serving document, once the names of the image, the secrets and the bucket are known."""
     settings, serving = context.settings, foundation.serving
     is_copied = settings.weights == "bucket" and not settings.streams_on_tpu
     bucket = foundation.bucket if is_copied else None
@@ -301,11 +284,11 @@ def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
     def text(image: str, secrets: Mapping[str, str], bucket_name: str | None) -> str:
         return ServingDocument(
             image=image,
-            command=serving.command,
+            command=COMMAND,
             arguments=serving.arguments,
             environment=serving.environment,
             secret_environment=secrets,
-            port=serving.port,
+            port=PORT,
             shm_size_gib=_SHM_SIZE_GIB,
             weights=BucketWeights(uri=folder_uri(bucket_name, settings.weights_prefix), path=context.model_path)
             if bucket_name

@@ -19,7 +19,7 @@ from stacks.secrets import API_KEY
 METRICS_ROLE = "roles/monitoring.metricWriter"
 """Role of the server's account with which the collector writes."""
 _CLUSTERS: Mapping[str, str] = {"tpu": "tpu", "cloud-run": "__run__"}
-"""Label `cluster`. For Cloud Run it is the value that Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
+"""Label `cluster`. `__run__` is what Google's own sidecar writes (GoogleCloudPlatform/run-gmp-sidecar)."""
 
 
 def watch(context: Context, foundation: Foundation) -> None:
@@ -91,7 +91,6 @@ def machine_collector(context: Context, foundation: Foundation) -> pulumi.Input[
 
 
 def _log_filter(context: Context) -> str:
-    """Return the filter for the log lines of the stack's server."""
     if context.settings.cloud_run is not None:
         return f'resource.type="cloud_run_revision" AND resource.labels.service_name="{context.names.base}"'
     return (

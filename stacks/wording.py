@@ -1,4 +1,4 @@
-"""Translate fields of a `Deployment` into settings: keys, spelled values, and the file changes of a remedy."""
+"""Fields of a `Deployment` as settings: keys, spelled values, and the file changes of a remedy."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,8 @@ from planning.question.vllm_args import KEY_OF
 from planning.solve.wording import NO_STACK
 from planning.units import format_duration
 from stacks.settings.keys import judged_fields
+from stacks.settings.text import format_memory
 from stacks.settings.vllm import BLOCK_OF, KEYS_IN_BLOCKS, block_changes
-from stacks.units import format_memory
 
 _TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 _BLOCKS = {"tpu": "tpu", "cloud-run": "cloudRun"}
@@ -40,7 +40,7 @@ _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 
 
 def settings_key(path: str, target: str) -> str:
-    """Return the settings key of a field, without the namespace: `vllm.max_model_len` is `vllm.maxModelLen`."""
+    """Return the settings key of a field: `vllm.maxModelLen` for `vllm.max_model_len`."""
     block, _, name = path.partition(".")
     if block == "vllm" and name in KEY_OF:
         return f"vllm.{KEY_OF[name]}"
@@ -68,7 +68,7 @@ def spelled(path: str, value: object) -> object:
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes to the settings file that match changes of a deployment: new values by key, None for a key to remove.
+    """Return the new values by settings key that match changes of a deployment; None removes a key.
 
     A change of platform replaces the target's block and the image, because both belong to the target.
     """
@@ -81,14 +81,12 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     image = built_name(after.image_version) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
+        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
+        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     elif "image_version" in changes:
         found["image"] = image
     if "image" in found:
         paths = [path for path in paths if path not in {"image_version", "image_supports", "image_audio"}]
-    if target != before_target:
-        paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
-        paths = [path for path in paths if path != "image_version"]  # the image is another one
-        paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:
         if path == "weights_mode":
             found |= _weights(deployment, after)
@@ -117,7 +115,7 @@ class StackWording:
         return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:
-        """Return the keys to set and to remove in the settings file, or None if the settings cannot express the change."""
+        """Return the keys to set and to remove; None if the settings cannot express the change."""
         if changed(self._deployment, changes).platform not in _TARGETS:
             return None
         return " and ".join(_phrases(file_changes(self._deployment, changes))) or None
@@ -157,12 +155,10 @@ def _is_of_block(path: str, block: str, target: str) -> bool:
 
 
 def _is_foreign(path: str, target: str) -> bool:
-    """Return whether the field belongs to the block of the other target."""
     return any(_is_of_block(path, block, target) for name, block in _BLOCKS.items() if name != target)
 
 
 def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
-    """Return the Cloud Run settings to remove when the weights leave the bucket."""
     on_cloud_run = _target(before) == _target(after) == "cloud-run"
     return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
 

@@ -23,7 +23,7 @@ import pulumi
 import pytest
 
 from cloud.spending import StackSpending
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.labels import StackLimits
 from contracts.run_record import RecordError
 from engine import deployment, locks, runner
@@ -34,7 +34,7 @@ from localcloud.world.state import StateError, description
 from scripts.cli.command import run_command
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
-from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
+from stacks.hooks.run_keeper import RunKeeper
 from stacks.project import propagation
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.test_printed_commands import refusal_of
@@ -320,7 +320,7 @@ def grants_of_a_deleted_account(tools):
 def apis_off(tools):
     tools.patch.setattr("cloud.enabled.read_enabled_apis", lambda *_: frozenset())
     tools.patch.setattr("cloud.enabled.connect", lambda *_: None)
-    return refusal(lambda: propagation.require_enabled("p", ["run"]), propagation.ProjectNotReadyError)
+    return refusal(lambda: propagation.require_enabled("p", ["run"]), CommandRefusedError)
 
 
 @produces("No zone granted ... All capacity requests were deleted.", "quota: request an increase of the quota above")
@@ -418,7 +418,7 @@ def record_of_runs(tools):
         RunKeeper(
             project="p", stack="x", account="projects/p/serviceAccounts/a", identity="", has_limits=True
         ).note_first()
-    except RunsNotKeptError as error:
+    except CommandRefusedError as error:
         return str(error)
     return ""
 

@@ -21,7 +21,7 @@ from planning.machine.hardware import (
 from scripts.capacity.face import QuotaGate, judge, judge_quota, question_of
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis, missing, ok
 from stacks.settings import CloudRunSettings, Settings, TpuSettings
-from stacks.units import format_memory
+from stacks.settings.text import format_memory
 
 _NOT_FOUND: Final = 404
 _OFFERED: Final = "offered (capacity is only known after a request)"

@@ -6,8 +6,9 @@ from typing import Final, Literal
 
 from contracts.server_change import ChangedValue, changed_values
 from scripts.preview.plans import RESTART, START, StackDescription
+from stacks.settings import GatewayStack
 from stacks.settings.block import EffectName
-from stacks.settings.keys import gateway_fields, setting_fields
+from stacks.settings.keys import setting_fields
 
 StackEffect = Literal[
     "nothing", "update", "restart", "revision", "service", "capacity", "target", "removed", "blocked", "new",
@@ -79,7 +80,7 @@ def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
 @cache
 def stated_effects() -> Mapping[str, EffectName | None]:
     """Return the effect of each setting by key (`stacks.settings.block.OnChange`)."""
-    return {field.key: field.effect for field in (*gateway_fields(), *setting_fields())}
+    return {field.key: field.effect for field in (*setting_fields(GatewayStack), *setting_fields())}
 
 
 def zones_of(described: StackDescription) -> Sequence[str]:

@@ -24,7 +24,7 @@ from stacks.loading import SettingsError, from_file, gateway_from_file, is_gatew
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS
 from stacks.settings import GatewayStack, Settings
-from stacks.units import format_memory
+from stacks.settings.text import format_memory
 from stacks.wording import StackWording
 
 UNKNOWN_PROJECT: Final = "unknown-project"

@@ -1,8 +1,4 @@
-"""Show in a preview what changes about a deployed server, with the effect and its duration.
-
-The Pulumi engine calls the hook of a preview when it is about to change the serving resource, with its inputs before and after. So the
-program reads no state. An `up` registers no such hook, and the state does not name it.
-"""
+"""Show in a preview what changes about a deployed server."""
 
 from typing import Final
 
@@ -36,7 +32,7 @@ def show_changes(context: Context) -> None:
 
 
 def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:
-    """Return one line: each value before and after, the effect, and how long it takes. Empty if the server stays the same."""
+    """Return each value before and after, the effect and its duration. Empty if the server stays."""
     if change is None:
         return f"Whether the server changes is known during `up`. If it does, it {_effect(kind, plan, is_rolled_out=is_rolled_out)}."
     if not change.values:

@@ -13,10 +13,10 @@ from cloud.google_calls import GoogleCallError, call
 from stacks.project.propagation import real_s
 
 LIMIT_S: Final = 15.0
-"""Maximum time that reading the log adds to a failed deployment. Entries become listable some seconds after they are written."""
+"""Longest wait for the log. Entries become listable some seconds after they are written."""
 _PAUSE_S: Final = 2.0
 _LEAST_PATIENCE_S: Final = 1.0
-"""Minimum wait for entries of a simulated cloud, in real seconds, because a faster clock does not make this machine faster."""
+"""Shortest wait in real seconds: a simulation's clock does not make this machine faster."""
 _NEWEST: Final = 300
 """Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"
@@ -100,14 +100,14 @@ async def _listed(log: RevisionLog, limit_s: float) -> Sequence[ContainerLine]:
 
 
 def lines_of(entry: Mapping[str, object]) -> Sequence[ContainerLine]:
-    """Return the lines of an entry: one for an entry of Cloud Run, several for a traceback that Cloud Logging keeps together."""
+    """Return the lines of an entry. A traceback is one entry with several."""
     source, text = str(entry.get("logName") or "").rpartition("%2F")[2], _text(entry)
     texts = [" ".join(text.split())] if source == _SYSTEM else text.splitlines()
     return [ContainerLine(source=source, text=line.rstrip()) for line in texts if line.strip()]
 
 
 def why_unread(project: str, *, status: int, reason: str, said: str) -> str:
-    """Return why a log cannot be read, with the command that grants access. `said` is Google's error message, without secrets."""
+    """Return why a log cannot be read, and the command that grants access. `said` is Google's message."""
     if reason == "SERVICE_DISABLED":
         return f"the Cloud Logging API is off. Run `gcloud services enable logging.googleapis.com --project={project}`."
     if status == _FORBIDDEN:

@@ -9,7 +9,7 @@ from planning.question.types import Deployment
 
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
-    """Return the next steps, one sentence each: untried zones, other places, and the command that shows them."""
+    """Return the next steps, one sentence each."""
     accelerator = find_accelerator(deployment.accelerator)
     zones = _untried(deployment, accelerator) if accelerator is not None else ()
     untried = [f"Zones not tried: add {', '.join(zones)} to gemma-serving:tpu.zones."] if zones else []
@@ -27,7 +27,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
 
 
 def _untried(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the known zones missing from the settings. The subnet of an existing network allows only its region."""
+    """Return the known zones that are not set. An existing network allows only its region."""
     tried = deployment.tpu.zones
     is_bound = deployment.tpu.private_google_access is not None
     regions = {region_of(zone) for zone in tried}

@@ -1,4 +1,4 @@
-"""Read the existing Cloud Run service, so the program declares its current traffic (decision 26). One call, only if a rollout is set."""
+"""Read the traffic of the existing service, which the program declares again (decision 26)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pulumi
 
 from cloud.google_calls import GoogleCallError, call_now
+from contracts.errors import CommandRefusedError
 from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import (
     LONGEST_TAG_AND_SERVICE,
@@ -24,10 +25,6 @@ from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 20.0
 _NOT_FOUND: Final = 404
-
-
-class ServiceNotReadError(ValueError):
-    """The traffic of a service could not be read, or its rollout cannot be declared. The message names the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +45,12 @@ class ServicePlace:
 def observed_service(place: ServicePlace) -> Service | None:
     """Return the service as Google has it, or None if it does not exist.
 
-    Also returns None if the Cloud Run API is off, as in a new project. Then a service may be created, but an existing one must not be changed.
-
-    Raises:
-        ServiceNotReadError: also after LIMIT_S. Without the current traffic an `up` could move it.
+    Also returns None if the Cloud Run API is off. Then an existing service must not be changed.
+    Raises CommandRefusedError, also after LIMIT_S: without the current traffic an `up` could move it.
     """
     name = place.name
     if len(name) + len(NEXT_TAG) > LONGEST_TAG_AND_SERVICE:
-        raise ServiceNotReadError(
+        raise CommandRefusedError(
             f"cloudRun.rollout needs the tag {NEXT_TAG}, but Cloud Run allows {LONGEST_TAG_AND_SERVICE} characters for tag and service "
             f"name together. {name} has {len(name)}. Choose a shorter stack name."
         )
@@ -67,12 +62,12 @@ def observed_service(place: ServicePlace) -> Service | None:
         if error.reason == "SERVICE_DISABLED":
             _allow_only_a_creation(place)
             return None
-        raise ServiceNotReadError(
+        raise CommandRefusedError(
             f"Cannot read the traffic of service {name}: {str(error).rstrip('.')}. Nothing was deployed, because cloudRun.rollout must keep the "
             f"traffic. Try again. {doctor_hint(place.stack)}"
         ) from None
     if known_shares(service) is None:
-        raise ServiceNotReadError(
+        raise CommandRefusedError(
             f"Google did not return the traffic split of service {name}: it is changing, or the response is incomplete. Nothing was deployed, because "
             "cloudRun.rollout must keep the traffic. Try again in a minute."
         )
@@ -80,11 +75,11 @@ def observed_service(place: ServicePlace) -> Service | None:
 
 
 def _allow_only_a_creation(place: ServicePlace) -> None:
-    """Register a hook that rejects a change of the service, because its traffic is unknown and the change would move it."""
+    """Register a hook that rejects a change, which would move the unknown traffic."""
 
     def refuse(_args: pulumi.ResourceHookArgs) -> None:
         if not pulumi.runtime.is_dry_run():
-            raise ServiceNotReadError(
+            raise CommandRefusedError(
                 f"Service {place.name} was not changed, because its traffic is unknown (the Cloud Run API was off when this run started). "
                 f"Wait some minutes, then run `pulumi up --stack {place.stack}` again."
             )
@@ -95,18 +90,14 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
-    """Reject traffic for revisions that cannot serve, before Google rejects it in the middle of an `up`.
-
-    Raises:
-        ServiceNotReadError: with the ready revisions.
-    """
+    """Raise CommandRefusedError for traffic to revisions that cannot serve."""
     unknown = {*wanted} - {*serving_shares(service or {})}
     if not unknown:
         return
     able = sorted(short_name(each.get("name")) for each in _revisions(place) if is_ready(each)) if service else []
     missing = sorted(unknown - {*able})
     if missing:
-        raise ServiceNotReadError(
+        raise CommandRefusedError(
             f"cloudRun.rollout.traffic: revision {missing[0]} of {place.name} does not exist or never became ready. Ready revisions: "
             f"{', '.join(able) or 'none'}. Use one of them or remove the setting."
         )
@@ -119,7 +110,7 @@ def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
         try:
             page = call_now("run", f"{place.path}/revisions{query}", project=place.project, limit_s=LIMIT_S)
         except GoogleCallError as error:
-            raise ServiceNotReadError(
+            raise CommandRefusedError(
                 f"Cannot list the revisions of {place.name}, which cloudRun.rollout.traffic refers to: {str(error).rstrip('.')}. "
                 f"Try again. {doctor_hint(place.stack)}"
             ) from None
@@ -130,7 +121,7 @@ def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
 
 
 def report_next_step(stack: str) -> None:
-    """Register a hook that prints the command to run after an `up` that creates a revision without traffic."""
+    """Register a hook that prints the next command if a revision has no traffic yet."""
 
     def report(args: pulumi.ResourceHookArgs) -> None:
         try:

@@ -1,7 +1,6 @@
-"""Report why a revision of the Cloud Run service did not start.
+"""Report why a revision of the Cloud Run service did not start: its last lines in Cloud Logging, and the planner's hint.
 
-Cloud Run's error has no reason, but Cloud Logging has the container's log. So an error hook of the Pulumi engine reads its last lines
-and adds the planner's hint. The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
+The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
 """
 
 import re
@@ -27,7 +26,7 @@ from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
 from stacks.project.propagation import NewGrants
 from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings
-from stacks.units import format_memory
+from stacks.settings.text import format_memory
 
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400
@@ -39,17 +38,17 @@ _OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allow
 _DENIED: Final = re.compile(
     r"Permission denied on secret: projects/|does not have storage\.(objects|buckets|folders)\.\w+ access"
 )
-"""Cloud Run's error when it deploys a revision, or Cloud Storage's in the log of a revision that reads its bucket."""
+"""In Cloud Run's error, or in the log of a revision that reads its bucket."""
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
 OUTPUTS_KEPT: Final = (
     "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
 )
-"""The engine lists them so because a program with a failed resource registers no outputs. Its state keeps the older ones."""
+"""A program with a failed resource registers no outputs. The state keeps the older ones."""
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
 def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
-    """Register hooks that wait for new grants before the service is created, and report why a revision did not start."""
+    """Register the hooks of the service: a wait for new grants, and the report."""
     start = FailedStart(
         stack=context.names.stack,
         settings=context.settings,
@@ -57,12 +56,15 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         plan=context.plan,
         probe=probe,
         bucket=context.settings.bucket.existing or context.names.bucket,
-        account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
+        account=context.names.account_email,
     )
-    secrets = [*_secret_values()]
+    values = get_config_env()
+    secrets = [values[key] for key in get_config_secret_keys_env() if values.get(key)]
     for value in context.secrets.values():  # masked even where the configuration does not mark them as secret
         value.apply(secrets.append)
-    report = FailureReport(start=start, service=context.names.base, secrets=secrets, grants=grants)
+    report = FailureReport(
+        start=start, run=run, probe=probe, service=context.names.base, secrets=secrets, grants=grants
+    )
     hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
     settled = pulumi.ResourceHook("wait-for-grants", grants.settle)
 
@@ -74,6 +76,8 @@ class FailureReport:
     """Reports the failures of one service."""
 
     start: FailedStart
+    run: CloudRunSettings
+    probe: StartupProbe
     service: str
     secrets: Sequence[str]
     """Values that must never be shown."""
@@ -96,7 +100,6 @@ class FailureReport:
         return False
 
     async def _explained(self, message: str) -> str:
-        """Log the cause of the failure and return the text."""
         shown = ""
         try:
             if _OVER_QUOTA.search(message):
@@ -116,7 +119,9 @@ class FailureReport:
         try:
             lines = self._masked(await last_lines(log))
         except GoogleCallError as error:
-            return f"{name} did not start, and its log cannot be read: {self._unread(error)} To read it, run:\n  {log.command}"
+            said = f"{masked(str(error), self.secrets).rstrip('.')}."
+            why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
+            return f"{name} did not start, and its log cannot be read: {why} To read it, run:\n  {log.command}"
         if not lines:
             return f"{name} did not start, and Cloud Logging has no log lines of it yet. To read them, run:\n  {log.command}"
         cause = cause_of([line.text for line in lines], self.start)
@@ -125,8 +130,7 @@ class FailureReport:
         return f"{name} did not start. {hint}\nLast log lines:\n{text}\nTo read the whole log, run:\n  {log.command}"
 
     def _over_quota(self) -> str:
-        """Return the quota that the service needs, and the command that prints how to request it."""
-        run = self.start.cloud_run
+        run = self.run
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
         return (
             f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
@@ -137,30 +141,22 @@ class FailureReport:
 
     def _log(self, message: str) -> RevisionLog:
         found = _REVISION.search(message)
+        longest = timedelta(seconds=self.probe.budget_s) + _CLOCK_SKEW  # the revision's probe has just timed out
         return RevisionLog(
             project=self.start.settings.project,
-            location=self.start.cloud_run.region,
+            location=self.run.region,
             service=self.service,
             revision=found["linked"] or found["named"] if found else None,
-            since=(GOOGLE_CLOCK.now() - self._longest()).isoformat(),
+            since=(GOOGLE_CLOCK.now() - longest).isoformat(),
         )
-
-    def _longest(self) -> timedelta:
-        """Return the maximum time since the revision started: its probe has just timed out."""
-        return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
         mask = LineMask(tuple(self.secrets))
         return [ContainerLine(source=line.source, text=for_terminal(mask(line.text))) for line in lines]
 
-    def _unread(self, error: GoogleCallError) -> str:
-        project = self.start.settings.project
-        said = f"{masked(str(error), self.secrets).rstrip('.')}."
-        return why_unread(project, status=error.status, reason=error.reason, said=said)
-
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
-    """Return a warning that the API key from before a rotation still works, because the old revision keeps serving; empty without a rotation."""
+    """Return a warning that the API key from before a rotation still works; empty without a rotation."""
     old, new = _api_key(args.old_inputs), _api_key(args.new_inputs)
     if old is None or new is None or old == new:
         return ""
@@ -176,7 +172,6 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
 
 
 def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return the secret and the version of the API key in a service's inputs, or None."""
     template = as_mapping(as_mapping(inputs).get("template"))
     for container in map(as_mapping, as_sequence(template.get("containers"))):
         for variable in map(as_mapping, as_sequence(container.get("envs"))):
@@ -194,9 +189,3 @@ def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[st
         yield "..."
     for line in shown:
         yield f"[{line.source}] {line.text}"
-
-
-def _secret_values() -> Sequence[str]:
-    """Return the values of the stack's secrets, including the Hugging Face token."""
-    values = get_config_env()
-    return [values[key] for key in get_config_secret_keys_env() if values.get(key)]

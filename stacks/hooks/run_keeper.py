@@ -1,27 +1,26 @@
-"""Keep the record of a stack's machines (contracts.run_record) in every `up`: before any change, and after a machine or service is created.
+"""Keep the record of a stack's machines (contracts.run_record): before any change, and after a machine is created.
 
-The first check records what this `up` may delete; the second records what it created. A preview writes nothing. Pulumi does not manage the
-record: the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh shows or removes it.
+Pulumi does not manage the record: the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh removes it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import pulumi
+from tenacity import retry, retry_if_exception, stop_after_attempt
 
 from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.seen_machines import seen_instance, seen_queued, seen_service
+from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
 from stacks.bound_hooks import bind
 from stacks.planned import doctor_hint
-
-T = TypeVar("T")
 
 LIMIT_S: Final = 20.0
 _TRIES: Final = 3
@@ -34,8 +33,13 @@ _FATAL: Final = 500
 _TOO_MANY: Final = 429
 
 
-class RunsNotKeptError(ValueError):
-    """The record of a stack with limits could not be read or written. The message names the fix."""
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the response was lost or Google asks for a pause."""
+    return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
+
+
+def _was_changed(error: BaseException) -> bool:
+    return isinstance(error, GoogleCallError) and error.status == _CHANGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +53,12 @@ class RunKeeper:
     identity: str
     """Words in the description that identify the stack's account."""
     machines: Sequence[str] = ()
-    """Possible full names of its queued resources or instances."""
-    service: str = ""
-    """Full name of its Cloud Run service, or empty."""
+    """Possible full names of its queued resources or instances, or the name of its Cloud Run service."""
     has_limits: bool = False
 
+    @retry(retry=retry_if_exception(_was_changed), stop=stop_after_attempt(_TRIES), reraise=True)
     def note(self) -> None:
-        """Record what Google shows now; again if the account changed in between. Raises GoogleCallError, RecordError."""
-        _retried(self._note, _was_changed, pauses=False)
-
-    def _note(self) -> None:
+        """Record what Google shows now. Raises GoogleCallError, RecordError."""
         account = self._account()
         if account is None:
             return
@@ -74,10 +74,10 @@ class RunKeeper:
             raise RecordError(text)
         changed = {"description": text, **({"etag": account["etag"]} if "etag" in account else {})}
         body = {"serviceAccount": changed, "updateMask": "description"}
-        self._call("iam", f"v1/{self.account}", body, verb="PATCH")
+        self._call("iam", f"v1/{self.account}", body)
 
     def note_first(self) -> None:
-        """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would otherwise be undercounted."""
+        """Record what this `up` may delete. Raises CommandRefusedError if the stack has limits."""
         try:
             self.note()
         except (GoogleCallError, RecordError) as error:
@@ -86,22 +86,18 @@ class RunKeeper:
                 f"({_why(error)})."
             )
             if self.has_limits:
-                raise RunsNotKeptError(
+                raise CommandRefusedError(
                     f"{text} Nothing was changed, because `maxAge` and `maxUsd` rely on the record. Try again. {doctor_hint(self.stack)}"
                 ) from None
             pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
 
-    async def note_failed(self, _args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of a failed `up`, because it costs money even if its server does not start. Never retries."""
-        await self._note_after()
+    async def note_failed(self, args: pulumi.ErrorHookArgs) -> bool:
+        """Record the machine of a failed `up`, which costs money too. Never retries."""
+        await self.note_after(args)
         return False
 
-    async def note_after(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Record what this `up` has created."""
-        await self._note_after()
-
-    async def _note_after(self) -> None:
-        """Record what exists, and warn on failure. The guard still sees the machine, and the next `up` records it."""
+    async def note_after(self, _args: pulumi.ResourceHookArgs | pulumi.ErrorHookArgs) -> None:
+        """Record what exists, and warn on failure: the next `up` records it."""
         try:
             await asyncio.to_thread(self.note)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
@@ -122,7 +118,7 @@ class RunKeeper:
         """Return the existing machines and the service, and whether all of them could be read."""
         found: list[Seen] = []
         complete = True
-        for name in (*self.machines, *([self.service] if self.service else [])):
+        for name in self.machines:
             try:
                 one = self._seen_now(name)
             except GoogleCallError as error:
@@ -130,11 +126,11 @@ class RunKeeper:
                     raise
                 complete = complete and error.status == _NOT_FOUND
                 continue
-            found += [] if one is None else [one]
+            if one is not None:
+                found.append(one)
         return found, complete
 
     def _seen_now(self, name: str) -> Seen | None:
-        """Return a machine or the service by its full name, as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
             return seen_service(self._call("run", f"v2/{name}"), place)
@@ -142,36 +138,31 @@ class RunKeeper:
             return seen_instance(self._call("compute", f"compute/v1/{name}"), place)
         return self._queued(name)
 
-    def _call(
-        self,
-        api: str,
-        path: str,
-        body: Mapping[str, object] | None = None,
-        *,
-        verb: str | None = None,
-    ) -> Mapping[str, object]:
-        """Return the response of a call. Temporary errors are retried. Raises GoogleCallError."""
-
-        def read() -> Mapping[str, object]:
-            return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb)
-
-        return _retried(read)
-
     def _queued(self, name: str) -> Seen | None:
         document = self._call("tpu", f"v2alpha1/{name}")
-        node: Mapping[str, object] | None = None
         made = QueuedResource(document).node_name
-        if made:
-            try:
-                node = self._call("tpu", f"v2alpha1/{made}")
-            except GoogleCallError as error:
-                if error.status != _NOT_FOUND:
-                    raise
+        try:
+            node = self._call("tpu", f"v2alpha1/{made}") if made else None
+        except GoogleCallError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            node = None
         return seen_queued(document, node)
+
+    @retry(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_attempt(_TRIES),
+        wait=lambda _: _PAUSE_S,
+        reraise=True,
+    )
+    def _call(self, api: str, path: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
+        """Return the response of a GET, or of a PATCH with a body. Raises GoogleCallError."""
+        verb = None if body is None else "PATCH"
+        return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb)
 
 
 def keep_runs(context: Context) -> None:
-    """Register hooks that keep the stack's record. Raises RunsNotKeptError."""
+    """Register hooks that keep the stack's record. Raises CommandRefusedError."""
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()
@@ -195,33 +186,11 @@ def keeper_of(context: Context) -> RunKeeper:
         stack=names.stack,
         account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",
         identity=context.ownership.description,
-        machines=capacity_names(capacity, tpu.zones if tpu else ()),
-        service=f"projects/{settings.project}/locations/{run.region}/services/{names.base}" if run else "",
+        machines=[f"projects/{settings.project}/locations/{run.region}/services/{names.base}"]
+        if run
+        else capacity_names(capacity, tpu.zones if tpu else ()),
         has_limits=limits.max_age_s is not None or limits.max_usd is not None,
     )
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
-    return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
-
-
-def _was_changed(error: BaseException) -> bool:
-    """Return whether the account changed in between."""
-    return isinstance(error, GoogleCallError) and error.status == _CHANGED
-
-
-def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _may_pass, *, pauses: bool = True) -> T:
-    """Return the result of `work`, after up to three attempts if `passes` accepts the error. Raises the last error."""
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed  # noqa: PLC0415 - no preview needs it
-
-    attempts = Retrying(
-        stop=stop_after_attempt(_TRIES),
-        wait=wait_fixed(_PAUSE_S if pauses else 0),
-        retry=retry_if_exception(passes),
-        reraise=True,
-    )
-    return attempts(work)
 
 
 def _why(error: Exception) -> str:

@@ -1,8 +1,6 @@
 """Detect missing weights before the service is created, instead of in a container that searches for them for minutes.
 
-The Pulumi engine calls the hook when it is about to create or change a service. So an unchanged stack makes no call, and a
-targeted `up` of the bucket (`scripts.stage_model`) is not affected. The hook lists the folder and reads its manifest, each
-within LIMIT_S, and compares the sizes and checksums, as `scripts.doctor` does.
+The Pulumi engine calls the hook when it is about to create or change a service. It lists the folder and reads its manifest, each within LIMIT_S.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ import pulumi
 
 from cloud.google_calls import GoogleCallError, call
 from cloud.model_files import CONFIG
-from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError
 from contracts.resource_types import SERVICE_TYPE
 from contracts.staged_weights import (
     MANIFEST,
@@ -36,12 +34,8 @@ LIMIT_S: Final = 10.0
 _OK, _NOT_FOUND = 200, 404
 
 
-class WeightsNotStagedError(ValueError):
-    """The bucket has no complete checkpoint. The message names the command that stages it."""
-
-
 def require_staged_weights(context: Context) -> None:
-    """Register a hook that fails the deployment of a service if its weights are not completely staged. A preview only warns."""
+    """Register a hook that fails the deployment of a service without complete weights."""
     checks = staged_weights(context.settings, context.names.stack)
     if not checks:
         return
@@ -56,7 +50,7 @@ def require_staged_weights(context: Context) -> None:
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":
-    """Return the folders that must be complete: the model's, and those of its staged drafter and adapters. None unless weights are in a bucket."""
+    """Return the folders that must be complete: the model's, and those of its staged parts."""
     if settings.weights != "bucket":
         return ()
     model = StagedWeights(
@@ -102,59 +96,40 @@ class StagedWeights:
         return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise WeightsNotStagedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
+        """Raise CommandRefusedError unless a complete checkpoint is staged. A preview only warns."""
         preview, fault = pulumi.runtime.is_dry_run(), await self.fault()
         if fault is None or (preview and not fault.is_known):  # a preview may run without any access
             return
         if fault.blocks and not preview:
-            raise WeightsNotStagedError(fault.text)
+            raise CommandRefusedError(fault.text)
         pulumi.log.warn(fault.text)
 
     async def fault(self) -> Unproved | None:
-        """Return what is wrong with the folder, or that it cannot be checked; None if a complete checkpoint is staged."""
-        match await self.proof():
-            case Present():
-                return None
-            case Absent():
-                return Unproved(
-                    f"No weights are staged in {self.folder}. The server cannot start without them. {self._remedy}"
-                )
-            case Unproved() as found:
-                return found
-            case Unknown(why=why):
-                text = (
-                    f"Cannot check the weights in {self.folder}: {why}. Nothing was changed. {doctor_hint(self.stack)}"
-                )
-                return Unproved(text, is_known=False)
-
-    @property
-    def _remedy(self) -> str:
-        return f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
-
-    async def proof(self) -> "Answer[str] | Unproved":
-        """Return the manifest's hash if the folder matches the manifest, otherwise the reason."""
+        """Return what is wrong with the folder, or that it cannot be checked."""
+        remedy = f"Run `gemma stage_model {self.stack}`, then `pulumi up --stack {self.stack}`."
+        stored: Mapping[str, StoredFile] = {}
+        manifest: object = None
         try:
             stored = await self._listed()
+            if object_name(self.prefix, MANIFEST) in stored:
+                manifest = await self._manifest()
         except GoogleCallError as error:
-            return Absent() if error.status == _NOT_FOUND else Unknown(str(error).rstrip("."))
+            if error.status != _NOT_FOUND:
+                why = f"{str(error).rstrip('.')}. Nothing was changed. {doctor_hint(self.stack)}"
+                return Unproved(f"Cannot check the weights in {self.folder}: {why}", is_known=False)
         if object_name(self.prefix, MANIFEST) not in stored:
             if object_name(self.prefix, CONFIG) not in stored:
-                return Absent()
-            text = f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them. {self._remedy}"
+                return Unproved(
+                    f"No weights are staged in {self.folder}. The server cannot start without them. {remedy}"
+                )
+            text = f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them. {remedy}"
             return Unproved(text, blocks=not self.existing or self.manifest is not None)
-        try:
-            manifest = await self._manifest()
-        except GoogleCallError as error:
-            return Unknown(str(error).rstrip("."))
         wrong = difference(manifest, stored, self.prefix)
         if wrong is not None:
-            return Unproved(f"The weights in {self.folder} do not match their manifest: {wrong}. {self._remedy}")
-        return self._pinned(manifest_hash(cast("Mapping[str, object]", manifest)))
-
-    def _pinned(self, staged: str) -> "Present[str] | Unproved":
-        """Return whether the staged weights are the ones named in the settings."""
+            return Unproved(f"The weights in {self.folder} do not match their manifest: {wrong}. {remedy}")
+        staged = manifest_hash(cast("Mapping[str, object]", manifest))
         if self.manifest in {None, staged}:
-            return Present(staged)
+            return None
         return Unproved(
             f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}. "
             "The folder's name has the other hash, so the weights were changed after staging. Run "
@@ -172,7 +147,6 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
-        """Return the objects of the folder. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:

@@ -1,8 +1,4 @@
-"""Report an existing bucket of the stack's name before Google answers 409.
-
-The Pulumi engine calls the hook when it is about to create the stack's bucket, so later updates make no call. It costs one call of
-Cloud Storage, limited to LIMIT_S.
-"""
+"""Report an existing bucket of the stack's name before Google answers 409."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +7,7 @@ from typing import Final, cast
 import pulumi
 
 from cloud.google_calls import GoogleCallError, call
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from stacks.bound_hooks import bind_types
 
@@ -19,12 +16,8 @@ _BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _NOT_FOUND: Final = 404
 
 
-class BucketInTheWayError(ValueError):
-    """A bucket with the stack's name already exists. The message names the fix."""
-
-
 def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
-    """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
+    """Register a hook that fails the creation if the name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -55,16 +48,16 @@ class BucketCheck:
     ownership: Ownership
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""
+        """Raise CommandRefusedError if the bucket exists. A failed check stops nothing."""
         found = await self.finding()
         if found is None:
             return
         if not pulumi.runtime.is_dry_run():
-            raise BucketInTheWayError(found)
+            raise CommandRefusedError(found)
         pulumi.log.warn(found)
 
     async def finding(self) -> str | None:
-        """Return who owns the existing bucket and the fix, or None if the name is free or the check failed."""
+        """Return whose bucket it is and the fix; None if the name is free or the check failed."""
         stack = self.ownership.stack
         try:
             path = f"storage/v1/b/{self.bucket}?fields=labels"

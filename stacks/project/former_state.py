@@ -6,27 +6,24 @@ from typing import Final
 import pulumi
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 
 LAST_COMMIT: Final = "5f021563"
-"""Last commit before 0.4. It can update and tear down every stack that it or an earlier commit deployed."""
+"""Last commit before 0.4. It tears down every stack that it or an earlier one deployed."""
 _READ_S: Final = 20.0
 """Maximum time until a state that is being written can be read."""
 _FORMER_TYPE: Final = "gcp:projects/service:Service"
-"""Every stack before 0.4 declared its APIs. No later stack does, and a state of a stack has no other resources."""
-
-
-class FormerStateError(ValueError):
-    """The stack's state was written before 0.4. The message names the commit that tears it down."""
+"""Every stack before 0.4 declared its APIs, and no later one does."""
 
 
 def require_current_state(stack: str) -> None:
-    """Raise FormerStateError if the stack's own state was written before 0.4. `up` would delete and change what that version created."""
+    """Raise CommandRefusedError if the stack's own state was written before 0.4."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{stack}"
     # Outputs of the stack itself do not suffice: the state of an `up` that failed has resources, but no outputs.
     types = {as_mapping(each).get("type") for each in as_mapping(_resources(name).get("outputs")).values()}
     if _FORMER_TYPE in types:
-        raise FormerStateError(
+        raise CommandRefusedError(
             f"Stack {stack} was deployed by a version before 0.4, and this version changes nothing of it: run `git checkout {LAST_COMMIT}`, "
             f"tear it down with `gemma teardown {stack}`, then return to this version and deploy it again."
         )
@@ -39,5 +36,5 @@ def require_current_state(stack: str) -> None:
     reraise=True,
 )
 def _resources(stack: str) -> Mapping[str, object]:
-    """Return the resources in a state. The engine of an `up` writes the state at the same time, and a reader of a local file can find it empty."""
+    """Return the resources in a state. A reader finds a local file empty while the engine writes it."""
     return as_mapping(pulumi.runtime.invoke("pulumi:pulumi:readStackResourceOutputs", {"stackName": stack}).value)

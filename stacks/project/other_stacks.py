@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import pulumi
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import ContractError, camel_case, from_json
 from contracts.outputs import GatewayNetwork
 
@@ -12,12 +13,8 @@ _NETWORK: Final = camel_case("gateway_network")
 """Output of a gateway."""
 
 
-class OtherStackError(ValueError):
-    """Another stack that this one needs is absent, cannot be read, or does not fit. The message names the command or the key that fixes it."""
-
-
 def deployed_outputs(stack: str) -> Mapping[str, object] | None:
-    """Return the outputs of another stack of this project; None if it does not exist. Raises OtherStackError if they cannot be read."""
+    """Return the outputs of another stack; None if it does not exist. Raises CommandRefusedError."""
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{stack}"
     try:
         # A StackReference would be a resource in each preview, and its values known only after the findings.
@@ -27,7 +24,7 @@ def deployed_outputs(stack: str) -> Mapping[str, object] | None:
     except Exception as error:  # noqa: BLE001 - the SDK raises plain exceptions for invokes
         if "unknown stack" in str(error):
             return None
-        raise OtherStackError(
+        raise CommandRefusedError(
             f"The outputs of stack {stack} cannot be read: {str(error).strip().rstrip('.')}. Run `pulumi stack output --stack {stack}` to see why."
         ) from None
     outputs = (found or {}).get("outputs")
@@ -35,16 +32,9 @@ def deployed_outputs(stack: str) -> Mapping[str, object] | None:
 
 
 def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], downloads: bool) -> GatewayNetwork:
-    """Return the network of the stack that `tpu.gateway` names.
+    """Return the network of a gateway. Raises CommandRefusedError if machines with these needs cannot use it.
 
-    Args:
-        gateway: that stack.
-        project: Google Cloud project of the machines.
-        regions: regions of their zones.
-        downloads: whether they download from the internet.
-
-    Raises:
-        OtherStackError: the stack has no network, or the machines cannot use it.
+    `downloads`: whether they download from the internet.
     """
     key = f'gemma-serving:tpu.gateway = "{gateway}"'
     outputs = deployed_outputs(gateway)
@@ -52,22 +42,22 @@ def network_of_gateway(gateway: str, *, project: str, regions: Sequence[str], do
         network = from_json(GatewayNetwork, (outputs or {}).get(_NETWORK), path=_NETWORK)
     except ContractError:
         what = "does not exist" if outputs is None else "has no network yet, or has another target"
-        raise OtherStackError(
+        raise CommandRefusedError(
             f"{key}: stack {gateway} {what}. Run `pulumi up --stack {gateway}` with target gateway, then try again."
         ) from None
     other = network.network.split("/")[1]
     if other != project:
-        raise OtherStackError(
+        raise CommandRefusedError(
             f"{key}: the gateway is in project {other}, but this stack in {project}. Set gcp:project to the same project in both."
         )
     absent = [region for region in regions if region not in network.regions]
     if absent:
-        raise OtherStackError(
+        raise CommandRefusedError(
             f"{key}: its network has no subnetwork in {', '.join(absent)}. Add the region to gemma-serving:gateway.regions in "
             f"Pulumi.{gateway}.yaml and run `pulumi up --stack {gateway}`, or remove its zones from gemma-serving:tpu.zones."
         )
     if downloads and not network.internet_egress:
-        raise OtherStackError(
+        raise CommandRefusedError(
             f"{key}: its network has no Cloud NAT, but the machine downloads from the internet. Set gemma-serving:gateway.internetEgress: true in "
             f"Pulumi.{gateway}.yaml and run `pulumi up --stack {gateway}`."
         )

@@ -1,9 +1,7 @@
-"""Require the APIs of a stack, and wait until recent changes at Google take effect: enabled APIs, new accounts and new grants.
+"""Require the APIs of a stack, and wait until recent changes at Google take effect.
 
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
-502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do: a resource that
-could not be created is created again. For a resource that already exists they name the command that helps. They record the grants of this run:
-a Cloud Run service is created GRANT_WAIT_S after the last of them, and the agent of a TPU machine retries on its own.
+502, 503 and a few texts). So hooks of the Pulumi engine create a resource again that could not be created.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ GRANT_S: Final = 420.0
 GRANT_WAIT_S: Final = 120.0
 """Usual delay of a grant, from the same page. No call tells whether a grant to another account works already."""
 SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
-"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more. This code uses no other variable of a simulation."""
+"""Seconds that pass at the cloud per second here: 1 unless a simulation sets more."""
 ACCOUNT_S: Final = 120.0
 """Maximum wait for one resource if Google's error does not distinguish a new account, role or permission from a missing one: twice the usual
 minute."""
@@ -40,23 +38,28 @@ minute."""
 _RESOURCE_MANAGER: Final = "cloudresourcemanager"
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
-_DISABLED: Final = re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled")
-_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
-_NO_ACCOUNT: Final = re.compile(
-    r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
-    re.IGNORECASE,
-)
-_NO_ROLE: Final = re.compile(
-    r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"
-)
-"""Also matches a custom role that was just created."""
 _EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
 _INTERNAL: Final = re.compile(r"\bError 50\d\b")
-"""Google may return this after it has created the resource. The provider repeats the call, and then fails or gets a 409."""
+"""Google may return this after it has created the resource."""
 _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
-_NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
-"""Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet."""
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
+_AWAITED: Final[Sequence[tuple[re.Pattern[str], float]]] = (
+    (re.compile(r"(?P<what>[^:]+?) has not been used in project \S+ before or it is disabled"), LIMIT_S),
+    # Artifact Registry's service agent does not exist yet or cannot read the Docker Hub token yet.
+    (
+        re.compile(r"(?P<what>(Service account )?service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)"),
+        GRANT_S,
+    ),
+    (re.compile(r"(?i)(?P<what>Service account \S+) does not exist"), LIMIT_S),
+    (re.compile(r"(?i)denied on (?P<what>service account \S+) \(or it may not exist\)"), ACCOUNT_S),
+    # Also matches a custom role that was just created.
+    (
+        re.compile(r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"),
+        ACCOUNT_S,
+    ),
+)
+"""Errors that pass by themselves: what is awaited, and its longest wait in seconds."""
+_REFUSED: Final = re.compile(r"\b403\b|PERMISSION_DENIED|ermission '[^']*' denied")
 _WATCHING_TYPES: Final = "gcp:monitoring/"
 WATCHING_ROLES: Final = ("roles/monitoring.editor", "roles/logging.configWriter")
 """Roles that create alert policies, the second for policies on log lines (cloud.google.com/unified-maintenance/docs/access-control, 2025-08;
@@ -67,22 +70,18 @@ _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 """Grants, except those on a service, because nothing in a stack calls it."""
 
 
-class ProjectNotReadyError(ValueError):
-    """The project is not ready for a deployment. The message names the command that fixes it."""
-
-
 def require_enabled(project: str, apis: Sequence[str]) -> None:
-    """Raise ProjectNotReadyError if APIs of the stack are off. A preview only warns: it changes nothing, and works in a new project."""
+    """Raise CommandRefusedError if APIs of the stack are off. A preview only warns."""
     try:
         require_apis(project, apis, say=pulumi.log.info)
     except CommandRefusedError as error:
         if not pulumi.runtime.is_dry_run():
-            raise ProjectNotReadyError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
+            raise CommandRefusedError(f"{error} {doctor_hint(pulumi.get_stack())}") from None
         pulumi.log.warn(f"`pulumi up` will refuse: {error}")
 
 
 def require_resource_manager(project: str) -> None:
-    """Wait for Cloud Resource Manager. Raises ProjectNotReadyError if it stays off or the project cannot be read.
+    """Wait for Cloud Resource Manager. Raises CommandRefusedError if it stays off or the project cannot be read.
 
     The provider's getProject reads the billing account as well, and fails if the Cloud Billing API, which no stack uses, is off.
     A preview needs no such read, so it does not wait.
@@ -92,7 +91,7 @@ def require_resource_manager(project: str) -> None:
     if isinstance(answer, Present) or (is_off and pulumi.runtime.is_dry_run()):
         return
     why = answer.why if isinstance(answer, Unknown) else "no such project"
-    raise ProjectNotReadyError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
+    raise CommandRefusedError(f"Cannot read project {project}: {why.rstrip('.')}. {doctor_hint(pulumi.get_stack())}")
 
 
 def _read_project(project: str) -> Answer[Mapping[str, object]]:
@@ -107,32 +106,27 @@ def _read_project(project: str) -> Answer[Mapping[str, object]]:
 
 
 def real_s(seconds: float) -> float:
-    """Convert seconds at the cloud to seconds on this machine: fewer if the cloud's clock is faster. Raises ProjectNotReadyError."""
+    """Convert seconds at the cloud to seconds on this machine. Raises CommandRefusedError."""
     text = os.environ.get(SPEED_VARIABLE) or "1"
     try:
         speed = float(text)
     except ValueError:
         speed = 0.0
     if not speed > 0:
-        raise ProjectNotReadyError(
+        raise CommandRefusedError(
             f"{SPEED_VARIABLE} is {text!r}, but must be a number above 0. Unset it for a real project."
         )
     return seconds / speed
 
 
-def awaited(message: str) -> str | None:
-    """Return the API, account or role that an error waits for, such as `Compute Engine API`, or None if waiting cannot help."""
-    found = next(
-        filter(None, (text.search(message) for text in (_DISABLED, _NO_ACCOUNT, _NO_UPSTREAM, _NO_ROLE))), None
-    )
-    if found is None:
-        return None
-    groups = found.groupdict()
-    return str(groups.get("what") or groups.get("which")).strip()
+def awaited(message: str) -> tuple[str, float] | None:
+    """Return the API, account or role that an error waits for, and for how many seconds."""
+    found = ((text.search(message), limit_s) for text, limit_s in _AWAITED)
+    return next(((match["what"].strip(), limit_s) for match, limit_s in found if match), None)
 
 
 def exists_hint(message: str) -> str | None:
-    """Return the fix first, then the cause, if an error reports that a resource already exists or may exist, otherwise None."""
+    """Return the fix if an error reports that a resource exists or may exist."""
     if _EXISTS.search(message) is not None:
         cause = "A resource of this stack already exists."
     elif _INTERNAL.search(message) is not None:
@@ -144,26 +138,8 @@ def exists_hint(message: str) -> str | None:
     return f"{fix} {cause} recover imports resources with this stack's labels and lists the others."
 
 
-def patience_s(message: str) -> float:
-    """Return the maximum wait after an error: less if a permission may be missing, because waiting does not fix that."""
-    if _NO_UPSTREAM.search(message):
-        return GRANT_S
-    return ACCOUNT_S if _lacked(message) or _NO_ROLE.search(message) else LIMIT_S
-
-
-def _lacked(message: str) -> str | None:
-    """Return the permission that the caller may lack, or None if the error names none or concerns Google's own account."""
-    found = None if _NO_UPSTREAM.search(message) else _PERMISSION.search(message)
-    return None if found is None else found["permission"]
-
-
 def image_advice(name: str, message: str) -> str | None:
-    """Return the setting to check after an error of an image or its repository, or None for other errors.
-
-    Args:
-        name: the resource that failed.
-        message: the error.
-    """
+    """Return the setting to check after an error of an image or its repository."""
     if name.startswith(("image", "docker-hub-token")) and _UPSTREAM.search(message):
         return (
             "Artifact Registry cannot use the account of gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is an "
@@ -178,7 +154,7 @@ def image_advice(name: str, message: str) -> str | None:
 
 
 def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str | None:
-    """Return the command that removes the same grant of a deleted account, if it blocks a grant; None for other errors.
+    """Return the command that removes the grant of a deleted account that blocks a grant.
 
     Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a
     new account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279).
@@ -195,13 +171,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
 
 
 def watching_advice(type_: str, message: str, *, project: str) -> str | None:
-    """Return the missing roles, and the setting without alerts and metrics, after a denied call for them; None for other errors.
-
-    Args:
-        type_: type of the resource that failed.
-        message: the error.
-        project: project of the resource.
-    """
+    """Return the missing roles after a denied call for alerts, and the setting without alerts."""
     if not type_.startswith(_WATCHING_TYPES) or _REFUSED.search(message) is None:
         return None
     stack = pulumi.get_stack()
@@ -222,17 +192,17 @@ class _Waits:
     async def again(self, args: pulumi.ErrorHookArgs) -> bool:
         """Pause and return True if the failed operation should be retried."""
         message = args.errors[0] if args.errors else ""
-        what = awaited(message)
-        if what is None:
-            self._hint(args)
+        found = awaited(message)
+        if found is None:
+            self._hint(args, message)
             return False
+        what, limit_s = found
         waited_s = monotonic() - self.since_s.setdefault(args.urn, monotonic())
-        limit_s = patience_s(message)
-        denied = _lacked(message)
+        denied = _PERMISSION.search(message) if limit_s == ACCOUNT_S else None
         fresh = "recently enabled" if what.endswith(" API") else "recently created"
-        cause = f"{fresh}, or you lack {denied} on it" if denied else f"{fresh} or missing"
+        cause = f"{fresh}, or you lack {denied['permission']} on it" if denied else f"{fresh} or missing"
         if waited_s > real_s(limit_s):
-            self._hint(args)
+            self._hint(args, message)
             pulumi.log.warn(
                 f"{what} was still unavailable after {limit_s / 60:.0f} min ({cause}). {doctor_hint(pulumi.get_stack())}"
             )
@@ -243,9 +213,7 @@ class _Waits:
         await asyncio.sleep(real_s(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * len(args.errors))))
         return True
 
-    def _hint(self, args: pulumi.ErrorHookArgs) -> None:
-        """Print the command for existing resources or a deleted account, the setting of an image, or the roles for alerts, once per run."""
-        message = args.errors[0] if args.errors else ""
+    def _hint(self, args: pulumi.ErrorHookArgs, message: str) -> None:
         watching = watching_advice(args.type, message, project=self.project)
         deleted = deleted_account_hint(message, args.type, args.new_inputs or {}, project=self.project)
         for hint in (exists_hint(message), deleted, image_advice(args.name, message), watching):
@@ -256,7 +224,7 @@ class _Waits:
 
 @dataclass(slots=True)
 class NewGrants:
-    """Grants created by this run. Google usually denies access that relies on them for up to GRANT_WAIT_S after the newest."""
+    """Grants created by this run."""
 
     newest_s: float | None = None
     """Time of the newest grant on the clock of `monotonic`, or None if this run created none."""
@@ -267,7 +235,7 @@ class NewGrants:
         self.newest_s = monotonic()
 
     async def settle(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Wait until the grants of this run usually work, before a service is created whose account relies on them."""
+        """Wait until the grants of this run usually work."""
         left_s = 0.0 if self.newest_s is None else self.newest_s + real_s(GRANT_WAIT_S) - monotonic()
         if left_s > 0:
             pulumi.log.info(
@@ -277,11 +245,7 @@ class NewGrants:
 
 
 def wait_for_google(*, project: str) -> NewGrants:
-    """Register hooks that retry every later `gcp` resource, as described above. Return the record of new grants.
-
-    Args:
-        project: project of the resources.
-    """
+    """Register hooks that retry every later `gcp` resource. Return the record of new grants."""
     real_s(0)  # rejects an invalid speed before any resource is declared
     grants = NewGrants()
     again = pulumi.ErrorHook("wait-for-google", _Waits(project).again)

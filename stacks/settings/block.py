@@ -1,9 +1,10 @@
 """A block of settings, and annotations of its fields: the planner's field, and the effect of a change."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
 EffectName = Literal["nothing", "update", "revision", "capacity", "service"]
@@ -41,3 +42,14 @@ class Block(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+    def _problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys of the block, and what to change."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        problem = next(self._problems(), None)
+        if problem:
+            raise ValueError(problem)
+        return self

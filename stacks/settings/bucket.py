@@ -1,8 +1,9 @@
 """Bucket for weights and compiled programs."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from contracts.staged_weights import OWN_FOLDER
 from stacks.settings.block import Block, Judged, OnChange
@@ -34,16 +35,8 @@ class BucketSettings(Block):
         """Hash of the weights that the server is pinned to, or None."""
         return None if self.manifest is None else self.manifest.removeprefix(OWN_FOLDER)
 
-    @model_validator(mode="after")
-    def _existing_always_stays(self) -> "BucketSettings":
+    def _problems(self) -> Iterator[str]:
         if self.retain_on_destroy and self.existing is not None:
-            raise ValueError(
-                "retainOnDestroy applies to the stack's own bucket, but an existing bucket is never deleted; remove one of the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _region_of_the_existing(self) -> "BucketSettings":
+            yield "retainOnDestroy applies to the stack's own bucket, but an existing bucket is never deleted; remove one of the two"
         if self.region is not None and self.existing is None:
-            raise ValueError("region applies to an existing bucket only; set existing or remove region")
-        return self
+            yield "region applies to an existing bucket only; set existing or remove region"

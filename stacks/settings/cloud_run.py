@@ -1,14 +1,14 @@
 """A Cloud Run service: instances, probes, mount and rollout."""
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from contracts.service_traffic import ALL
 from planning.question.types import GraphCacheMode
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import Invoker, MountOption, Positive, Region, RevisionName
-from stacks.units import DurationS, MemoryMib
+from stacks.settings.text import DurationS, Invoker, MemoryMib, MountOption, Positive, Region, RevisionName
 
 LONGEST_READINESS_PERIOD_S: Final = 300
 """Assumed, on the safe side: cloud.google.com/run/docs/configuring/healthchecks states no figure that was found."""
@@ -42,13 +42,9 @@ class MountSettings(Block):
     options: Annotated[list[MountOption], Field(default_factory=list)]
     """Additional gcsfuse mount options. The modes streamer and memory mount nothing."""
 
-    @model_validator(mode="after")
-    def _cache(self) -> "MountSettings":
+    def _problems(self) -> Iterator[str]:
         if (self.mode == "fuse-cached") != (self.cache_mib is not None):
-            raise ValueError(
-                'mode fuse-cached and cacheSize require each other; set both, for example mode: fuse-cached and cacheSize: "20Gi"'
-            )
-        return self
+            yield 'mode fuse-cached and cacheSize require each other; set both, for example mode: fuse-cached and cacheSize: "20Gi"'
 
 
 class ReadinessProbeSettings(Block):
@@ -61,13 +57,11 @@ class ReadinessProbeSettings(Block):
     timeout_s: DurationS = Field(default="5s", alias="timeout", validate_default=True)
     """Timeout of one probe. Maximum: `period`."""
 
-    @model_validator(mode="after")
-    def _within_limits(self) -> "ReadinessProbeSettings":
+    def _problems(self) -> Iterator[str]:
         if not 1 <= self.period_s <= LONGEST_READINESS_PERIOD_S:
-            raise ValueError(f"period is {self.period_s}s; expected 1s to {LONGEST_READINESS_PERIOD_S}s")
+            yield f"period is {self.period_s}s; expected 1s to {LONGEST_READINESS_PERIOD_S}s"
         if not 1 <= self.timeout_s <= self.period_s:
-            raise ValueError(f"timeout is {self.timeout_s}s; expected 1s to {self.period_s}s, the period")
-        return self
+            yield f"timeout is {self.timeout_s}s; expected 1s to {self.period_s}s, the period"
 
 
 class RolloutSettings(Block):
@@ -141,10 +135,8 @@ class CloudRunSettings(Block):
     direct_vpc: Annotated[bool, Judged("cloud_run.direct_vpc")] = False
     """Send all egress through a private network of the stack. Weights load faster, but after a teardown its subnetwork remains for up to two hours."""
 
-    @model_validator(mode="after")
-    def _instances(self) -> "CloudRunSettings":
+    def _problems(self) -> Iterator[str]:
         if self.min_instances > self.max_instances:
-            raise ValueError(
+            yield (
                 f"minInstances {self.min_instances} exceeds maxInstances {self.max_instances}; lower the first or raise the second"
             )
-        return self

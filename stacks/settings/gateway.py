@@ -1,8 +1,9 @@
 """A gateway: one address for several stacks."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from stacks.settings.block import Block, OnChange
 from stacks.settings.text import Invoker, Labels, Positive, ProjectId, Region, StackName
@@ -51,13 +52,11 @@ class GatewaySettings(Block):
             raise ValueError(f'backends has stack "{twice}" more than once; list each stack once')
         return backends
 
-    @model_validator(mode="after")
-    def _instances(self) -> "GatewaySettings":
+    def _problems(self) -> Iterator[str]:
         if self.min_instances > self.max_instances:
-            raise ValueError(
+            yield (
                 f"minInstances {self.min_instances} exceeds maxInstances {self.max_instances}; lower the first or raise the second"
             )
-        return self
 
 
 class GatewayStack(Block):

@@ -5,7 +5,6 @@ from functools import cache
 from typing import NamedTuple, get_args, get_origin
 
 from stacks.settings.block import Block, EffectName, Judged, OnChange
-from stacks.settings.gateway import GatewayStack
 from stacks.settings.stack import Settings
 
 
@@ -23,15 +22,9 @@ class SettingField(NamedTuple):
 
 
 @cache
-def setting_fields() -> tuple[SettingField, ...]:
+def setting_fields(kind: type[Block] = Settings) -> tuple[SettingField, ...]:
     """Return every field of the settings, blocks before their fields. Fields of the planner's own blocks are not included."""
-    return tuple(_fields(Settings, SettingField("", (), None, None)))
-
-
-@cache
-def gateway_fields() -> tuple[SettingField, ...]:
-    """Return every field of a gateway's settings, blocks before their fields. The planner judges none of them."""
-    return tuple(_fields(GatewayStack, SettingField("", (), None, None)))
+    return tuple(_fields(kind, SettingField("", (), None, None)))
 
 
 @cache

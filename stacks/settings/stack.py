@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
@@ -24,9 +24,9 @@ from stacks.settings.block import Block, Judged, OnChange
 from stacks.settings.bucket import BucketSettings
 from stacks.settings.cloud_run import CloudRunSettings
 from stacks.settings.image import DockerHubSettings, ImageSettings
-from stacks.settings.smoke import SmokeSettings
 from stacks.settings.text import (
     Commit,
+    DurationS,
     Labels,
     ModelId,
     Positive,
@@ -38,7 +38,6 @@ from stacks.settings.text import (
 from stacks.settings.tpu import TpuSettings
 from stacks.settings.vllm import without_blocks
 from stacks.settings.watching import AlertSettings, MetricsSettings
-from stacks.units import DurationS
 
 ServerTarget = Literal["tpu", "cloud-run"]
 """Targets with a server of their own."""
@@ -79,6 +78,16 @@ class _WorkloadKeys(FieldWording):
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """vLLM compares the lower-case host of a URL with each whole name (multimodal/media/connector.py)."""
+
+
+class SmokeSettings(Block):
+    """Custom thresholds of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
+
+    max_ttft_s: PositiveNumber | None = None
+    min_decode_tok_per_s: PositiveNumber | None = None
+    min_burst_tok_per_s: PositiveNumber | None = None
+    burst_requests: Positive = 8
+    startup_budget_s: DurationS | None = Field(default=None, alias="startupBudget")
 
 
 class Settings(Block):
@@ -207,12 +216,8 @@ class Settings(Block):
             raise ValueError(error)
         return ids
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> "Settings":
-        problem = next(chain(self._of_the_target(), self._unused()), None)
-        if problem:
-            raise ValueError(problem)
-        return self
+    def _problems(self) -> Iterator[str]:
+        return chain(self._of_the_target(), self._unused())
 
     def _of_the_target(self) -> Iterator[str]:
         """Yield each contradiction of the target to another key, and what to change."""

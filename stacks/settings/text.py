@@ -1,4 +1,4 @@
-"""Types of settings: text that matches a pattern, and numbers above 0."""
+"""Types of settings: text that matches a pattern, numbers above 0, and quantities with a unit."""
 
 import re
 from collections.abc import Iterator
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from contracts.labels import is_reserved
+from planning.units import DURATION_PATTERN, parse_duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,34 @@ SecretVersion = Annotated[
 ]
 Positive = Annotated[int, Field(gt=0)]
 PositiveNumber = Annotated[float, Field(gt=0)]
+
+_MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
+_MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
+
+
+def parse_memory_mib(value: object) -> int:
+    """Return the MiB of a size such as "32Gi" or "512Mi". Raises ValueError."""
+    found = re.fullmatch(_MEMORY_PATTERN, value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('a memory size needs its binary unit, for example "32Gi" or "512Mi"')
+    return int(found.group(1)) * _MEMORY_UNITS_MIB[found.group(2)]
+
+
+def format_memory(mib: int) -> str:
+    """Return a memory size in MiB as Kubernetes-style APIs take it, such as "32Gi"."""
+    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
+
+
+DurationS = Annotated[
+    int,
+    BeforeValidator(parse_duration_s),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "4h"]}),
+]
+"""Seconds, written with a unit in the settings."""
+
+MemoryMib = Annotated[
+    int,
+    BeforeValidator(parse_memory_mib),
+    WithJsonSchema({"type": "string", "pattern": _MEMORY_PATTERN, "examples": ["512Mi", "32Gi"]}),
+]
+"""MiB, written with a unit in the settings."""

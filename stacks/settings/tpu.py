@@ -1,15 +1,16 @@
 """A TPU queued resource or a Compute Engine instance with TPU chips, and its network."""
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.question.types import CapacityApiName, ProvisioningModel, SshAccess
+from planning.units import format_duration
 from stacks.settings.block import Block, Judged, OnChange
-from stacks.settings.text import AcceleratorType, Member, Network, StackName, Subnetwork, TunnelRole, Zone
-from stacks.units import DurationS, format_duration
+from stacks.settings.text import AcceleratorType, DurationS, Member, Network, StackName, Subnetwork, TunnelRole, Zone
 
 LEAST_IDLE_S: Final = 600
 """Minimum of `idleAfter`: far above the interval of the machine's reports, so that a short gap between requests is not idle time."""
@@ -121,71 +122,38 @@ class TpuSettings(Block):
             raise ValueError("zones has duplicates; list each zone once")
         return zones
 
-    @model_validator(mode="after")
-    def _reservation_goes_with_provisioning(self) -> "TpuSettings":
+    def _problems(self) -> Iterator[str]:
         if (self.provisioning == "reservation") != (self.reservation is not None):
-            raise ValueError("provisioning reservation and the key reservation require each other; set both or neither")
-        return self
+            yield "provisioning reservation and the key reservation require each other; set both or neither"
+        if self.api == "compute-engine":
+            yield from self._not_on_compute_engine()
+        before_s, run_s = self.renew_before_s, self.max_run_duration_s
+        if before_s is not None and (run_s is None or not 0 < before_s < run_s):
+            yield "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
+        if self.gateway is not None and self.existing_network is not None:
+            yield "gateway and existingNetwork both name a network; remove existingNetwork to use the gateway's, or remove gateway"
+        if self.existing_network is not None:
+            link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
+            found = dict.fromkeys((*self.regions, *(link.groups() if link else ())))
+            if len(found) > 1:
+                yield (
+                    f"existingNetwork allows one region, but the zones and the subnetwork are in {', '.join(found)}; "
+                    "remove the zones of other regions"
+                )
 
-    @model_validator(mode="after")
-    def _compute_engine_has_limits(self) -> "TpuSettings":
-        if self.api != "compute-engine":
-            return self
+    def _not_on_compute_engine(self) -> Iterator[str]:
         if self.accelerator_type not in MACHINE_TYPES:
-            raise ValueError(
+            yield (
                 f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(MACHINE_TYPES)}, "
                 "or set api to cloud-tpu"
             )
         if self.provisioning == "reservation":
-            raise ValueError(
-                "api compute-engine does not support reservations here; set api to cloud-tpu or provisioning to flex-start"
-            )
+            yield "api compute-engine does not support reservations here; set api to cloud-tpu or provisioning to flex-start"
         if self.provisioning == "flex-start" and self.wait_per_zone_s > COMPUTE_MAX_WAIT_S:
-            raise ValueError(
-                "waitPerZone exceeds 2h, the time that Compute Engine keeps a flex-start request; shorten it or add zones"
-            )
+            yield "waitPerZone exceeds 2h, the time that Compute Engine keeps a flex-start request; shorten it or add zones"
         if self.runtime_version is not None and "/images/" not in self.runtime_version:
-            raise ValueError(
-                "with api compute-engine runtimeVersion must be a boot image such as projects/P/global/images/family/F; remove it to use Google's default"
-            )
+            yield "with api compute-engine runtimeVersion must be a boot image such as projects/P/global/images/family/F; remove it to use Google's default"
         if self.renew_before_s is not None:
-            raise ValueError("renewBefore renews queued resources only; remove it or set api to cloud-tpu")
-        return self
-
-    @model_validator(mode="after")
-    def _a_tunnel_role_is_for_cloud_tpu(self) -> "TpuSettings":
-        if self.tunnel_role is not None and self.api == "compute-engine":
-            raise ValueError(
-                "tunnelRole replaces roles/tpu.admin, which members get with api cloud-tpu only; remove it with api compute-engine"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _renewal_ends_before_the_run(self) -> "TpuSettings":
-        before_s, run_s = self.renew_before_s, self.max_run_duration_s
-        if before_s is not None and (run_s is None or not 0 < before_s < run_s):
-            raise ValueError(
-                "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_network(self) -> "TpuSettings":
-        if self.gateway is not None and self.existing_network is not None:
-            raise ValueError(
-                "gateway and existingNetwork both name a network; remove existingNetwork to use the gateway's, or remove gateway"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _existing_network_has_one_region(self) -> "TpuSettings":
-        if self.existing_network is None:
-            return self
-        link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
-        found = dict.fromkeys((*self.regions, *(link.groups() if link else ())))
-        if len(found) > 1:
-            raise ValueError(
-                f"existingNetwork allows one region, but the zones and the subnetwork are in {', '.join(found)}; "
-                "remove the zones of other regions"
-            )
-        return self
+            yield "renewBefore renews queued resources only; remove it or set api to cloud-tpu"
+        if self.tunnel_role is not None:
+            yield "tunnelRole replaces roles/tpu.admin, which members get with api cloud-tpu only; remove it with api compute-engine"

@@ -5,9 +5,11 @@ own keys stay as aliases: a block and a key may not contradict each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, cast
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from annotated_types import GroupedMetadata
+from pydantic import AfterValidator, Field
 
 from contracts.fields import camel_case
 from planning.question.vllm_args import DEFAULT_LORA_RANK, IMAGE_TOKENS, LORA_RANKS, OPTIONS
@@ -28,8 +30,25 @@ _AdapterPlace = Annotated[
 ]
 
 
-def _one_of(values: tuple[int, ...]) -> Any:  # noqa: ANN401 - metadata of a field
-    return Field(json_schema_extra={"enum": list(values)})
+@dataclass(frozen=True, slots=True)
+class _OneOf(GroupedMetadata):
+    """One of some whole numbers. `said` lists them in messages."""
+
+    values: tuple[int, ...]
+    said: str
+
+    def __iter__(self) -> Iterator[object]:
+        yield AfterValidator(self._checked)
+        yield Field(json_schema_extra={"enum": list(self.values)})
+
+    def _checked(self, value: int | None) -> int | None:
+        if value is not None and value not in self.values:
+            raise ValueError(f"expected {self.said}")
+        return value
+
+
+_SIZE: Final = _OneOf(IMAGE_TOKENS, "70, 140, 280, 560 or 1120")
+_RANK: Final = _OneOf(LORA_RANKS, f"one of {', '.join(map(str, LORA_RANKS))}")
 
 
 class MultimodalSettings(Block):
@@ -41,17 +60,10 @@ class MultimodalSettings(Block):
     """Maximum videos per request, 32 frames each."""
     audios: _Items | None = None
     """Maximum audio items per request. Only E2B and E4B have an audio encoder, only on a GPU, and only with an image that has `vllm[audio]`."""
-    image_tokens: Annotated[int | None, _one_of(IMAGE_TOKENS)] = None
+    image_tokens: Annotated[int | None, _SIZE] = None
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
-    max_image_tokens: Annotated[int | None, _one_of(IMAGE_TOKENS)] = None
+    max_image_tokens: Annotated[int | None, _SIZE] = None
     """Largest image that a request may choose. Default: `imageTokens`."""
-
-    @field_validator("image_tokens", "max_image_tokens")
-    @classmethod
-    def _is_a_size(cls, tokens: int | None) -> int | None:
-        if tokens is not None and tokens not in IMAGE_TOKENS:
-            raise ValueError("expected 70, 140, 280, 560 or 1120")
-        return tokens
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -103,17 +115,10 @@ class LoraSettings(Block):
     adapters: dict[_AdapterName, _AdapterPlace]
     """Adapters by the name that clients send as `model`: a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket,
     `scripts.stage_model` copies them to the stack's bucket."""
-    rank: Annotated[int, _one_of(LORA_RANKS)] = DEFAULT_LORA_RANK
+    rank: Annotated[int, _RANK] = DEFAULT_LORA_RANK
     """Largest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512. It sets the reserved memory."""
     at_once: Positive | None = None
     """Adapters that one step can use. Each reserves memory. Default: all of `adapters`."""
-
-    @field_validator("rank")
-    @classmethod
-    def _is_a_rank(cls, rank: int) -> int:
-        if rank not in LORA_RANKS:
-            raise ValueError(f"expected one of {', '.join(map(str, LORA_RANKS))}")
-        return rank
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -136,13 +141,11 @@ class SpeculativeSettings(Block):
     revision: Commit | None = None
     """Commit of the draft model's repository."""
 
-    @model_validator(mode="after")
-    def _has_its_model(self) -> "SpeculativeSettings":
+    def _problems(self) -> Iterator[str]:
         if self.method == "draft-model" and self.drafter is None:
-            raise ValueError("method draft-model needs drafter; docs/reference/checkpoints.md lists draft models")
+            yield "method draft-model needs drafter; docs/reference/checkpoints.md lists draft models"
         if self.method == "n-gram" and (self.drafter or self.revision):
-            raise ValueError("method n-gram uses no model; remove drafter and revision, or set method: draft-model")
-        return self
+            yield "method n-gram uses no model; remove drafter and revision, or set method: draft-model"
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -188,11 +191,7 @@ _LISTS: Final = frozenset(camel_case(option.name) for option in OPTIONS.values()
 
 
 def without_blocks(value: object) -> object:
-    """Return the options of `vllm` with each block converted into the options' own keys.
-
-    Raises:
-        ValueError: a block is invalid, or contradicts a key.
-    """
+    """Return the options of `vllm` with each block converted into the options' own keys. Raises ValueError for an invalid block."""
     if not isinstance(value, Mapping):
         return value
     given = dict(cast("Mapping[str, object]", value))
@@ -219,10 +218,7 @@ def stated_in_blocks(value: Mapping[str, object]) -> list[str]:
 def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping[str, object] | None:
     """Return the change of an option as a change of the block that the file uses for it; None if it uses the option's own key.
 
-    Args:
-        path: Field of the planner, such as `vllm.limit_mm_per_prompt`.
-        value: Its new value; None removes it.
-        in_blocks: Options for which the file uses a block.
+    `path` is the planner's field, such as `vllm.limit_mm_per_prompt`, and `value` its new value; None removes it.
     """
     name = path.removeprefix("vllm.")
     if name not in in_blocks:

@@ -7,8 +7,7 @@ from pydantic import Field, field_validator
 from contracts.alerts import TTFT_BUCKETS_S
 from contracts.collector import LONGEST_INTERVAL_S, SHORTEST_INTERVAL_S
 from stacks.settings.block import Block, Judged
-from stacks.settings.text import Matching, PositiveNumber
-from stacks.units import DurationS
+from stacks.settings.text import DurationS, Matching, PositiveNumber
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
 Email = Annotated[str, Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")]

@@ -1,6 +1,7 @@
 """The Cloud Run service: private, with its probes and mounts, and requests that stay where they are."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pulumi
 
@@ -15,7 +16,6 @@ from components.cloud_run_gpu_service import (
     MemoryVolume,
     ReadinessProbe,
     RequestScaling,
-    SecretVariable,
     ServerContainer,
 )
 from contracts.labels import Ownership
@@ -29,7 +29,7 @@ CONTAINER = ServerContainer(
     port=8000,
     startup_probe=PROBE,
     environment={"VLLM_LOGGING_LEVEL": "INFO"},
-    secret_variables=(SecretVariable(name="HF_TOKEN", secret_id="s", version="3"),),
+    secrets={"HF_TOKEN": SimpleNamespace(secret_id="s", version="3")},
     mount=GcsMount(bucket="b", path="/mnt/models", options=("uid=0", "gid=0")),
     memory_volumes=(MemoryVolume(name="file-cache", path="/mnt/cache", size_limit="8Gi"),),
 )
@@ -156,8 +156,8 @@ def test_readiness_probe_and_ingress_are_as_given(declare):
 
 
 def test_a_collector_takes_its_share_and_starts_after_the_server(declare):
-    key = SecretVariable(name="VLLM_API_KEY", secret_id="key", version="1")
-    collector = Collector(image="collector@sha256:" + "0" * 64, config="{}", secret_variables=[key])
+    key = {"VLLM_API_KEY": SimpleNamespace(secret_id="key", version="1")}
+    collector = Collector(image="collector@sha256:" + "0" * 64, config="{}", secrets=key)
     _, inputs, _ = service(declare, collector=collector)
     server, beside = inputs["template"]["containers"]
     assert (server["name"], beside["dependsOns"]) == ("vllm", ["vllm"])

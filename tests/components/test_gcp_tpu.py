@@ -2,7 +2,7 @@
 
 import pulumi
 
-from components.gcp_tpu import DataDiskArgs, QueuedResource, QueuedResourceArgs, Ready, ReadyArgs, StateChange
+from components.gcp_tpu import DataDiskArgs, QueuedResource, QueuedResourceArgs, ReadyArgs, StateChange
 
 KEYS = {"node_id": "a", "max_run_duration_s": "b", "nodeId": "c"}
 
@@ -40,9 +40,8 @@ def test_inputs_have_the_names_of_the_schema_and_keys_of_maps_stay_as_they_are(d
 def test_outputs_are_typed_and_an_absent_one_is_none(declare):
     def program():
         resource = queued_resource()
-        names = ("zone", "node_name", "state", "phase", "deadline", "document_hash", "node_ips", "labels")
+        names = ("zone", "node_name", "state", "phase", "deadline", "document_hash", "node_ips")
         return pulumi.Output.all(
-            ready=resource.ready.apply(lambda ready: (type(ready), ready.timeout_s)),
             history=resource.state_history.apply(lambda history: [(type(item), item.state) for item in history]),
             **{name: getattr(resource, name) for name in names},
         )
@@ -56,7 +55,5 @@ def test_outputs_are_typed_and_an_absent_one_is_none(declare):
         "deadline": "2026-11-20T18:00:00Z",
         "document_hash": None,
         "node_ips": ["10.0.0.2"],
-        "labels": KEYS,
-        "ready": (Ready, 60),
         "history": [(StateChange, "ACTIVE")],
     }

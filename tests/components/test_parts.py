@@ -11,7 +11,7 @@ from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
-from components.stored_secret import ExistingSecret, ExistingSecretArgs, HfTokenSecret, StoredSecretArgs
+from components.stored_secret import ExistingSecret, ExistingSecretArgs, StoredSecret, StoredSecretArgs
 
 READERS = {"server": "serviceAccount:a@my-project.iam.gserviceaccount.com"}
 REGIONS = [
@@ -113,6 +113,7 @@ def test_an_identity_has_only_the_roles_that_it_was_given(declare, ownership):
 
 def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may_read_it(declare, ownership):
     args = StoredSecretArgs(
+        kind="HfTokenSecret",
         project="my-project",
         secret_id="gemma-x-hf-token",
         value=pulumi.Output.from_input("hf_canary"),
@@ -120,7 +121,7 @@ def test_a_token_is_a_secret_whatever_the_caller_passes_and_only_its_readers_may
         readers=READERS,
         labels={},
     )
-    recorder, version = declare(lambda: HfTokenSecret("hf-token", args).version_name)
+    recorder, version = declare(lambda: StoredSecret("hf-token", args).version_name)
     assert version == "hf-token_id/versions/1"
     secret_data = recorder.one("secretVersion").inputs["secretData"]
     assert secret_data == "hf_canary" or secret_data.get("4dabf18193072939515e22adb298388d")

@@ -25,7 +25,7 @@ from scripts.cli.command import Command, run_command
 from scripts.cli.options import option_fields
 from scripts.plan.__main__ import main
 from scripts.plan.question import set_keys
-from stacks.loading import SettingsError, from_file, from_values, gateway_from_file, is_gateway_file
+from stacks.loading import SettingsError, from_file, gateway_from_file, is_gateway_file
 from stacks.schema import alternatives, block_of, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +192,7 @@ def number_settings(block: dict[str, Any], path: str = "") -> Iterator[str]:
             yield place
 
 
-NO_NUMBERS = (".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", "9" * 400, '"NaN"', '"Infinity"')
+NO_NUMBERS = (".nan", ".inf", "-.inf", "1e400", "1.0e+400", "true", '"NaN"', '"Infinity"')
 FILES = {"tpu": ROOT / "Pulumi.tpu-v6e4.yaml", "cloudRun": ROOT / "Pulumi.l4-qat.yaml"}
 GATEWAY = {"region": "us-east5", "regions": ["us-east5"], "backends": [{"stack": "tpu-v6e4"}]}
 
@@ -223,16 +223,6 @@ def test_a_settings_file_is_refused_with_the_key(subtests: pytest.Subtests, tmp_
             assert all(
                 line.startswith("Pulumi.x.yaml: ") and line.endswith(".") for line in str(caught.value).splitlines()
             )
-
-
-def test_numbers_inside_free_blocks_of_a_settings_file_are_numbers(tmp_path: Path):
-    document = yaml.safe_load(FILES["cloudRun"].read_text(encoding="utf-8"))["config"]
-    values = {key.partition(":")[2]: value for key, value in document.items()}
-    values["vllm"] = {**values["vllm"], "speculativeConfig": {"num_speculative_tokens": math.nan}}
-    with pytest.raises(
-        SettingsError, match=r"vllm\.speculativeConfig\.num_speculative_tokens = NaN: expected a finite number\."
-    ):
-        from_values(values, project="my-project", origin="Pulumi.x.yaml")
 
 
 def test_a_number_of_too_many_digits_is_refused(tmp_path: Path):

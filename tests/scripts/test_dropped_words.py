@@ -10,8 +10,9 @@ from contracts.dropped_words import COMMANDS, FINDINGS, SETTINGS
 from planning.rules.findings import RULES, check_accepted
 from scripts.gemma.__main__ import main
 from scripts.gemma.catalog import ENTRIES
-from stacks.loading import SettingsError, from_values, gateway_from_values
+from stacks.loading import SettingsError, from_values, validated
 from stacks.schema import blocks
+from stacks.settings import GatewayStack, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = {
@@ -41,9 +42,9 @@ def with_key(key):
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_a_dropped_key_is_answered(key):
-    load = gateway_from_values if key.startswith("gateway") else from_values
+    kind = GatewayStack if key.startswith("gateway") else Settings
     with pytest.raises(SettingsError) as refused:
-        load(with_key(key), project="p", origin="Pulumi.x.yaml")
+        validated(kind, with_key(key), project="p", origin="Pulumi.x.yaml")
     shown = key.replace("[]", "[0]")
     assert f"Pulumi.x.yaml: gemma-serving:{shown} is not a known setting since 0.4.0. {SETTINGS[key]}" in str(
         refused.value

@@ -6,10 +6,11 @@ import pulumi
 import pytest
 import requests
 
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from stacks.project.bucket_conflict import BucketCheck, BucketInTheWayError, watch_for_bucket
+from stacks.project.bucket_conflict import BucketCheck, watch_for_bucket
 
 PROJECT, BUCKET = "local-project", "weights-of-a-stack"
 OURS = Ownership(project="gemma-serving", stack="x")
@@ -47,7 +48,7 @@ def test_a_kept_bucket_names_the_command_that_takes_it_over(make, monkeypatch):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     require()
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(BucketInTheWayError) as raised:
+    with pytest.raises(CommandRefusedError) as raised:
         require()
     assert warned == [str(raised.value)]
     assert "was retained by an earlier deployment of this stack. Run `gemma recover x`" in warned[0]
@@ -57,7 +58,7 @@ def test_a_kept_bucket_names_the_command_that_takes_it_over(make, monkeypatch):
 def test_a_bucket_of_others_is_never_taken(make, monkeypatch, labels):
     make(labels)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(BucketInTheWayError, match=r"without this stack's labels.*bucket.existing"):
+    with pytest.raises(CommandRefusedError, match=r"without this stack's labels.*bucket.existing"):
         require()
 
 

@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from components.private_network import GATEWAY_RANGE
+from contracts.errors import CommandRefusedError
 from planning.rules.gateway import GATEWAY_RULES, DeployedBackend
 from stacks import gateway, loading
 from stacks.gateway_plan import gateway_lines, plan_gateway
-from stacks.planned import BlockedError
 from stacks.program import run
-from stacks.project.other_stacks import OtherStackError
+from stacks.settings import GatewayStack
 from tests import security_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +165,7 @@ def test_a_stack_refuses_a_gateway_whose_network_its_machines_cannot_use(declare
     for words, outputs in cases.items():
         with subtests.test(words):
             monkeypatch.setattr("stacks.project.other_stacks.deployed_outputs", outputs.get)
-            with pytest.raises(OtherStackError, match=words):
+            with pytest.raises(CommandRefusedError, match=words):
                 declare(run)
 
 
@@ -216,7 +216,7 @@ def test_each_finding_names_its_backend_and_the_way_out(project, subtests):
             texts = [f"{one.message} {one.advice}" for one in plan.findings if one.id == identifier]
             assert any(words in text for text in texts), [one.message for one in plan.findings]
             if identifier in {"GTW01", "GTW02"}:
-                with pytest.raises(BlockedError, match=f"blocked by .*{identifier}"):
+                with pytest.raises(CommandRefusedError, match=f"blocked by .*{identifier}"):
                     list(gateway_lines(plan))
     with subtests.test("nothing but the price"):
         ends = {
@@ -236,6 +236,6 @@ def test_the_files_on_the_page_are_a_gateway_and_its_backends():
     text = (ROOT / "docs" / "gateway.md").read_text()
     gateway_file, tpu = (yaml.safe_load(block.partition("```")[0]) for block in text.split("```yaml\n")[1:])
     values = {key.partition(":")[2]: value for key, value in gateway_file["config"].items()}
-    settings = loading.gateway_from_values(values, project="my-project", origin="docs/gateway.md")
+    settings = loading.validated(GatewayStack, values, project="my-project", origin="docs/gateway.md")
     assert [one.stack for one in settings.gateway.backends] == ["tpu-a", "tpu-b"]
     assert tpu == {"gemma-serving:tpu": {"gateway": "gateway"}}

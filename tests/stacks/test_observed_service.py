@@ -8,9 +8,10 @@ import pytest
 
 from cloud import google_calls
 from cloud.google_calls import GoogleCallError
+from contracts.errors import CommandRefusedError
 from contracts.service_traffic import BY_REVISION
 from stacks.hooks import observed_service
-from stacks.hooks.observed_service import ServiceNotReadError, ServicePlace, require_revisions
+from stacks.hooks.observed_service import ServicePlace, require_revisions
 from stacks.program import UserError
 
 PLACE = ServicePlace(project="p", region="us-east4", name="gemma-x", stack="x")
@@ -49,13 +50,13 @@ def test_an_api_that_is_off_lets_a_service_be_made_and_none_be_changed(monkeypat
     hooks = transform(given).opts.hooks
     assert hooks.before_create is None
     (hook,) = hooks.before_update
-    with pytest.raises(ServiceNotReadError, match=r"Service gemma-x was not changed, because its traffic is unknown"):
+    with pytest.raises(CommandRefusedError, match=r"Service gemma-x was not changed, because its traffic is unknown"):
         hook.callback(pulumi.ResourceHookArgs("urn", "", "vllm", "t"))
 
 
 def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeypatch):
     answer(monkeypatch, GoogleCallError(0, "no answer within 20 s"))
-    with pytest.raises(ServiceNotReadError) as caught:
+    with pytest.raises(CommandRefusedError) as caught:
         observed_service.observed_service(PLACE)
     assert (
         "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep"
@@ -68,13 +69,13 @@ def test_shares_that_google_does_not_say_stop_the_program(monkeypatch):
     """Without them a changed template would follow the latest revision: all requests would move."""
     for statuses in ([], [{"revision": "gemma-x-1", "percent": 90}]):
         answer(monkeypatch, {"latestReadyRevision": "s/revisions/gemma-x-1", "trafficStatuses": statuses})
-        with pytest.raises(ServiceNotReadError, match="Google did not return the traffic split of service gemma-x"):
+        with pytest.raises(CommandRefusedError, match="Google did not return the traffic split of service gemma-x"):
             observed_service.observed_service(PLACE)
 
 
 def test_a_name_that_leaves_no_room_for_a_tag_is_refused(monkeypatch):
     answer(monkeypatch, {})
-    with pytest.raises(ServiceNotReadError, match="46 characters"):
+    with pytest.raises(CommandRefusedError, match="46 characters"):
         observed_service.observed_service(replace(PLACE, name="g" * 43))
 
 
@@ -118,15 +119,15 @@ def test_shares_of_revisions_that_serve_are_not_looked_up(monkeypatch):
 @pytest.mark.parametrize("found", [[], [revision("gemma-x-1", started=False)]])
 def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(monkeypatch, found):
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
-    with pytest.raises(ServiceNotReadError, match=r"gemma-x-1 of gemma-x does not exist .*Ready revisions: gemma-x-2"):
+    with pytest.raises(CommandRefusedError, match=r"gemma-x-1 of gemma-x does not exist .*Ready revisions: gemma-x-2"):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 
 def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
-    with pytest.raises(ServiceNotReadError, match="Ready revisions: none"):
+    with pytest.raises(CommandRefusedError, match="Ready revisions: none"):
         require_revisions(PLACE, None, {"gemma-x-1": 100})
     pages(monkeypatch, GoogleCallError(403, "Forbidden."))
-    with pytest.raises(ServiceNotReadError, match=r"Cannot list the revisions of gemma-x, .*: Forbidden"):
+    with pytest.raises(CommandRefusedError, match=r"Cannot list the revisions of gemma-x, .*: Forbidden"):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 

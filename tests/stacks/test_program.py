@@ -12,12 +12,12 @@ import yaml
 from cloud.grants import Accounts, owner_of_grant
 from components import gcp
 from components.stack_details import StackDetails
+from contracts.errors import CommandRefusedError
 from contracts.labels import Ownership
 from contracts.naming import NamingError
 from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
 from stacks.loading import SettingsError
-from stacks.planned import BlockedError
 from stacks.program import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -306,7 +306,7 @@ def test_a_plan_that_blocks_stops_before_anything_is_declared(configured, declar
     caught = {}
 
     def program():
-        with pytest.raises(BlockedError) as error:
+        with pytest.raises(CommandRefusedError) as error:
             run()
         caught["message"] = str(error.value)
 

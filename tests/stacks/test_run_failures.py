@@ -41,7 +41,14 @@ TRACEBACK = ["Traceback (most recent call last):", *(f"  frame {number}" for num
 @pytest.fixture
 def report():
     start = failed_start()
-    return FailureReport(start=start, service=SERVICE, secrets=["stack-secret-canary"], grants=NewGrants())
+    return FailureReport(
+        start=start,
+        run=start.run,
+        probe=start.probe,
+        service=SERVICE,
+        secrets=["stack-secret-canary"],
+        grants=NewGrants(),
+    )
 
 
 @pytest.fixture

@@ -62,9 +62,9 @@ def test_an_update_looks_first_and_binds_its_hooks_and_a_preview_writes_nothing(
 
 def test_the_service_and_the_account_are_those_that_the_stack_makes(context):
     keeper = keeper_of(context)
-    assert keeper.service.endswith(f"/locations/{context.settings.cloud_run.region}/services/gemma-x")
+    assert keeper.machines[0].endswith(f"/locations/{context.settings.cloud_run.region}/services/gemma-x")
     assert keeper.account.endswith(f"/serviceAccounts/gemma-x@{context.settings.project}.iam.gserviceaccount.com")
-    assert (keeper.machines, keeper.has_limits) == ([], True)
+    assert (len(keeper.machines), keeper.has_limits) == (1, True)
 
 
 def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(context, monkeypatch, caplog):
@@ -82,15 +82,16 @@ def test_a_hook_that_cannot_record_warns_and_never_fails_or_repeats_the_update(c
     assert "(denied). The next `pulumi up` will try again." in said[0]
 
 
-def test_what_may_pass_is_tried_three_times_and_a_refusal_once(monkeypatch):
+def test_what_may_pass_is_tried_three_times_and_a_refusal_once(context, monkeypatch):
     monkeypatch.setattr(run_keeper, "_PAUSE_S", 0)
     for status, tries in ((503, 3), (429, 3), (0, 3), (403, 1), (404, 1)):
         asked = []
 
-        def read(status=status, asked=asked):
+        def read(*_args, status=status, asked=asked, **_more):
             asked.append(status)
             raise GoogleCallError(status, "no")
 
+        monkeypatch.setattr(run_keeper, "call_now", read)
         with pytest.raises(GoogleCallError):
-            run_keeper._retried(read)
+            keeper_of(context)._call("iam", "v1/x")
         assert len(asked) == tries, status

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from cloud.staging.bucket import crc32c
-from contracts.answers import Absent, Present
+from contracts.errors import CommandRefusedError
 from contracts.naming import Names
 from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
@@ -19,7 +19,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning.cost.subject import examine
 from stacks.base import Context
 from stacks.hooks import staged_weights
-from stacks.hooks.staged_weights import StagedWeights, WeightsNotStagedError
+from stacks.hooks.staged_weights import StagedWeights
 from stacks.planned import to_deployment
 from tests.stacks.failed_start import failed_start
 
@@ -71,7 +71,7 @@ def weights(*, existing):
 
 
 def proof(*, existing=False):
-    return asyncio.run(weights(existing=existing).proof())
+    return asyncio.run(weights(existing=existing).fault())
 
 
 def require(*, existing=False):
@@ -81,19 +81,19 @@ def require(*, existing=False):
 def test_a_bucket_that_does_not_exist_holds_no_weights(monkeypatch, cloud):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     text = f"No weights are staged in gs://{BUCKET}/{FOLDER}. The server cannot start without them. {REMEDY}"
-    assert proof() == Absent()
-    with pytest.raises(WeightsNotStagedError, match=re.escape(text)):
+    assert proof().text.startswith("No weights are staged")
+    with pytest.raises(CommandRefusedError, match=re.escape(text)):
         require()
 
 
 def test_only_the_folder_of_the_stack_counts(bucket):
     bucket(f"models/other/{MANIFEST}", f"{FOLDER}-2/{MANIFEST}", f"{FOLDER}-2/config.json")
-    assert proof() == Absent()
+    assert proof().text.startswith("No weights are staged")
 
 
 def test_staged_weights_are_proved_by_their_manifest(bucket):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", f"{FOLDER}/")
-    assert proof() == Present(HASH)
+    assert proof() is None
 
 
 def test_a_file_that_the_manifest_lacks_is_refused(bucket):
@@ -111,14 +111,14 @@ def test_a_checkpoint_below_a_folder_and_the_folders_beside_it_are_not_its_files
     below = f"{FOLDER}/other"
     beside = f"{FOLDER}-{HASH[:16]}/chat_template.jinja"
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", f"{below}/x.jinja", f"{below}/{MANIFEST}", beside)
-    assert proof() == Present(HASH)
+    assert proof() is None
 
 
 def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucket):
     folder = f"{FOLDER}-{'0' * 16}"
     bucket(f"{folder}/config.json", f"{folder}/{MANIFEST}")
     check = replace(weights(existing=False), prefix=folder, manifest="0" * 64)
-    found = asyncio.run(check.proof())
+    found = asyncio.run(check.fault())
     assert f"have the hash {HASH}" in found.text
     assert f"Run `gemma stage_model x --remove {folder}`, then stage them again." in found.text
 
@@ -146,7 +146,7 @@ def test_damaged_weights_stop_up_before_the_service(monkeypatch, bucket, manifes
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", manifest=manifest)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     for existing in (False, True):
-        with pytest.raises(WeightsNotStagedError, match=said) as refused:
+        with pytest.raises(CommandRefusedError, match=said) as refused:
             require(existing=existing)
         assert str(refused.value).endswith(REMEDY)
         assert f"The weights in gs://{BUCKET}/{FOLDER} do not match their manifest: " in str(refused.value)
@@ -156,12 +156,12 @@ def test_damaged_weights_stop_up_before_the_service(monkeypatch, bucket, manifes
 def test_weights_that_lie_in_no_folder_are_found(bucket, bound):
     bucket("config.json", MANIFEST)
     check = replace(weights(existing=True), prefix="", manifest=bound)
-    assert asyncio.run(check.proof()) == Present(HASH)
+    assert asyncio.run(check.fault()) is None
 
 
 def test_weights_of_another_tool_that_lie_in_no_folder_are_a_warning(bucket):
     bucket("config.json")
-    found = asyncio.run(replace(weights(existing=True), prefix="").proof())
+    found = asyncio.run(replace(weights(existing=True), prefix="").fault())
     assert found.text.startswith(f"The weights in gs://{BUCKET} have no {MANIFEST}")
     assert found.blocks is False
 
@@ -177,7 +177,7 @@ def test_weights_without_a_manifest_stop_the_stack_unless_the_bucket_is_somebody
 def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
     """The settings name a manifest, so that there was one: somebody stages other weights now, or did not end."""
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors")
-    found = asyncio.run(replace(weights(existing=True), manifest="0" * 64).proof())
+    found = asyncio.run(replace(weights(existing=True), manifest="0" * 64).fault())
     assert f"have no {MANIFEST}" in found.text
     assert found.blocks is True
 
@@ -186,7 +186,7 @@ def test_many_other_objects_do_not_hide_the_manifest(monkeypatch, bucket):
     bucket(f"{FOLDER}/a/", f"{FOLDER}/b/", f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     whole = storage_objects.page
     monkeypatch.setattr(storage_objects, "page", lambda items, **options: whole(items, **{**options, "default": 2}))
-    assert proof() == Present(HASH)
+    assert proof() is None
 
 
 @pytest.mark.parametrize(
@@ -206,20 +206,18 @@ def test_a_preview_warns_and_so_does_up_where_the_server_may_start(monkeypatch, 
 def test_a_server_is_bound_to_the_weights_that_the_settings_name(monkeypatch, bucket, bound, stops):
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     check = replace(weights(existing=False), manifest=HASH if bound else "0" * 64)
-    found = asyncio.run(check.proof())
-    assert (found != Present(HASH)) is stops
+    found = asyncio.run(check.fault())
+    assert (found is not None) is stops
     if stops:
         assert found.text.startswith(f"The weights in gs://{BUCKET}/{FOLDER} have the hash {HASH}, but")
         monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        with pytest.raises(
-            WeightsNotStagedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"
-        ):
+        with pytest.raises(CommandRefusedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"):
             asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
 
 
 def test_up_is_stopped_before_the_service(monkeypatch, bucket):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(WeightsNotStagedError, match="No weights are staged"):
+    with pytest.raises(CommandRefusedError, match="No weights are staged"):
         require()
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     require()
@@ -234,10 +232,10 @@ def test_what_is_unknown_is_not_staged(monkeypatch, bucket, cloud, method):
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
     require()
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(WeightsNotStagedError, match=f"Cannot check the weights in gs://{BUCKET}/{FOLDER}"):
+    with pytest.raises(CommandRefusedError, match=f"Cannot check the weights in gs://{BUCKET}/{FOLDER}"):
         require()
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
-    with pytest.raises(WeightsNotStagedError, match=r"no connection to .* Nothing was changed"):
+    with pytest.raises(CommandRefusedError, match=r"no connection to .* Nothing was changed"):
         require()
 
 

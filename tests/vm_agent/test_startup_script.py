@@ -129,8 +129,8 @@ def test_no_two_sections_define_the_same_name():
 
 
 def test_a_boot_without_a_document_says_that_it_waits_for_one_and_writes_the_program_for_people(machine: Machine):
-    assert (PLAIN_FILE.folder, PLAIN_FILE.variable) == (STATE_FOLDER, STATE_FOLDER_VARIABLE)
-    plain = machine.root / "state" / PLAIN_FILE.name
+    assert (PLAIN_FILE["folder"], PLAIN_FILE["variable"]) == (STATE_FOLDER, STATE_FOLDER_VARIABLE)
+    plain = machine.root / "state" / PLAIN_FILE["name"]
     booted = machine.boot()
     assert booted.returncode == 0, booted.stderr
     eventually(
@@ -288,7 +288,7 @@ def test_the_script_needs_nothing_but_a_standard_library(tmp_path: Path, python:
         file.write(startup_script())
         file.flush()
         argv = [python, "-I", "-S", "-c", load, file.name]
-        folder = {PLAIN_FILE.variable: str(tmp_path)}
+        folder = {PLAIN_FILE["variable"]: str(tmp_path)}
         done = subprocess.run(argv, env=folder, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,6 +1,7 @@
 """Generator of the resource's Python classes from the package schema: one module that any Pulumi program can keep in its source.
 
 `python -m gcp_tpu_provider.python_sdk > FILE` writes it. Inputs are keyword arguments; names are the schema's in snake_case.
+Outputs that only repeat an optional input are left out: the program has set them itself.
 """
 
 import json
@@ -46,24 +47,24 @@ def python_module() -> str:
     """Return the module's source."""
     schema = json.loads(package_schema())
     resource, types = schema["resources"][TOKEN], schema["types"]
+    inputs: Mapping[str, Any] = resource["inputProperties"]
+    kept = {
+        name: item
+        for name, item in resource["properties"].items()
+        if name not in inputs or name in resource["required"]
+    }
+    taken, given = ({name for item in each.values() for name in _references(item)} for each in (inputs, kept))
     parts = [HEADER]
-    used = {reference for item in resource["inputProperties"].values() for reference in _references(item)}
     for token, kind in types.items():
         name = token.rpartition(":")[2]
-        if name in used:
+        if name in taken:
             parts.append(_class(f"{name}Args", "_input_type", kind, inputs=True))
-        described = kind["properties"] if name in used else None
-        parts.append(
-            _class(f"{name}(dict[str, object])", "pulumi.output_type", kind, inputs=False, described=described)
-        )
-    arguments = {
-        "description": f"Inputs of `{TOKEN}`.",
-        "properties": resource["inputProperties"],
-        "required": resource["requiredInputs"],
-    }
+        if name in given:
+            parts.append(_class(f"{name}(dict[str, object])", "pulumi.output_type", kind, inputs=False))
+    arguments = {"description": f"Inputs of `{TOKEN}`.", "properties": inputs, "required": resource["requiredInputs"]}
     parts.append(_class("QueuedResourceArgs", "_input_type", arguments, inputs=True))
-    described = resource["inputProperties"]
-    fields = _class("QueuedResource(pulumi.CustomResource)", "", resource, inputs=False, described=described)
+    outputs = {**resource, "properties": kept}
+    fields = _class("QueuedResource(pulumi.CustomResource)", "", outputs, inputs=False, described=inputs)
     parts.append(fields + CONSTRUCTOR.replace("{token}", TOKEN))
     return "\n\n".join(parts)
 

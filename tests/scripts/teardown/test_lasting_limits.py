@@ -13,13 +13,14 @@ from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
 from cloud.search import Scope, resource_of, search
 from cloud.seen_machines import seen_instance, seen_queued
 from cloud.spending import spending
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
 from contracts.naming import Names
 from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
+from stacks.hooks.run_keeper import RunKeeper
 from tests.cloud.populated import PROJECT, ZONE, open_world, owner
 from tests.laws import examples
 from tests.scripts.teardown.test_teardown import Desk
@@ -44,8 +45,7 @@ def keeper(*, has_limits=True, service=""):
         stack="x",
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
         identity=IDENTITY,
-        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b"],
-        service=service,
+        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b", *filter(None, [service])],
         has_limits=has_limits,
     )
 
@@ -186,7 +186,7 @@ def test_a_record_that_cannot_be_read_is_unknown_and_never_within(world):
     assert "within" not in item.sentence().partition("unknown")[0]
     with pytest.raises(RecordError):
         keeper().note()
-    with pytest.raises(RunsNotKeptError, match=r"Nothing was changed.*maxAge"):
+    with pytest.raises(CommandRefusedError, match=r"Nothing was changed.*maxAge"):
         keeper().note_first()
 
 
@@ -201,7 +201,7 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
             assert (item.verdict, item.record) == ("unknown", "unknown")
             assert "was not found" in item.unknown[0]
             return
-        with pytest.raises(RunsNotKeptError):
+        with pytest.raises(CommandRefusedError):
             keeper().note_first()
         keeper(has_limits=False).note_first()
 
