@@ -9,8 +9,6 @@ from google.auth.credentials import Credentials
 from cloud import google_api
 from cloud.google_api import GoogleApi, GoogleListError, enable_command
 
-CALLS: Final = 64
-"""Concurrent calls to one API: the maximum number of checks or locations."""
 _OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
 """Service Usage's text for the quotas of an API that is off."""
 
@@ -54,7 +52,7 @@ class GoogleCaller:
 def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:
     """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError without credentials."""
     credentials = given or google_api.credentials()
-    google = google_api.connect(project, given=credentials, connections=CALLS)
+    google = google_api.connect(project, given=credentials)
     return GoogleCaller(project=project, google=google, member=member_of(credentials))
 
 

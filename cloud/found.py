@@ -27,8 +27,6 @@ class FoundResource:
     """The stack in its labels, its description or its condition."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels; for resources without labels, the words of the description."""
-    etag: str = ""
-    """Etag, metageneration or fingerprint of the version that was read; empty if the API has none."""
     document: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     """The resource from the API's response; for a grant `role`, `member` and `condition`."""
 

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from cloud import quotas
-from cloud.caller import CALLS, GoogleCaller
+from cloud.caller import GoogleCaller
 from cloud.google_api import GoogleApi, GoogleListError
+from cloud.google_session import CONNECTIONS
 from cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from cloud.quotas import Quota
 from contracts.errors import ScriptError
@@ -149,7 +150,7 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
 
 def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
-    replies = each_in_time(tasks, workers=CALLS, remaining_s=remaining_s)
+    replies = each_in_time(tasks, workers=CONNECTIONS, remaining_s=remaining_s)
     late = (Reply(what=call.what, problem="no response in time") for call in calls.values())
     return {key: reply or other for key, reply, other in zip(calls, replies, late, strict=True)}
 

@@ -118,7 +118,8 @@ class TpuMachine:
     def _change(self, document: Item, key: str, value: str) -> Item:
         merged = {**self.metadata(document), key: value}
         if not self.is_instance:
-            return self.api.patch("tpu", f"v2alpha1/{self.name}", {"metadata": merged}, {"updateMask": "metadata"})
+            body, mask = {"metadata": merged}, {"updateMask": "metadata"}
+            return self.api.change("PATCH", "tpu", f"v2alpha1/{self.name}", body=body, parameters=mask)
         items = [{"key": one, "value": text} for one, text in merged.items()]
         fingerprint = as_mapping(document.get("metadata")).get("fingerprint")
         body = {"items": items, "fingerprint": fingerprint}

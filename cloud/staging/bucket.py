@@ -13,8 +13,6 @@ from contracts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
 """Maximum objects per compose (Cloud Storage, Composite objects)."""
-MOST_CALLS: Final = 64
-"""Concurrent calls that keep their connections."""
 _SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
@@ -44,7 +42,7 @@ class WeightsBucket:
         from google.cloud import storage  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()
-        session = open_session(project, given=credentials, connections=MOST_CALLS)
+        session = open_session(project, given=credentials)
         options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
         self._client: Any = storage.Client(
             project=project, credentials=credentials, client_options=options, _http=session

@@ -171,7 +171,7 @@ def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
-        for page in api.pages(kind.api, f"{kind.of_api.version}{parent}/operations"):
+        for page in api.pages(kind.api, f"{kind.prefix}{parent}/operations"):
             operations = list(map(as_mapping, as_sequence(page.get("items") or page.get("operations"))))
             if any(_is_running(operation) and _target(operation).endswith(name) for operation in operations):
                 return True

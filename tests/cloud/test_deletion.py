@@ -115,8 +115,8 @@ class Slow:
         body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
         return google_answer("GET", f"{api}/{path}", body)
 
-    def delete(self, api, path, parameters):
-        assert parameters == {"force": "true"}
+    def change(self, verb, api, path, *, parameters):
+        assert (verb, parameters) == ("DELETE", {"force": "true"})
         self.deleted = True
         return google_answer(
             "DELETE", f"{api}/{path}", {"name": f"projects/{PROJECT}/locations/us-east5-a/operations/o"}
