@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from cloud.google_prices import Item, provisioning_of
-from cloud.kinds import INSTANCE, QUEUED, by_name
+from cloud.kinds import INSTANCE, QUEUED, Item, by_name
 from contracts.capacity_states import INSTANCE_STATES
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import URN_LABEL
@@ -23,6 +22,12 @@ RENEWAL_SUFFIX: Final = "-b"
 """Suffix of the second queued resource of a renewal (docs/authors/provider-gcp-tpu-internals.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"
 """Google's error message, HTTP 403, for a zone that does not exist, or that the project must not use."""
+PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
+    "FLEX_START": "flex-start",
+    "SPOT": "spot",
+    "RESERVATION_BOUND": "reservation",
+}
+"""Provisioning models that the API states unambiguously; gcloud sends STANDARD in addition to the tier `spot`."""
 _FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod"}
 """Generation by type of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig)."""
 
@@ -76,8 +81,14 @@ class QueuedResource:
 
     @property
     def provisioning(self) -> ProvisioningModel:
-        """Provisioning model."""
-        return provisioning_of(self.document)
+        """Provisioning model, as in the setting `tpu.provisioning`."""
+        named = PROVISIONING.get(_text(self.document, "provisioningModel"))
+        return named or ("spot" if "spot" in self.document or "bestEffort" in self.document else "standard")
+
+    @property
+    def nodes(self) -> Sequence[Item]:
+        """The requested nodes."""
+        return [as_mapping(spec.get("node")) for spec in self._specs]
 
     @property
     def accelerators(self) -> tuple[str, ...]:

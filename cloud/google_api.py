@@ -20,6 +20,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 CALL_LIMIT_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
+_PAUSES = wait_exponential_jitter(multiplier=0.5, max=8)
 _PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _CAUSES: Mapping[int, Cause] = {HTTPStatus.FORBIDDEN: "denied", HTTPStatus.NOT_IMPLEMENTED: "not simulated"}
@@ -71,7 +72,7 @@ class GoogleApi:
         attempts = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.5, max=8),
+            wait=_PAUSES,
             reraise=True,
         )
         given = {"params": parameters, "json": body, "timeout": CALL_LIMIT_S, "auth": self._counted(url)}

@@ -32,29 +32,19 @@ _STARTS: Final = WAITING | {STARTING, PULLING_IMAGE, FETCHING_WEIGHTS, LOADING, 
 
 def idle_since(machines: Sequence[TpuMachine], now: datetime) -> Answer[datetime]:
     """Return the time since which all machines are idle, Absent if one is busy, and Unknown if one may be."""
-    each = [_of_machine(machine, now) for machine in machines]
-    found: list[datetime] = []
-    unknown: Unknown | None = None
-    for answer in each:
-        match answer:
-            case Present(value=since):
-                found.append(since)
-            case Absent():
-                return Absent()
-            case Unknown():
-                unknown = unknown or answer
-    if unknown is not None:
-        return unknown
-    return Present(max(found)) if found else Unknown("the stack has no machine")
+    answers = [_of_machine(machine, now) for machine in machines]
+    if any(isinstance(answer, Absent) for answer in answers):
+        return Absent()
+    unknown = next((answer for answer in answers if isinstance(answer, Unknown)), None)
+    return unknown or Present(max(answer.value for answer in answers if isinstance(answer, Present)))
 
 
 def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
     name = machine.name.rpartition("/")[2]
     try:
-        published = machine.published()
+        answer = reported(machine.published(), now)
     except ScriptError as error:
         return Unknown(f"the guest attributes of {name} could not be read ({error})")
-    answer = reported(published, now)
     return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer
 
 
@@ -64,19 +54,14 @@ def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
     if not phase:
         return Unknown("has published no phase")
     updated = _time(published.get(UPDATED_AT_KEY, ""))
-    if updated is None or now - updated > LATEST_REPORT:
-        return Unknown(
-            f"last reported {'at an unknown time' if updated is None else f'{age((now - updated).total_seconds())} ago'}"
-        )
-    if phase in _STARTS:
+    if updated is None:
+        return Unknown("last reported at an unknown time")
+    if now - updated > LATEST_REPORT:
+        return Unknown(f"last reported {age((now - updated).total_seconds())} ago")
+    if phase in _STARTS or (phase == READY and published.get(IDLE_SINCE_KEY) == NOT_IDLE):
         return Absent()
-    return _of_server(published) if phase == READY else Unknown(f"is {phase}")
-
-
-def _of_server(published: Mapping[str, str]) -> Answer[datetime]:
-    """Return the idle time of a ready server."""
-    if published.get(IDLE_SINCE_KEY) == NOT_IDLE:
-        return Absent()
+    if phase != READY:
+        return Unknown(f"is {phase}")
     since = _time(published.get(IDLE_SINCE_KEY, ""))
     return Unknown("does not report whether requests are running") if since is None else Present(since)
 

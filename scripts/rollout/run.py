@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import Final, Literal
 
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.google_prices import container_usd_per_hour
+from cloud.prices import container_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.outputs import StackOutputs

@@ -76,10 +76,6 @@ def test_several_machines_are_idle_only_together(others, kind):
     assert isinstance(idle_since(machines, NOW), kind)
 
 
-def test_without_a_machine_nothing_is_known():
-    assert isinstance(idle_since([], NOW), Unknown)
-
-
 @pytest.fixture
 def desk(tmp_path, monkeypatch, capsys):
     with open_world() as world:
