@@ -48,6 +48,10 @@ class CopyPlan:
 class StagingOutcome:
     """Result of one run."""
 
+    folder: str
+    revision: str
+    is_simulated: bool
+    """True if the local cloud's hub sent shrunk files."""
     copied: int
     """Files that this run completed."""
     kept: int
@@ -104,7 +108,14 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
     left = target.objects(f"{PARTS}/{plan.prefix}/").values()
     each([partial(target.delete, item) for item in left], workers=plan.workers)
-    return StagingOutcome(copied=len(missing), kept=len(files) - len(missing), manifest=digest)
+    return StagingOutcome(
+        folder=plan.prefix,
+        revision=plan.source.revision,
+        is_simulated=any(file.real_bytes for file in files),
+        copied=len(missing),
+        kept=len(files) - len(missing),
+        manifest=digest,
+    )
 
 
 class _Progress:
