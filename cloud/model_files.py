@@ -3,11 +3,11 @@
 Reads only local files, so a preview needs no network.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from cloud.safetensors_file import NotSafetensorsError, read_table
 from planning.errors import PlanningError
 from planning.model.spec import ModelSpec
 from planning.numbers import read_json
@@ -19,6 +19,14 @@ ADAPTER_CONFIG: Final = "adapter_config.json"
 """File of every LoRA adapter in PEFT's format."""
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
+_LENGTH_BYTES: Final = 8
+"""The first bytes of a safetensors file: the length of its header, little-endian."""
+_LONGEST_HEADER_BYTES: Final = 100_000_000
+"""Maximum header length of the format's own reader."""
+
+
+class NotSafetensorsError(ValueError):
+    """The bytes are not a complete safetensors file. The message is a clause."""
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
@@ -75,9 +83,31 @@ def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
                 stream.seek(start)
                 return stream.read(end - start)
 
-            table = read_table(path.stat().st_size, read)
+            return read_tensors(path.stat().st_size, read)
     except OSError as error:
         raise PlanningError(f"{path} is not a safetensors file: {error}.") from None
     except NotSafetensorsError as error:
         raise PlanningError(f"{path} is not a safetensors file: it {error}.") from None
-    return table.tensor_bytes, table.names
+
+
+def read_tensors(size_bytes: int, read: Callable[[int, int], bytes]) -> tuple[int, Sequence[str]]:
+    """Return the bytes and the names of the tensors of a file of this size (huggingface/safetensors, README, "Format").
+
+    `read` returns the bytes between two positions. Raises its errors, and NotSafetensorsError, also for a file that does not end
+    with its last tensor.
+    """
+    if size_bytes < _LENGTH_BYTES:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, too few for a safetensors file")
+    length = int.from_bytes(read(0, _LENGTH_BYTES), "little")
+    begin = _LENGTH_BYTES + length
+    if not 0 < length <= _LONGEST_HEADER_BYTES or begin > size_bytes:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, which is smaller than its header")
+    try:
+        header = cast("Mapping[str, Mapping[str, Sequence[int]]]", json.loads(read(_LENGTH_BYTES, begin)))
+        ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"}
+        end = begin + max(ends.values(), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise NotSafetensorsError("has an invalid safetensors header") from None
+    if end != size_bytes:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, but its header states {end}")
+    return end - begin, list(ends)

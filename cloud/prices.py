@@ -109,13 +109,13 @@ def _gib(text: object) -> float:
 
 def seen_queued(document: Item, node: Item | None) -> Seen | None:
     """Return the machine of a queued resource and its node, if it has one; None if it never had a machine."""
-    queued, machine = QueuedResource(document), None if node is None else Node(node)
-    if machine is None and queued.state not in GRANTED:
+    queued = QueuedResource(document)
+    if node is None and queued.state not in GRANTED:
         return None
     return Seen(
         name=queued.name,
         requested_s=_seconds(document.get("createTime")),
-        started_s=_seconds(machine.document.get("createTime")) if machine is not None and machine.is_up else None,
+        started_s=_seconds(node.get("createTime")) if node is not None and Node(node).is_up else None,
         micros_per_hour=_micros(_queued_usd(queued, queued.zone)),
         longest_s=queued.longest_s,
     )

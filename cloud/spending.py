@@ -30,6 +30,7 @@ SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
 """Kinds whose age counts. Buckets and accounts have no age limit."""
 RecordWord = Literal["present", "absent", "unknown"]
 _HOUR_S: Final = 3600.0
+_IDLE: Final = "tpu.idleAfter"
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
@@ -62,22 +63,28 @@ class StackSpending:
     """Each figure with its source."""
 
     @property
-    def exceeded(self) -> Sequence[str]:
-        """Exceeded limits, as text."""
-        found: list[str] = []
-        if self.limits.max_age_s is not None and self.age_s > self.limits.max_age_s:
-            found.append(f"maxAge {duration(self.limits.max_age_s)} (age {duration(self.age_s)})")
-        if self.limits.max_usd is not None and self.usd > self.limits.max_usd:
-            found.append(f"maxUsd {self.limits.max_usd} (cost ${self.usd:,.2f})")
-        return [*found, *self.exceeded_idle]
+    def _uses(self) -> Iterator[tuple[str, str, bool]]:
+        """Each limit and its use, as text, and whether it is exceeded."""
+        of = self.limits
+        if of.max_age_s is not None:
+            age = f"(age {duration(self.age_s)})"
+            yield f"maxAge {duration(of.max_age_s)}", age, self.age_s > of.max_age_s
+        if of.max_usd is not None:
+            yield f"maxUsd {of.max_usd}", f"(cost ${self.usd:,.2f})", self.usd > of.max_usd
+        if of.idle_after_s is not None:
+            idle_s = self.idle_s or 0.0
+            idle = f"(no request for {duration(idle_s)})"
+            yield f"{_IDLE} {duration(of.idle_after_s)}", idle, idle_s > of.idle_after_s
 
     @property
-    def exceeded_idle(self) -> Sequence[str]:
-        """The exceeded idle time, as text; empty if it is not exceeded."""
-        limit_s = self.limits.idle_after_s
-        if limit_s is None or self.idle_s is None or self.idle_s <= limit_s:
-            return ()
-        return (f"tpu.idleAfter {duration(limit_s)} (no request for {duration(self.idle_s)})",)
+    def exceeded(self) -> Sequence[str]:
+        """Exceeded limits, as text."""
+        return [f"{limit} {use}" for limit, use, is_over in self._uses if is_over]
+
+    @property
+    def is_only_idle(self) -> bool:
+        """True if it exceeds no limit but its idle time."""
+        return all(text.startswith(_IDLE) for text in self.exceeded)
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
@@ -95,18 +102,12 @@ class StackSpending:
             return f"{name} has no limit; it is {duration(self.age_s)} old and has cost ${self.usd:,.2f}."
         if self.verdict == "exceeded":
             return f"{name} exceeds {' and '.join(self.exceeded)}."
-        limits: list[str] = []
-        if self.limits.max_age_s is not None:
-            limits.append(f"maxAge {duration(self.limits.max_age_s)}")
-        if self.limits.max_usd is not None:
-            limits.append(f"maxUsd {self.limits.max_usd}")
-        if self.limits.idle_after_s is not None:
-            limits.append(f"tpu.idleAfter {duration(self.limits.idle_after_s)}")
+        limits = " and ".join(limit for limit, _, _ in self._uses)
         used = f"{duration(self.age_s)} old, ${self.usd:,.2f}"
         used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
-            return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
-        return f"{name} is within {' and '.join(limits)}: {used}."
+            return f"{name}: use of {limits} is unknown; it is at least {used}."
+        return f"{name} is within {limits}: {used}."
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:

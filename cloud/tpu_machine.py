@@ -17,11 +17,6 @@ from contracts.labels import Ownership
 
 _LIMIT_S: Final = 300.0
 _PAUSE_S: Final = 1.0
-_CONFLICTS: Final = frozenset({"resourceNotReady", "conditionNotMet"})
-"""Compute Engine's reasons if another change of the instance is in progress, or was made since it was read."""
-_STALE: Final = "CONDITION_NOT_MET"
-"""Code of an operation of Compute Engine that found another change after it had accepted the request."""
-
 Item = Mapping[str, object]
 
 
@@ -74,26 +69,13 @@ class TpuMachine:
 
         Raises CommandRefusedError if the machine is gone or is not `owner`'s, and ScriptError.
         """
-        end_s = self.clock.now_s() + _LIMIT_S
-        while True:
-            document = self.owned_document(owner)
-            try:
-                problem = self._settled(self._change(document, key, value), end_s)
-            except GoogleListError as error:
-                is_conflict = error.status == HTTPStatus.PRECONDITION_FAILED or error.reason in _CONFLICTS
-                if not (self.is_instance and is_conflict):
-                    raise ScriptError(f"Cannot change the metadata of {self.name}: {error}") from None
-                problem = str(error)
-            else:
-                if not problem:
-                    return
-                if _STALE not in problem:
-                    raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
-            if self.clock.now_s() > end_s:
-                raise ScriptError(
-                    f"Another client keeps changing {self.name}, so its metadata was not changed: {problem}"
-                )
-            self.clock.sleep(_PAUSE_S)
+        document = self.owned_document(owner)
+        try:
+            problem = self._settled(self._change(document, key, value))
+        except GoogleListError as error:
+            problem = str(error)
+        if problem:
+            raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
 
     def owned_document(self, owner: Ownership) -> Item:
         """Return its document. Raises CommandRefusedError if it is gone or not `owner`'s, and ScriptError."""
@@ -125,8 +107,9 @@ class TpuMachine:
         body = {"items": items, "fingerprint": fingerprint}
         return self.api.post("compute", f"compute/v1/{self.name}/setMetadata", body)
 
-    def _settled(self, operation: Item, end_s: float) -> str:
+    def _settled(self, operation: Item) -> str:
         """Wait until an operation has finished and return its error; empty if it succeeded."""
+        end_s = self.clock.now_s() + _LIMIT_S
         while not (operation.get("done") or operation.get("status") == "DONE"):
             if self.clock.now_s() > end_s:
                 raise ScriptError(f"The change of the metadata of {self.name} did not finish within {_LIMIT_S:.0f} s.")

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from cloud import google_api
 from cloud.hub import hub_errors, lost_connections, real_sizes
-from cloud.model_files import CONFIG, INDEX
-from cloud.safetensors_file import NotSafetensorsError, read_table
+from cloud.model_files import CONFIG, INDEX, NotSafetensorsError, read_tensors
 from cloud.staging.bucket import BucketObject, WeightsBucket
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence, json_object
@@ -82,7 +81,7 @@ def require_whole_weights(place: str, source: "FolderSource | HubSource | Bucket
 
     def check(file: SourceFile) -> None:
         try:
-            read_table(file.size_bytes, lambda start, end: source.read(file, start, end))
+            read_tensors(file.size_bytes, lambda start, end: source.read(file, start, end))
         except NotSafetensorsError as error:
             raise CommandRefusedError(
                 f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. "

@@ -5,7 +5,7 @@ Readers are deployments in the states, Cloud Run revisions, and settings of stac
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict, cast
@@ -57,7 +57,7 @@ class _Readers:
     """Settings by stack, for stacks with a local file."""
     texts: Mapping[str, str]
     """Cloud Run revisions that read the bucket, by name, as JSON."""
-    serving: Set[str]
+    serving: set[str]
     """Names of those with traffic, and the latest ones."""
     unknown: list[str]
 

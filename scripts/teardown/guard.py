@@ -106,7 +106,7 @@ def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
 
 def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi, output: TeardownOutput) -> bool:
     """Return whether a stack that exceeds only its idle time has had a request since, because earlier teardowns may have taken hours."""
-    if len(item.exceeded) > len(item.exceeded_idle):
+    if not item.is_only_idle:
         return False
     own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
     if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:
