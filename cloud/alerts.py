@@ -41,11 +41,9 @@ class StackAlert:
     """RFC 3339; None if it still fires."""
     meaning: str
     command: str
-    """First command of the runbook."""
     runbook: str
     """Page and heading; the page alone for a policy that this release does not have."""
     incident: str
-    """Full name in Cloud Monitoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +53,11 @@ class AlertReport:
     stack: str
     project: str
     firing: Sequence[StackAlert] = ()
-    """Those that affect users first, then the oldest first."""
     closed: Sequence[StackAlert] = ()
     """The newest first; empty unless they were read."""
     policies: int | None = None
     """Number of alert policies; None if unknown."""
     unread: Sequence[str] = ()
-    """What Google did not return, one sentence each."""
     unwatched: Sequence[str] = ()
     """Reasons why alerts cannot fire, one sentence each."""
     notes: Sequence[str] = ()
@@ -123,7 +119,6 @@ def read_alerts(
 def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what Google did not return, and why alerts on metrics cannot fire."""
     unread: list[str] = []
     match incidents:
         case Present() | Absent():
@@ -175,7 +170,6 @@ def _listed(api: GoogleApi, path: str, key: str, keeps: Keeps) -> Answer[Sequenc
 
 
 def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert | None:
-    """Return an incident of one of these policies; None for another one."""
     snapshot = as_mapping(incident.get("policy"))
     policy = next((each for each in policies if each.get("name") == snapshot.get("name")), None)
     if policy is None:
@@ -210,7 +204,6 @@ def _needs_collector(policy: Item) -> bool:
 
 
 def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
-    """Yield what keeps policies from firing."""
     if len(policies) < declared:
         yield (
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "

@@ -32,7 +32,6 @@ _CONFLICTS: Final = frozenset({400, 409, 412})
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _TELL_EACH_S: Final = 30.0
-"""Interval of progress lines while waiting for a deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,6 @@ class DeletedResource:
     outcome: Outcome
     """`already deleted`: it no longer existed. `not owned`: its labels name another owner now."""
     detail: str = ""
-    """Google's error message, if it failed."""
     elapsed_s: float = 0.0
     timed_out: bool = False
     """True if it was still being deleted when the wait timed out. It is not waited for again."""
@@ -107,7 +105,6 @@ def _done(
 
 
 def _get(api: GoogleApi, service: str, path: str) -> Item | None:
-    """Return a document; None if it does not exist."""
     try:
         return api.get(service, path)
     except GoogleListError as error:
@@ -118,8 +115,6 @@ def _get(api: GoogleApi, service: str, path: str) -> Item | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deleting:
-    """The deletion of one resource."""
-
     api: GoogleApi
     kind: ResourceKind
     item: FoundResource
@@ -193,7 +188,6 @@ class _Deleting:
         return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
 
     def _empty(self) -> None:
-        """Delete all objects of the bucket, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
@@ -209,7 +203,6 @@ class _Deleting:
 
 
 def _raise_for(operation: Item) -> None:
-    """Raise ScriptError with the error message of a failed operation."""
     error = as_mapping(operation.get("error"))
     first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:

@@ -17,7 +17,6 @@ class FoundResource:
     name: str
     """Full name, such as projects/P/locations/L/services/S; for a grant the resource, the role and the member."""
     command: str
-    """The command that deletes it."""
     project: str = ""
     location: str = ""
     """Zone, region or multi-region in lower case; `global` if it has none."""
@@ -61,7 +60,6 @@ class Inventory:
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
     unknown: Sequence[str]
-    """Failed checks, each a sentence."""
     elapsed_s: float
     guests: Sequence[FoundResource] = ()
     """Resources of other stacks in the networks among `found`. Google deletes no network in use."""

@@ -90,7 +90,6 @@ class GoogleApi:
             raise ScriptError(f"{url} failed {_ATTEMPTS} times ({why}). Try again later.") from None
 
     def _counted(self, url: str) -> "google_session.Counted | None":
-        """Return what sets the quota project."""
         if not self.projects:
             return None
         named = _PROJECT.search(url)
@@ -99,7 +98,6 @@ class GoogleApi:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt may succeed."""
     if isinstance(error, GoogleListError):
         return error.status in _RETRIED
     return isinstance(error, requests.ConnectionError | requests.Timeout)

@@ -50,7 +50,6 @@ QUOTA_HEADER: Final = "x-goog-user-project"
 """Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 CONNECTIONS: Final = 64
-"""Concurrent connections to one API."""
 
 
 def endpoint(api: str) -> str:

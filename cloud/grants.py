@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi
-from cloud.kinds import GRANT, POLICIES, Item, bindings_of, last_segments, members_of
+from cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
 from contracts.fields import as_mapping
 from contracts.labels import Ownership, owner_of
 
@@ -19,7 +19,6 @@ _HOLDERS: Final = {
     "bucket": ("storage", "gcp:storage/bucketIAMMember:BucketIAMMember"),
     "secret": ("secretmanager", "gcp:secretmanager/secretIamMember:SecretIamMember"),
 }
-"""API and type of the grants in each holder's policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +66,16 @@ class PolicyHolder:
         elif self.kind != "bucket":
             words.append("--condition=None")
         return f"gcloud {' '.join(words)}"
+
+
+def bindings_of(policy: Item) -> Sequence[Item]:
+    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
+    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
+
+
+def members_of(binding: Item) -> Sequence[str]:
+    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
+    return [str(member) for member in list_in(binding, "members")]
 
 
 def account_in(member: str) -> str:
@@ -134,7 +143,6 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
-    """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 

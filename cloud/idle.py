@@ -8,26 +8,20 @@ from cloud.tpu_machine import TpuMachine
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.guest_attributes import (
-    COMPILING,
-    FETCHING_WEIGHTS,
+    ENDING,
+    FAILED,
     IDLE_SINCE_KEY,
-    LOADING,
     NOT_IDLE,
     PHASE_KEY,
-    PULLING_IMAGE,
+    PHASES,
     READY,
-    RESTORING,
-    RETRYING,
-    STARTING,
     UPDATED_AT_KEY,
-    WAITING,
 )
 from planning.units import age
 
 LATEST_REPORT: Final = timedelta(minutes=10)
 """Age from which a report proves nothing. The agent writes one each minute."""
-_STARTS: Final = WAITING | {STARTING, PULLING_IMAGE, FETCHING_WEIGHTS, LOADING, COMPILING, RETRYING, RESTORING}
-"""Phases in which a server starts, so the machine is busy."""
+_STARTS: Final = PHASES.keys() - {READY, ENDING, FAILED}
 
 
 def idle_since(machines: Sequence[TpuMachine], now: datetime) -> Answer[datetime]:
@@ -49,7 +43,7 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
 
 
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
-    """Return the idle time in a machine's guest attributes. Unknown continues a sentence about it."""
+    """Return the idle time in a machine's guest  Unknown continues a sentence about it."""
     phase = published.get(PHASE_KEY, "")
     if not phase:
         return Unknown("has published no phase")

@@ -73,7 +73,6 @@ class ResourceKind:
     order: int
     """Kinds with a lower number are deleted first."""
     limit_s: float = 600
-    """Timeout of a deletion."""
     version: str = ""
     """Prefix of the full name in a path, if it is not that of the API."""
     key: str = ""
@@ -81,7 +80,6 @@ class ResourceKind:
     iam: str = ""
     """IAM's name of the collection, if it differs from the API's."""
     label_key: str = "labels"
-    """Key of the labels in a resource."""
 
     @property
     def prefix(self) -> str:
@@ -327,10 +325,8 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="storage rm --recursive gs://{id}",
     ),
 )
-"""Every kind of resource with its own name."""
 
 BY_TYPE: Final[Mapping[str, ResourceKind]] = {kind.type_: kind for kind in KINDS if kind.type_}
-"""The kinds that a program declares, by type."""
 
 GRANT: Final = "IAM grant"
 """Kind of a member of an IAM policy on the project, or on another owner's bucket or secret."""
@@ -346,16 +342,6 @@ def by_name(kind: str) -> ResourceKind:
 def order_of(kind: str) -> int:
     """Return the position of a kind in the deletion order."""
     return _GRANT_ORDER if kind == GRANT else by_name(kind).order
-
-
-def bindings_of(policy: Item) -> Sequence[Item]:
-    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
-    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
-
-
-def members_of(binding: Item) -> Sequence[str]:
-    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
-    return [str(member) for member in list_in(binding, "members")]
 
 
 POLICIES: Final[Mapping[str, str]] = {

@@ -62,7 +62,6 @@ def read_object(path: Path) -> Mapping[str, object]:
 
 
 def _index_of(folder: Path) -> Mapping[str, object] | None:
-    """Return an index of the safetensors files of a folder; None if it has none."""
     files = sorted(path for path in folder.glob(_WEIGHTS) if path.is_file())
     if not files:
         return None

@@ -23,7 +23,6 @@ from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, 
 from planning.question.types import ProvisioningModel
 
 LIMIT_S: Final = 20.0
-"""Timeout of all calls together."""
 TPU_VIEWER: Final = "roles/tpu.viewer"
 RUN_VIEWER: Final = "roles/run.viewer"
 _Key = tuple[str, str]
@@ -34,12 +33,10 @@ class Reply:
     """Result of one call: items, or why there are none."""
 
     what: str = ""
-    """Description of the call."""
     items: Sequence[Item] = ()
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
     fix: str = ""
-    """Command that enables the read; empty if there is none."""
 
     @property
     def is_read(self) -> bool:
@@ -62,7 +59,6 @@ class CapacityQuestion:
     project: str
     accelerators: Sequence[Accelerator]
     provisioning: ProvisioningModel = "flex-start"
-    """Provisioning model of slices."""
     zonal_redundancy: bool = False
     """GPU quota that a service uses."""
     places: Sequence[str] = ()
@@ -70,7 +66,6 @@ class CapacityQuestion:
     everywhere: bool = True
     """False: only `places`."""
     quotas: Sequence[Quota] = ()
-    """More quotas to read."""
 
     def of_kind(self, *, is_tpu: bool) -> Sequence[Accelerator]:
         """Return the TPUs, or the Cloud Run GPUs, among the accelerators."""
@@ -169,7 +164,6 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
 
 
 def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
-    """Yield the calls that need no list of zones."""
     project = question.project
     if question.everywhere and question.of_kind(is_tpu=True):
         path = LOCATIONS["tpu"].format(p=project)

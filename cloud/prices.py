@@ -47,7 +47,6 @@ def usd_so_far(found: FoundResource, now: datetime) -> float | None:
 
 
 def _queued_usd(queued: QueuedResource, zone: str) -> float | None:
-    """Return the price of a queued resource's nodes while they exist."""
     rates = [node_usd_per_hour(node, queued.provisioning, zone) for node in queued.nodes]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
 

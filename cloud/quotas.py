@@ -14,10 +14,8 @@ from contracts.fields import as_mapping, as_sequence
 from planning.machine.hardware import ACCELERATORS, api_accelerator_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-"""The role that can read quotas."""
 _UNLIMITED: Final = -1
 _PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
-"""Provisioning models that use the preemptible quota."""
 _TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
 """Metric and prefix of the quota id, by the API's name of the generation."""
 

@@ -17,21 +17,8 @@ from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
 from cloud.google_session import CONNECTIONS
-from cloud.grants import PolicyHolder, grants_in
-from cloud.kinds import (
-    ACCOUNT,
-    BUCKET,
-    GRANT,
-    KINDS,
-    LOCATIONS,
-    NETWORK,
-    SECRET,
-    Item,
-    Places,
-    ResourceKind,
-    bindings_of,
-    list_in,
-)
+from cloud.grants import PolicyHolder, bindings_of, grants_in
+from cloud.kinds import ACCOUNT, BUCKET, GRANT, KINDS, LOCATIONS, NETWORK, SECRET, Item, Places, ResourceKind, list_in
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -109,8 +96,6 @@ class _List:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """The result of one list."""
-
     list: _List
     call: ListCall
     answer: Answer[Sequence[Item]]
@@ -242,7 +227,6 @@ def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownershi
 
 
 def _first_lists(scope: Scope) -> Sequence[_List]:
-    """Return the lists of locations, those that need no location, and the projects' policies."""
     lists: list[_List] = []
     for project in scope.projects:
         lists += [_List(of=places, project=project, path=path.format(p=project)) for places, path in LOCATIONS.items()]
@@ -340,7 +324,6 @@ def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_pl
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
-    """Return the recorded outcome of a call."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
     if isinstance(answer, Unknown):
@@ -349,7 +332,6 @@ def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str
 
 
 def _items(reads: Sequence[_Read]) -> Iterator[tuple[_Read, ResourceKind, Item]]:
-    """Yield every listed resource with its kind."""
     for read in reads:
         if isinstance(read.list.of, ResourceKind):
             for item in read.seen:
@@ -357,7 +339,6 @@ def _items(reads: Sequence[_Read]) -> Iterator[tuple[_Read, ResourceKind, Item]]
 
 
 def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
-    """Yield every resource that belongs to a stack, of whatever owner."""
     for read, kind, item in _items(reads):
         owner = kind.owner(item)
         if owner is not None:
@@ -365,7 +346,6 @@ def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
 
 
 def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
-    """Return whether a resource names one of these networks."""
     text = json.dumps(found.document)
     return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
 

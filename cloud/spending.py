@@ -54,13 +54,9 @@ class StackSpending:
     idle_s: float | None = None
     """Seconds without a request; None unless `idle`."""
     unknown: Sequence[str] = ()
-    """Missing figures, each a sentence."""
     record: RecordWord = "absent"
-    """State of the record of past machines (contracts.run_record)."""
     since: str | None = None
-    """Start of the first machine or service (RFC 3339)."""
     read: Sequence[str] = ()
-    """Each figure with its source."""
 
     @property
     def _uses(self) -> Iterator[tuple[str, str, bool]]:
@@ -125,8 +121,6 @@ def account_of(project: str, stack: str) -> str:
 
 @dataclass(slots=True)
 class _Read:
-    """Figures of one stack, and those that could not be read."""
-
     api: GoogleApi
     now: datetime
     found: Sequence[FoundResource]
@@ -222,7 +216,6 @@ def _name(use: Use) -> str:
 
 
 def _line(use: Use) -> str:
-    """Return the cost of one machine and its source."""
     usd = f"${use.micros / MICROS:,.2f}"
     start = _shown(use.run.start_s)
     if use.is_bound:
@@ -233,7 +226,6 @@ def _line(use: Use) -> str:
 
 
 def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
-    """Return the machines and the service that a search found."""
     seen: list[Seen | None] = []
     for item in found:
         if item.kind == QUEUED:

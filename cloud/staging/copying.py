@@ -22,7 +22,6 @@ from contracts.staged_weights import PARTS
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
-"""Concurrent parts."""
 
 OnBytes: TypeAlias = Callable[[str, int, int], None]
 """Called with a description, the bytes done, and the total bytes. Calls are serialized, from several threads."""
@@ -37,7 +36,6 @@ class CopyPlan:
     source: FolderSource | HubSource | BucketSource
     target: WeightsBucket
     prefix: str
-    """Folder of the checkpoint in the bucket."""
     files: Sequence[SourceFile] = ()
     """The source's files with their hashes. If empty, the copy lists and hashes them."""
     part_bytes: int = PART_BYTES
@@ -51,11 +49,8 @@ class StagingOutcome:
     folder: str
     revision: str
     is_simulated: bool
-    """True if the local cloud's hub sent shrunk files."""
     copied: int
-    """Files that this run completed."""
     kept: int
-    """Files that were already complete."""
     manifest: str
     """`manifest_hash` of the current content of the bucket."""
 
@@ -135,18 +130,14 @@ class _Reading:
     def __init__(self, file: SourceFile) -> None:
         self.file, self.crc, self.parts = file, 0, list[BucketObject]()
         self._sha256 = hashlib.sha256()
-        # Git's id of a file is a hash of its length and its bytes.
-        self._git_sha1 = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
 
     def add(self, data: bytes) -> None:
         self.crc = extend_crc32c(self.crc, data)
         self._sha256.update(data)
-        if self.file.git_sha1 is not None:
-            self._git_sha1.update(data)
 
     def verified(self, source: FolderSource | HubSource) -> str:
         """Return the SHA-256. Raises ScriptError if it differs from the source's."""
-        source.verify(self.file, self._sha256.hexdigest(), self._git_sha1.hexdigest())
+        source.verify(self.file, self._sha256.hexdigest())
         return self._sha256.hexdigest()
 
 
@@ -170,8 +161,6 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
 
 
 class _Copy:
-    """A run."""
-
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
         self._present = plan.target.objects(f"{plan.prefix}/")
@@ -261,7 +250,7 @@ class _Copy:
         )
         if (copy.size_bytes, copy.crc32c) != (file.size_bytes, file.crc32c):
             self._plan.target.delete(copy)
-            raise ScriptError(f"The copy of {file.name} differs from {source.uri}, and was deleted. Run this again.")
+            raise ScriptError(f"The copy of {file.name} differs from {source.place}, and was deleted. Run this again.")
         on_step(file.size_bytes)
         return file
 

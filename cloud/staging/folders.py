@@ -80,21 +80,20 @@ def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Seq
 
 
 def _manifest(revision: str, files: Sequence[SourceFile]) -> dict[str, object]:
-    document: dict[str, object] = {"schema": 1, "revision": revision, "files": [_entry(file) for file in files]}
+    entries = [
+        {
+            "name": file.name,
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "crc32c": file.crc32c,
+            **({REAL_SIZE: file.real_bytes} if file.real_bytes else {}),
+        }
+        for file in files
+    ]
+    document: dict[str, object] = {"schema": 1, "revision": revision, "files": entries}
     if any(file.real_bytes for file in files):
         document["simulated"] = f"the local cloud's hub sent shrunk files; {REAL_SIZE} is the size of the real ones"
     return document
-
-
-def _entry(file: SourceFile) -> dict[str, object]:
-    real = {REAL_SIZE: file.real_bytes} if file.real_bytes else {}
-    return {
-        "name": file.name,
-        "size_bytes": file.size_bytes,
-        "sha256": file.sha256,
-        "crc32c": file.crc32c,
-        **real,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,6 @@ class StagedFolder:
     files: int
     size_bytes: int
     has_manifest: bool
-    """True if staging is complete."""
 
 
 def staged_folders(target: WeightsBucket, *, below: str | None) -> Sequence[StagedFolder]:
@@ -118,26 +116,23 @@ def staged_folders(target: WeightsBucket, *, below: str | None) -> Sequence[Stag
     names = [name for name in found if ours.match(name) and not name.startswith((f"{PARTS}/", f"{ARCHIVE_PREFIX}/"))]
     whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST}")}
     marked = whole | {name.rpartition("/")[0] for name in names if name.endswith((f"/{CONFIG}", ".safetensors"))}
-    roots = {
-        folder: list[str]() for folder in sorted(marked - {""}) if folder in whole or not _is_below(folder, marked)
-    }
+    inside: dict[str, list[str]] = {}
+    for folder in sorted(marked - {""}):
+        if folder in whole or not any(folder.startswith(f"{other}/") for other in marked):
+            inside[folder] = []
     for name in names:
-        root = max((root for root in roots if name.startswith(f"{root}/")), key=len, default=None)
+        root = max((root for root in inside if name.startswith(f"{root}/")), key=len, default=None)
         if root is not None:
-            roots[root].append(name)
+            inside[root].append(name)
     return [
         StagedFolder(
             name=root,
-            files=len(inside),
-            size_bytes=sum(found[name].size_bytes for name in inside),
+            files=len(inside[root]),
+            size_bytes=sum(found[name].size_bytes for name in inside[root]),
             has_manifest=root in whole,
         )
-        for root, inside in roots.items()
+        for root in inside
     ]
-
-
-def _is_below(folder: str, others: set[str]) -> bool:
-    return any(folder.startswith(f"{other}/") for other in others)
 
 
 def remove_folder(target: WeightsBucket, folder: str) -> int:

@@ -95,7 +95,6 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
 
 
 def _options(frozen: FrozenProject) -> Sequence[str]:
-    """Return the engine options that limit a run to the copy and the bucket."""
     return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
 
 

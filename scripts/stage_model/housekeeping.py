@@ -31,8 +31,6 @@ from stacks.settings import Settings
 
 
 class _Folder(TypedDict):
-    """A folder and its readers, as --json prints it."""
-
     name: str
     files: int
     gib: float
@@ -42,7 +40,6 @@ class _Folder(TypedDict):
     older_revisions: list[str]
     """Revisions without traffic that cannot be restored after the removal."""
     settings: list[str]
-    """Settings files that have it for the next `up`."""
     unknown: list[str]
     """Failed checks, one clause each. They prevent a removal."""
 
@@ -54,11 +51,8 @@ class _Readers:
     bucket: str
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
-    """Settings by stack, for stacks with a local file."""
     texts: Mapping[str, str]
-    """Cloud Run revisions that read the bucket, by name, as JSON."""
     serving: set[str]
-    """Names of those with traffic, and the latest ones."""
     unknown: list[str]
 
     def of(self, folder: StagedFolder) -> _Folder:
@@ -154,7 +148,6 @@ def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
 
 
 def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
-    """Print folders with their readers, and what could not be checked."""
     print(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
     for folder in folders:
         parts = [
@@ -174,7 +167,6 @@ def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, i
 
 
 def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
-    """Read the possible readers of a bucket. A failed read makes them unknown."""
     found, api = states.all_states(), connect(settings.project)
     every = {stack: settings}
     for state in found:

@@ -15,7 +15,7 @@ from cloud.model_files import ADAPTER_CONFIG, CONFIG
 from cloud.staging import copying, sources
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, StagingOutcome
-from cloud.staging.sources import BucketSource, SourceFile
+from cloud.staging.sources import SourceFile
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import OWN_FOLDER
@@ -98,18 +98,17 @@ def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part
 
     Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
     """
-    config = ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG
     origin = options.origin if part is None else part.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
-        source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder, config=config)
+        source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder)
     elif part is not None:
-        source = sources.hub(part.source, part.revision, config=config)
+        source = sources.hub(part.source, part.revision)
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
         source = sources.hub(settings.model, options.revision or settings.model_revision)
-    sources.require_whole_weights(source.uri if isinstance(source, BucketSource) else source.revision, source)
+    sources.require_checkpoint(source, ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
         target=target,
@@ -143,12 +142,10 @@ def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[
 
 
 def _setting(staged: StagingOutcome) -> str:
-    """Return the hash of a copy as the settings have it."""
     return f"{OWN_FOLDER}{staged.manifest}"
 
 
 def _document(staged: StagingOutcome) -> dict[str, object]:
-    """Return a copy for --json."""
     return {
         "prefix": staged.folder,
         "copied": staged.copied,
@@ -159,7 +156,6 @@ def _document(staged: StagingOutcome) -> dict[str, object]:
 
 
 def _show(options: StageOptions, staged: Mapping[str, StagingOutcome], bucket: str, revision: str | None) -> None:
-    """Print the folders and what was copied."""
     model, *parts = staged.items()
     if options.as_json:
         report = {

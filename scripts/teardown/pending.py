@@ -16,8 +16,8 @@ from cloud.capacity import capacity_kind, capacity_names
 from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
-from cloud.grants import PolicyHolder, found_grant
-from cloud.kinds import BY_TYPE, Item, bindings_of, by_name, members_of
+from cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
+from cloud.kinds import BY_TYPE, Item, by_name
 from cloud.search import resource_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
