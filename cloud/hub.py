@@ -1,13 +1,12 @@
 """Facts about a checkpoint from the Hugging Face Hub, without its weights."""
 
-import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from cloud.model_files import CONFIG, INDEX
+from cloud.model_files import CONFIG, INDEX, read_object
 from contracts.answers import Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
@@ -110,28 +109,19 @@ def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | 
     Downloads only those two files. Without an index, the size of the weights replaces it.
 
     Raises:
-        ScriptError: as `hub_errors` does, and if the repository has no usable config.json.
+        ScriptError: as `hub_errors` does, and if the repository has no config.json.
+        PlanningError: if a file is not a JSON object.
     """
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
-
-    def read(name: str) -> Mapping[str, object]:
-        path = Path(hf_hub_download(model, name, revision=info.sha))
-        try:
-            value = cast("object", json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise ScriptError(f"The {name} of {model} is not JSON: {error}.") from None
-        if not isinstance(value, dict):
-            raise ScriptError(f"The {name} of {model} must hold one JSON object.")
-        return cast("Mapping[str, object]", value)
 
     with hub_errors(model, "pass --config FILE with the config.json of the checkpoint"):
         info = HfApi().model_info(model, files_metadata=True, timeout=_LIMIT_S)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if CONFIG not in sizes:
             raise ScriptError(f"{model} has no {CONFIG} on the hub. vLLM cannot load it.")
-        config = read(CONFIG)
+        config = read_object(Path(hf_hub_download(model, CONFIG, revision=info.sha)))
         if INDEX in sizes:
-            return config, read(INDEX)
+            return config, read_object(Path(hf_hub_download(model, INDEX, revision=info.sha)))
     sizes |= real_sizes(info)
     weights = {name: size for name, size in sizes.items() if name.endswith(_WEIGHTS) and not name.startswith(_COPIES)}
     return config, {"metadata": {"total_size": sum(weights.values())}} if sum(weights.values()) else None

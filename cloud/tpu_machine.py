@@ -1,7 +1,11 @@
-"""The TPU machine of a stack: its document, its guest attributes, and a change of one metadata key."""
+"""The TPU machine of a stack: its document, its guest attributes, a change of one metadata key, and its idle time.
 
-from collections.abc import Mapping
+The idle time is by the machine's own report. Unknown never counts as idle.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final
 
@@ -12,11 +16,26 @@ from cloud.kinds import INSTANCE, NODE, by_name
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
+from contracts.guest_attributes import (
+    ENDING,
+    FAILED,
+    GUEST_ATTRIBUTE_NAMESPACE,
+    IDLE_SINCE_KEY,
+    NOT_IDLE,
+    PHASE_KEY,
+    PHASES,
+    READY,
+    UPDATED_AT_KEY,
+)
 from contracts.labels import Ownership
+from planning.units import age
 
 _LIMIT_S: Final = 300.0
 _PAUSE_S: Final = 1.0
+LATEST_REPORT: Final = timedelta(minutes=10)
+"""Age from which a report proves nothing. The agent writes one each minute."""
+_STARTS: Final = PHASES.keys() - {READY, ENDING, FAILED}
+
 Item = Mapping[str, object]
 
 
@@ -122,3 +141,47 @@ class TpuMachine:
         error = as_mapping(operation.get("error"))
         each = [as_mapping(one) for one in as_sequence(error.get("errors"))] or ([error] if error else [])
         return "; ".join(f"{one.get('message') or 'no explanation'} ({one.get('code', '?')})" for one in each)
+
+
+def idle_since(machines: Sequence[TpuMachine], now: datetime) -> Answer[datetime]:
+    """Return the time since which all machines are idle, Absent if one is busy, and Unknown if one may be."""
+    answers = [_of_machine(machine, now) for machine in machines]
+    if any(isinstance(answer, Absent) for answer in answers):
+        return Absent()
+    unknown = next((answer for answer in answers if isinstance(answer, Unknown)), None)
+    return unknown or Present(max(answer.value for answer in answers if isinstance(answer, Present)))
+
+
+def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
+    name = machine.name.rpartition("/")[2]
+    try:
+        answer = reported(machine.published(), now)
+    except ScriptError as error:
+        return Unknown(f"the guest attributes of {name} could not be read ({error})")
+    return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer
+
+
+def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
+    """Return the idle time in a machine's guest  Unknown continues a sentence about it."""
+    phase = published.get(PHASE_KEY, "")
+    if not phase:
+        return Unknown("has published no phase")
+    updated = _time(published.get(UPDATED_AT_KEY, ""))
+    if updated is None:
+        return Unknown("last reported at an unknown time")
+    if now - updated > LATEST_REPORT:
+        return Unknown(f"last reported {age((now - updated).total_seconds())} ago")
+    if phase in _STARTS or (phase == READY and published.get(IDLE_SINCE_KEY) == NOT_IDLE):
+        return Absent()
+    if phase != READY:
+        return Unknown(f"is {phase}")
+    since = _time(published.get(IDLE_SINCE_KEY, ""))
+    return Unknown("does not report whether requests are running") if since is None else Present(since)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

@@ -1,24 +1,33 @@
-"""Copy a checkpoint into a folder of a bucket.
+"""Copy a checkpoint into a folder of a bucket, named by its content, so that staging never changes a folder in use.
 
 The hub and local folders are read in parts. A file of several is written as temporary objects
 `PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state: a later run reads
 the source again, uploads missing or different parts, and hashes every byte (docs/decisions/0027).
-Another bucket is copied within Google.
+Another bucket is copied within Google. A manifest is deleted before the first change of its folder and written after the last.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final, TypeAlias
 
-from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, crc32c, crc32c_text, extend_crc32c
-from cloud.staging.folders import prepared_folder, withdraw_manifest, write_manifest
+from cloud.staging.bucket import (
+    MOST_SOURCES,
+    BucketObject,
+    WeightsBucket,
+    changed,
+    crc32c,
+    crc32c_text,
+    extend_crc32c,
+)
 from cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import json_object
 from contracts.parallel import each, in_order
-from contracts.staged_weights import PARTS
+from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, manifest_hash, own_folder, strangers
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
@@ -259,3 +268,78 @@ class _Copy:
 
     def _part_name(self, file: SourceFile, start: object, end: object) -> str:
         return f"{PARTS}/{self._plan.prefix}/{file.name}/{start}-{end}"
+
+
+def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile], stack: str) -> str:
+    """Return the folder for these files.
+
+    Raises CommandRefusedError if it has anything else: another file, the manifest of other weights, or other
+    bytes with the same stated hash. A copy within Google reads none, so it cannot tell which hash is wrong.
+    """
+    digest = manifest_hash(_manifest("", files))
+    folder = own_folder(name, digest)
+    present = target.objects(f"{folder}/")
+    uri = f"gs://{target.name}/{folder}"
+    extra = strangers(present, folder, [file.name for file in files])
+    if extra:
+        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+        raise CommandRefusedError(
+            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. "
+            f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
+        )
+    manifest = f"{folder}/{MANIFEST}"
+    if manifest in present and manifest_hash(json_object(target.text(manifest) or "")) != digest:
+        raise CommandRefusedError(
+            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model "
+            f"{stack} --remove {folder}`, then run this again."
+        )
+    for file in files:
+        found = present.get(f"{folder}/{file.name}")
+        if found and file.crc32c and (found.size_bytes, found.crc32c) != (file.size_bytes, file.crc32c):
+            raise CommandRefusedError(
+                f"{uri}/{file.name} differs from the source, although both state the same SHA-256. Nothing was "
+                "changed. Stage from the hub or a folder, which are read and hashed."
+            )
+    return folder
+
+
+def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
+    """Delete the manifest of a folder whose files are about to change, because it would describe a mixture."""
+    name = f"{prefix}/{MANIFEST}"
+    while (before := target.objects(name).get(name)) is not None:
+        target.delete(before)
+
+
+def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
+    """Write the manifest unless it already exists, and return its hash.
+
+    Raises ScriptError if another writer has changed these files.
+    """
+    present = target.objects(f"{prefix}/")
+    for file in files:
+        found = present.get(f"{prefix}/{file.name}")
+        if found is None or (found.size_bytes, found.crc32c) != (file.size_bytes, file.crc32c):
+            raise changed(f"gs://{target.name}/{prefix}/{file.name}")
+    document = _manifest(revision, files)
+    name, data = f"{prefix}/{MANIFEST}", json.dumps(document, indent=1).encode()
+    before = present.get(name)
+    if before is None or before.crc32c != crc32c(data):
+        target.upload(name, data, replaced=before)
+    return manifest_hash(document)
+
+
+def _manifest(revision: str, files: Sequence[SourceFile]) -> dict[str, object]:
+    entries = [
+        {
+            "name": file.name,
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "crc32c": file.crc32c,
+            **({REAL_SIZE: file.real_bytes} if file.real_bytes else {}),
+        }
+        for file in files
+    ]
+    document: dict[str, object] = {"schema": 1, "revision": revision, "files": entries}
+    if any(file.real_bytes for file in files):
+        document["simulated"] = f"the local cloud's hub sent shrunk files; {REAL_SIZE} is the size of the real ones"
+    return document

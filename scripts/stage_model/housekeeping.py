@@ -8,18 +8,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict, cast
 
 from cloud.google_api import GoogleApi, answer_of, connect
+from cloud.model_files import CONFIG
 from cloud.staging.bucket import WeightsBucket
-from cloud.staging.folders import StagedFolder, remove_folder, staged_folders
 from contracts.answers import Absent, Present, Unknown
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.naming import Names
+from contracts.parallel import each
 from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import serving_shares, short_name
-from contracts.staged_weights import MODELS_FOLDER, folder_uri
+from contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from engine import state as states
 from engine.state import StackState
 from engine.steps import CAPACITY_TYPES
@@ -55,25 +58,25 @@ class _Readers:
     serving: set[str]
     unknown: list[str]
 
-    def of(self, folder: StagedFolder) -> _Folder:
-        """Return the readers of a folder."""
-        uri = _pattern(folder_uri(self.bucket, folder.name))
-        mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{folder.name}')}"
-        revisions = [name for name, text in self.texts.items() if re.search(mounted, text)]
+    def of(self, name: str, sizes: Sequence[int], *, complete: bool) -> _Folder:
+        """Return a folder, with files of these sizes, and its readers."""
+        uri = _pattern(folder_uri(self.bucket, name))
+        mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{name}')}"
+        revisions = [one for one, text in self.texts.items() if re.search(mounted, text)]
         deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
         return _Folder(
-            name=folder.name,
-            files=folder.files,
-            gib=round(folder.size_bytes / GIB, 3),
-            complete=folder.has_manifest,
-            served_by=[*deployed, *(f"revision {name}" for name in revisions if name in self.serving)],
-            older_revisions=[f"revision {name}" for name in revisions if name not in self.serving],
+            name=name,
+            files=len(sizes),
+            gib=round(sum(sizes) / GIB, 3),
+            complete=complete,
+            served_by=[*deployed, *(f"revision {one}" for one in revisions if one in self.serving)],
+            older_revisions=[f"revision {one}" for one in revisions if one not in self.serving],
             settings=[
                 f"Pulumi.{stack}.yaml"
                 for stack, settings in self.settings.items()
                 if settings.weights == "bucket"
                 and settings.bucket_name(stack) == self.bucket
-                and folder.name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
+                and name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
             ],
             unknown=self.unknown,
         )
@@ -96,9 +99,9 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     bucket, is_shared = settings.bucket_name(stack), settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
     names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
-    listed = [found for below in (names if is_shared else (None,)) for found in staged_folders(target, below=below)]
+    listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
     readers = _readers(bucket, stack, settings)
-    folders = [readers.of(folder) for folder in listed]
+    folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]
     shown = folders if name is None else [_removable(bucket, folders, readers, name.strip("/"))]
     if not as_json:
         _print(bucket, shown, readers.unknown, is_shared=is_shared)
@@ -144,7 +147,7 @@ def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
             "Pass --yes to confirm.",
             declined="The answer was not yes. Nothing was deleted.",
         )
-    return remove_folder(target, folder["name"])
+    return _delete(target, folder["name"])
 
 
 def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
@@ -186,6 +189,38 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
                 about = f"the revisions of service {short_name(service)}"
                 unknown.append(f"{about} could not be read: {why.rstrip('.')}")
     return _Readers(bucket=bucket, states=found, settings=every, texts=texts, serving=serving, unknown=unknown)
+
+
+def _staged(target: WeightsBucket, below: str) -> Iterator[tuple[str, Sequence[int], bool]]:
+    """Yield the folders with a manifest, and the topmost with a configuration or weights, with their sizes and completeness.
+
+    `below` is the only folder, with or without a hash, that counts in a shared bucket.
+    """
+    found = target.objects(below)
+    ours = re.compile(rf"{re.escape(below)}(-[0-9a-f]{{16}})?/" if below else "")
+    names = [name for name in found if ours.match(name) and not name.startswith((f"{PARTS}/", f"{ARCHIVE_PREFIX}/"))]
+    whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST}")}
+    marked = whole | {name.rpartition("/")[0] for name in names if name.endswith((f"/{CONFIG}", ".safetensors"))}
+    sizes: dict[str, list[int]] = {}
+    for folder in sorted(marked - {""}):
+        if folder in whole or not any(folder.startswith(f"{other}/") for other in marked):
+            sizes[folder] = []
+    for name in names:
+        root = max((root for root in sizes if name.startswith(f"{root}/")), key=len, default=None)
+        if root is not None:
+            sizes[root].append(found[name].size_bytes)
+    for root, inside in sizes.items():
+        yield root, inside, root in whole
+
+
+def _delete(target: WeightsBucket, folder: str) -> int:
+    """Delete a folder and its parts, manifest first. Return the number of objects. Raises ScriptError."""
+    found = {**target.objects(f"{folder}/"), **target.objects(f"{PARTS}/{folder}/")}
+    manifest = found.get(f"{folder}/{MANIFEST}")
+    if manifest is not None:
+        target.delete(manifest)
+    each([partial(target.delete, item) for item in found.values() if item is not manifest], workers=16)
+    return len(found)
 
 
 def _services(bucket: str, found: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud.idle import idle_since, reported
+from cloud.tpu_machine import idle_since, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import NOT_IDLE, PHASES
