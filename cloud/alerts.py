@@ -3,7 +3,7 @@
 That no alert fires is an answer only if policies exist, are enabled, and receive the metrics that they read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlencode
@@ -19,7 +19,6 @@ from contracts.plain_text import for_terminal
 
 Verdict = Literal["fires", "silent", "unknown"]
 Item = Mapping[str, object]
-Keeps = Callable[[Item], bool]
 
 POLICY_TYPE: Final = "gcp:monitoring/alertPolicy:AlertPolicy"
 MONITORING: Final = "monitoring"
@@ -84,23 +83,17 @@ def no_policies(stack: str, project: str) -> AlertReport:
 def read_alerts(
     api: GoogleApi, *, stack: str, project: str, declared: int = 0, has_closed: bool = False
 ) -> AlertReport:
-    """Return the alerts of a stack's policies, which are found by their labels.
-
-    Args:
-        api: session.
-        stack: name of the stack.
-        project: project of the stack.
-        declared: number of alert policies in the stack's state.
-        has_closed: read closed alerts too.
-    """
-    listed = _policies(api, project, stack)
+    """Return the alerts of a stack's policies, which have its labels; `declared` is their number in its state."""
+    listed = _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies")
     if isinstance(listed, Unknown):
         return AlertReport(stack=stack, project=project, unread=(_unread("alert policies", project, listed),))
-    policies = listed.value if isinstance(listed, Present) else ()
+    policies = [policy for policy in _items(listed) if _is_of(policy, stack)]
     if not policies and not declared:
         return no_policies(stack, project)
-    incidents = _incidents(api, project, has_closed=has_closed)
-    seen = incidents.value if isinstance(incidents, Present) else ()
+    query = {"pageSize": _PAGE_SIZE} if has_closed else {"pageSize": _PAGE_SIZE, "filter": 'state="OPEN"'}
+    incidents = _listed(api, f"v3/projects/{project}/alerts?{urlencode(query)}", "alerts")
+    # An incident without a state is unknown to this release. It is shown rather than left out.
+    seen = [item for item in _items(incidents) if has_closed or item.get("state") != "CLOSED"]
     found = [alert for each in seen if (alert := _alert(each, policies, stack)) is not None]
     unread, unwatched = _unknowns(api, project, stack, policies, incidents)
     firing = [alert for alert in found if alert.closed is None]
@@ -142,31 +135,20 @@ def _unknowns(
             return (*unread, _unread("metrics", project, why)), ()
 
 
-def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:
-    def is_ours(policy: Item) -> bool:
-        owner = owner_of(labels=as_mapping(policy.get("userLabels")))
-        return owner is not None and owner.stack == stack
-
-    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", is_ours)
+def _is_of(policy: Item, stack: str) -> bool:
+    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
+    return owner is not None and owner.stack == stack
 
 
-def _incidents(api: GoogleApi, project: str, *, has_closed: bool) -> Answer[Sequence[Item]]:
-    query = {"pageSize": _PAGE_SIZE} if has_closed else {"pageSize": _PAGE_SIZE, "filter": 'state="OPEN"'}
-    # An incident without a state is unknown to this release. It is shown rather than left out.
-    return _listed(
-        api,
-        f"v3/projects/{project}/alerts?{urlencode(query)}",
-        "alerts",
-        lambda item: has_closed or item.get("state") != "CLOSED",
-    )
-
-
-def _listed(api: GoogleApi, path: str, key: str, keeps: Keeps) -> Answer[Sequence[Item]]:
+def _listed(api: GoogleApi, path: str, key: str) -> Answer[Sequence[Item]]:
     def read() -> Sequence[Item]:
-        pages = api.pages(MONITORING, path)
-        return [item for page in pages for item in map(as_mapping, as_sequence(page.get(key))) if keeps(item)]
+        return [as_mapping(item) for page in api.pages(MONITORING, path) for item in as_sequence(page.get(key))]
 
     return answer_of(MONITORING, read)
+
+
+def _items(listed: Answer[Sequence[Item]]) -> Sequence[Item]:
+    return listed.value if isinstance(listed, Present) else ()
 
 
 def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert | None:

@@ -37,10 +37,7 @@ def capacity_kind(inputs: Item) -> str:
 
 
 def capacity_names(inputs: Item, zones: Sequence[object]) -> list[str]:
-    """Return the full names that our provider's resource with these inputs can have in these zones.
-
-    Each zone has two queued resources; the second ones are at the end.
-    """
+    """Return the full names that our provider's resource can have in these zones; the second ones of a zone are at the end."""
     project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
     if capacity_kind(inputs) == INSTANCE:
         return [by_name(INSTANCE).id.format(project=project, zone=zone, name=identifier) for zone in zones]

@@ -128,10 +128,7 @@ def enable_command(project: str, apis: Iterable[str]) -> str:
 
 
 def connect(*projects: str, given: Credentials | None = None) -> GoogleApi:
-    """Return a session with the user's credentials, or those `given`, and quota projects.
-
-    Without a project, only Cloud Storage accepts a login. Raises CommandRefusedError without credentials.
-    """
+    """Return a session with quota projects, without which only Cloud Storage accepts a login. Raises CommandRefusedError."""
     return GoogleApi(google_session.open_session(None, given=given or credentials()), projects)
 
 

@@ -1,7 +1,4 @@
-"""Google REST calls that the program makes outside the provider: few, without retries, each with a time limit.
-
-Endpoints and credentials come from the environment, as for gcloud and the provider.
-"""
+"""Google REST calls that the program makes outside the provider: few, without retries, each with a time limit."""
 
 import asyncio
 import threading
@@ -18,10 +15,7 @@ Json: TypeAlias = Mapping[str, object]
 
 
 async def call(api: str, path: str, *, project: str, limit_s: float, body: Json | None = None) -> Json:
-    """Return the response of a GET, or of a POST if there is a body.
-
-    The project is the quota project. Raises GoogleCallError, including after `limit_s` seconds.
-    """
+    """Return the response of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds."""
     work = _started(endpoint(api) + path, project, body, limit_s)
     try:
         return await asyncio.wait_for(asyncio.wrap_future(work), limit_s)

@@ -62,10 +62,7 @@ def endpoint(api: str) -> str:
 
 
 def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests
-    """Return the response to a request.
-
-    Raises GoogleListError, NotJsonError, google.auth.exceptions.GoogleAuthError and requests.RequestException.
-    """
+    """Return the response. Raises GoogleListError, NotJsonError, GoogleAuthError and requests.RequestException."""
     answer = session.request(verb, url, **arguments)
     GOOGLE_CLOCK.see(answer.headers.get("Date"))
     if not answer.ok:
@@ -100,10 +97,7 @@ def credentials() -> "Credentials":
 
 
 def open_session(project: str | None, *, given: "Credentials | None" = None) -> "requests.Session":
-    """Return a session with the user's credentials, or those `given`, and a quota project, None if each call names its own.
-
-    Raises google.auth.exceptions.DefaultCredentialsError without credentials.
-    """
+    """Return a session, whose calls name their project if it is None. Raises DefaultCredentialsError without credentials."""
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
 

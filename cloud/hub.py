@@ -25,11 +25,7 @@ _COPIES: Final = ("consolidated", "original")
 
 @contextmanager
 def hub_errors(model: str, otherwise: str) -> Generator[None]:
-    """Convert errors of the hub's client into one sentence; `otherwise` is the fix if the hub cannot be reached.
-
-    Raises:
-        ScriptError: if the hub cannot be reached, does not have the model, or denies this user access.
-    """
+    """Convert errors of the hub's client into a ScriptError; `otherwise` is the fix if the hub cannot be reached."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415 - slow to load
 
     try:
@@ -57,10 +53,7 @@ def lost_connections() -> tuple[type[Exception], ...]:
 
 
 def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of a repository's main branch, or why the hub did not state it.
-
-    The token comes from HF_TOKEN or the hub client's login.
-    """
+    """Return the commit of a repository's main branch, or why the hub did not state it."""
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     try:
@@ -104,14 +97,7 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
-    """Return the config.json of a checkpoint's main branch, and the index of its weights; None without weights.
-
-    Downloads only those two files. Without an index, the size of the weights replaces it.
-
-    Raises:
-        ScriptError: as `hub_errors` does, and if the repository has no config.json.
-        PlanningError: if a file is not a JSON object.
-    """
+    """Return the config.json of the main branch and the index of its weights, or their size. Raises ScriptError and PlanningError."""
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
 
     with hub_errors(model, "pass --config FILE with the config.json of the checkpoint"):

@@ -1,7 +1,4 @@
-"""Architectures from local files: a config.json, or a folder with one, with the size of the weights if available.
-
-Reads only local files, so a preview needs no network.
-"""
+"""Architectures from local files: a config.json, or a folder with one, with the size of the weights if available."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +27,7 @@ class NotSafetensorsError(ValueError):
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
-    """Return the architecture of a config.json, or of a folder with one.
-
-    The size of the weights comes from `index`, or from the index or the safetensors files next to the config; otherwise the planner
-    computes it. Without a name, the model gets its folder's name.
-
-    Raises:
-        PlanningError: for a file that cannot be read, is not a JSON object, or describes a model that cannot be planned.
-    """
+    """Return the architecture of a config.json, or of a folder with one and perhaps with weights. Raises PlanningError."""
     from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
     config = path / CONFIG if path.is_dir() else path

@@ -21,11 +21,7 @@ REFRESHED: Final = "prices.json"
 
 
 def book_of(path: str | None, folder: Path = PROJECT) -> PriceBook | None:
-    """Return the prices of the file that the settings name, with the refreshed ones; None without either.
-
-    Raises:
-        PlanningError: if a file cannot be read or is invalid.
-    """
+    """Return the prices of the file that the settings name, with the refreshed ones; None without either. Raises PlanningError."""
     if path is None:
         return refreshed_book(folder)
     book = _book(path, folder)

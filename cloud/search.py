@@ -117,10 +117,7 @@ Say = Callable[[str], None]
 
 
 def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
-    """Return every resource in scope, each call, and every check that failed.
-
-    Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
-    """
+    """Return every resource in scope, each call, and every check that failed. Waits for recently enabled APIs."""
     started_s = time.monotonic()
     reader = _ListReader(api=api, scope=scope, clock=clock or WaitClock(), say=say or (lambda _: None))
     first = reader.reads(_first_lists(scope))

@@ -1,7 +1,4 @@
-"""The TPU machine of a stack: its document, its guest attributes, a change of one metadata key, and its idle time.
-
-The idle time is by the machine's own report. Unknown never counts as idle.
-"""
+"""The TPU machine of a stack: its document, guest attributes, metadata, and idle time by its own report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,10 +81,7 @@ class TpuMachine:
         return pairs_of(found.get("items")) if self.is_instance else {key: str(value) for key, value in found.items()}
 
     def set_metadata(self, key: str, value: str, owner: Ownership) -> None:
-        """Set one key of the metadata and keep all others. Waits until Google has finished the change.
-
-        Raises CommandRefusedError if the machine is gone or is not `owner`'s, and ScriptError.
-        """
+        """Set one key of the metadata and wait until Google has finished. Raises CommandRefusedError and ScriptError."""
         document = self.owned_document(owner)
         try:
             problem = self._settled(self._change(document, key, value))

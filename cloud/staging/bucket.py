@@ -99,10 +99,7 @@ class WeightsBucket:
         crc32c: str | None = None,
         sha256: str | None = None,
     ) -> BucketObject:
-        """Join at most MOST_SOURCES objects of the bucket in exactly these generations.
-
-        `crc32c` is the checksum of the result, if known: it tells a lost response from a second writer.
-        """
+        """Join at most MOST_SOURCES objects in exactly these generations. A known `crc32c` tells a lost response from a second writer."""
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
@@ -128,10 +125,7 @@ class WeightsBucket:
         sha256: str | None,
         on_step: Callable[[int], None],
     ) -> BucketObject:
-        """Copy an object of another bucket within Google, if its generation is still the same.
-
-        `on_step` gets the bytes copied so far after each call.
-        """
+        """Copy an object of another bucket within Google. `on_step` gets the bytes copied so far after each call."""
         origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped

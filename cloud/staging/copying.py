@@ -85,19 +85,13 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
 
 
 def in_own_folder(plan: CopyPlan, stack: str, on_bytes: OnBytes) -> CopyPlan:
-    """Return the copy with hashed files, to a folder next to `prefix` that their hash names.
-
-    Raises ScriptError as the source does, and CommandRefusedError as `prepared_folder` does.
-    """
+    """Return the copy with hashed files, to a folder next to `prefix` that their hash names."""
     files = _hashed(plan, on_bytes)
     return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files, stack))
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy missing or different files, then write the manifest. Other files of the folder are not touched.
-
-    Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
-    """
+    """Copy missing or different files, then write the manifest. Other files of the folder are not touched. Raises ScriptError."""
     files, target = plan.files or _hashed(plan, on_bytes), plan.target
     copy = _Copy(plan)
     done = {kept.name: kept for kept in map(copy.kept, files) if kept is not None}
@@ -311,10 +305,7 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
 
 
 def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
-    """Write the manifest unless it already exists, and return its hash.
-
-    Raises ScriptError if another writer has changed these files.
-    """
+    """Write the manifest unless it exists, and return its hash. Raises ScriptError if another writer changed these files."""
     present = target.objects(f"{prefix}/")
     for file in files:
         found = present.get(f"{prefix}/{file.name}")

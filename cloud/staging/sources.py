@@ -45,12 +45,7 @@ class SourceFile:
 
 
 def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> None:
-    """Compare the names of the files with the index of the weights, and their lengths with the headers of the weights.
-
-    `config` is the file that every checkpoint of its kind has.
-
-    Raises CommandRefusedError if it is not a checkpoint, or an incomplete one, and ScriptError as the source does.
-    """
+    """Compare the files with the index and the headers of the weights. Raises CommandRefusedError and ScriptError."""
     place, files = source.place, {file.name: file for file in source.files()}
     weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
     if config not in files:

@@ -92,10 +92,7 @@ class _Readers:
 
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
-    """List the folders of a stack's bucket, or remove one.
-
-    Raises CommandRefusedError if it may be served or the answer is not yes, and ScriptError.
-    """
+    """List the folders of a stack's bucket, or remove one. Raises CommandRefusedError and ScriptError."""
     bucket, is_shared = settings.bucket_name(stack), settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
     names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
@@ -192,10 +189,7 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
 
 
 def _staged(target: WeightsBucket, below: str) -> Iterator[tuple[str, Sequence[int], bool]]:
-    """Yield the folders with a manifest, and the topmost with a configuration or weights, with their sizes and completeness.
-
-    `below` is the only folder, with or without a hash, that counts in a shared bucket.
-    """
+    """Yield the folders with a manifest, and the topmost with other weights; in a shared bucket, those of `below`."""
     found = target.objects(below)
     ours = re.compile(rf"{re.escape(below)}(-[0-9a-f]{{16}})?/" if below else "")
     names = [name for name in found if ours.match(name) and not name.startswith((f"{PARTS}/", f"{ARCHIVE_PREFIX}/"))]

@@ -94,10 +94,7 @@ def _require_compatible(options: StageOptions) -> None:
 
 
 def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
-    """List the source of the model, a drafter or an adapter.
-
-    Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
-    """
+    """Return the copy of the model, a drafter or an adapter. Raises CommandRefusedError if it is not a checkpoint."""
     origin = options.origin if part is None else part.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
@@ -175,10 +172,7 @@ def _show(options: StageOptions, staged: Mapping[str, StagingOutcome], bucket: s
 
 
 def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bind: bool) -> None:
-    """Write the hashes and the commit to the stack's file, or name them.
-
-    Raises ScriptError, without a change, if the file cannot be read or written.
-    """
+    """Write the hashes and the commit to the stack's file, or name them. Raises ScriptError, without a change."""
     path = project_folder() / f"Pulumi.{stack}.yaml"
     before = {
         "bucket.manifest": settings.bucket.manifest,
