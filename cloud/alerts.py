@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
 from contracts.alerts import NOT_READY, RUNBOOK, LogAlert, Severity, row_of
-from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.answers import Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
 from contracts.naming import Names
@@ -113,26 +113,21 @@ def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
     unread: list[str] = []
-    match incidents:
-        case Present() | Absent():
-            pass
-        case Unknown(cause="not simulated"):
+    if isinstance(incidents, Unknown):
+        if incidents.cause == "not simulated":
             return (), (f"Alerts cannot fire: {incidents.why}",)
-        case Unknown():
-            unread.append(_unread("open alerts", project, incidents))
+        unread.append(_unread("open alerts", project, incidents))
     needing = [policy for policy in policies if _needs_collector(policy)]
     if not needing:
         return unread, ()
     # A machine reports as long as it exists, and Not ready fires if it does not. A service without an instance does not.
     deaf = [policy for policy in needing if _title(policy) != NOT_READY]
     window, words = ("1d", "24 hours") if len(deaf) == len(needing) else ("10m", "10 minutes")
-    match _has_data(api, project, stack, window):
-        case Present(value=True):
-            return unread, ()
-        case Present() | Absent():
-            return unread, (_no_data(stack, len(deaf), words),)
-        case Unknown() as why:
-            return (*unread, _unread("metrics", project, why)), ()
+    has_data = _has_data(api, project, stack, window)
+    if isinstance(has_data, Unknown):
+        return (*unread, _unread("metrics", project, has_data)), ()
+    is_heard = isinstance(has_data, Present) and has_data.value
+    return unread, () if is_heard else (_no_data(stack, len(deaf), words),)
 
 
 def _is_of(policy: Item, stack: str) -> bool:

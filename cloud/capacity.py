@@ -53,7 +53,7 @@ class QueuedResource:
 
     def __init__(self, document: Item) -> None:
         specs = [as_mapping(spec) for spec in as_sequence(as_mapping(document.get("tpu")).get("nodeSpec"))]
-        state, longest = as_mapping(document.get("state")), as_mapping(document.get("runDuration"))
+        state = as_mapping(document.get("state"))
         self.name: Final = _text(document, "name")
         self.state: Final = _text(state, "state") or "UNKNOWN"
         """State (contracts.capacity_states)."""
@@ -73,7 +73,7 @@ class QueuedResource:
         first = specs[0] if specs else as_mapping(None)
         self.node_name: Final = f"{first.get('parent')}/nodes/{first['nodeId']}" if first.get("nodeId") else ""
         """Full name of its first node; empty if it names none."""
-        limit = _text(longest, "maxRunDuration").removesuffix("s")
+        limit = _text(as_mapping(document.get("runDuration")), "maxRunDuration").removesuffix("s")
         self.longest_s: Final = math.ceil(float(limit)) if limit else None
         """Maximum lifetime of its nodes; None without a limit."""
 

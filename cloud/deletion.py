@@ -133,8 +133,8 @@ class _Deleting:
             if self.kind.kind == BUCKET:
                 self._empty()
             try:
-                path, parameters = self._address(fresh), self.kind.deletion(fresh)
-                operation = self.api.change("DELETE", self.kind.api, path, parameters=parameters)
+                path = self._address(fresh)
+                operation = self.api.change("DELETE", self.kind.api, path, parameters=self.kind.deletion(fresh))
             except GoogleListError as error:
                 if error.status == _MISSING:
                     return "deleted"

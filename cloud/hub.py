@@ -3,6 +3,7 @@
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,6 @@ from planning.data.checkpoints import other_ids
 _LIMIT_S: Final = 30.0
 _SHORT_LIMIT_S: Final = 5.0
 """Timeout after which the command continues without the hub's response."""
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _WEIGHTS: Final = ".safetensors"
 _COPIES: Final = ("consolidated", "original")
 """Prefixes of files that repeat the weights in another layout; vLLM reads the others."""
@@ -80,18 +78,18 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
         return f"accept its terms at https://huggingface.co/{model}, then set HF_TOKEN to a token of that account"
     if isinstance(error, RevisionNotFoundError):
         return f"the revision does not exist; see its branches and commits at https://huggingface.co/{model}"
-    if status == _UNAUTHORIZED and get_token():
+    if status == HTTPStatus.UNAUTHORIZED and get_token():
         # With a valid token the hub returns 404 for a missing or private repository.
         origin = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the token of `hf auth login`"
         return (
             f"{origin} is invalid or has expired; create a token at https://huggingface.co/settings/tokens "
             "and set HF_TOKEN to it, or remove the token (public models need none)"
         )
-    if status in {_UNAUTHORIZED, _NOT_FOUND}:
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND}:
         near = other_ids(model)
         nearest = f" (nearest known: {', '.join(near)})" if near else ""
         return f"it does not exist or is private; check the name{nearest}, or set HF_TOKEN to a token with read access"
-    if status == _FORBIDDEN:
+    if status == HTTPStatus.FORBIDDEN:
         return f"a storage link expired, or the token has no read access; {otherwise}"
     return f"it is overloaded or failing; wait a few minutes, or {otherwise}"
 

@@ -185,7 +185,8 @@ def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
         )
     kind, gpus = by_name(SERVICE), question.of_kind(is_tpu=False)
     for region in dict.fromkeys(region for gpu in gpus for region in question.regions_of(gpu)):
-        path, what = kind.path.format(p=project, l=region), f"the services in {region}"
+        path = kind.path.format(p=project, l=region)
+        what = f"the services in {region}"
         yield ("services", region), _Call(what=what, api="run", role=RUN_VIEWER, path=path, key=kind.items)
 
 

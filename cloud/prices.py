@@ -65,7 +65,8 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
         return None
     scheduling = as_mapping(document.get("schedulingConfig"))
     is_spot = provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
-    kind, name = "spot" if is_spot else provisioning, _GENERATIONS[generation]
+    kind = "spot" if is_spot else provisioning
+    name = _GENERATIONS[generation]
     if not PriceBook.has_chip_hour(name, kind):
         return None
     parts = slice_parts(list_prices(), generation=name, chips=int(size), provisioning=kind, place=zone)

@@ -10,20 +10,10 @@ from cloud.capacity import pairs_of
 from cloud.clock import WaitClock
 from cloud.google_api import GoogleApi, GoogleListError, lookup
 from cloud.kinds import INSTANCE, NODE, by_name
+from contracts import guest_attributes
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import (
-    ENDING,
-    FAILED,
-    GUEST_ATTRIBUTE_NAMESPACE,
-    IDLE_SINCE_KEY,
-    NOT_IDLE,
-    PHASE_KEY,
-    PHASES,
-    READY,
-    UPDATED_AT_KEY,
-)
 from contracts.labels import Ownership
 from planning.units import age
 
@@ -31,7 +21,11 @@ _LIMIT_S: Final = 300.0
 _PAUSE_S: Final = 1.0
 LATEST_REPORT: Final = timedelta(minutes=10)
 """Age from which a report proves nothing. The agent writes one each minute."""
-_STARTS: Final = PHASES.keys() - {READY, ENDING, FAILED}
+_STARTS: Final = guest_attributes.PHASES.keys() - {
+    guest_attributes.READY,
+    guest_attributes.ENDING,
+    guest_attributes.FAILED,
+}
 
 Item = Mapping[str, object]
 
@@ -61,7 +55,7 @@ class TpuMachine:
 
     def published(self) -> Mapping[str, str]:
         """Return the agent's guest attributes; empty if it has published none. Raises ScriptError."""
-        query = f"{GUEST_ATTRIBUTE_NAMESPACE}/"
+        query = f"{guest_attributes.GUEST_ATTRIBUTE_NAMESPACE}/"
         try:
             if self.is_instance:
                 path = f"compute/v1/{self.name}/getGuestAttributes?queryPath={query.replace('/', '%2F')}"
@@ -113,8 +107,8 @@ class TpuMachine:
     def _change(self, document: Item, key: str, value: str) -> Item:
         merged = {**self.metadata(document), key: value}
         if not self.is_instance:
-            body, mask = {"metadata": merged}, {"updateMask": "metadata"}
-            return self.api.change("PATCH", "tpu", f"v2alpha1/{self.name}", body=body, parameters=mask)
+            mask = {"updateMask": "metadata"}
+            return self.api.change("PATCH", "tpu", f"v2alpha1/{self.name}", body={"metadata": merged}, parameters=mask)
         items = [{"key": one, "value": text} for one, text in merged.items()]
         fingerprint = as_mapping(document.get("metadata")).get("fingerprint")
         body = {"items": items, "fingerprint": fingerprint}
@@ -157,19 +151,21 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
 
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
     """Return the idle time in a machine's guest  Unknown continues a sentence about it."""
-    phase = published.get(PHASE_KEY, "")
+    phase = published.get(guest_attributes.PHASE_KEY, "")
     if not phase:
         return Unknown("has published no phase")
-    updated = _time(published.get(UPDATED_AT_KEY, ""))
+    updated = _time(published.get(guest_attributes.UPDATED_AT_KEY, ""))
     if updated is None:
         return Unknown("last reported at an unknown time")
     if now - updated > LATEST_REPORT:
         return Unknown(f"last reported {age((now - updated).total_seconds())} ago")
-    if phase in _STARTS or (phase == READY and published.get(IDLE_SINCE_KEY) == NOT_IDLE):
+    if phase in _STARTS or (
+        phase == guest_attributes.READY and published.get(guest_attributes.IDLE_SINCE_KEY) == guest_attributes.NOT_IDLE
+    ):
         return Absent()
-    if phase != READY:
+    if phase != guest_attributes.READY:
         return Unknown(f"is {phase}")
-    since = _time(published.get(IDLE_SINCE_KEY, ""))
+    since = _time(published.get(guest_attributes.IDLE_SINCE_KEY, ""))
     return Unknown("does not report whether requests are running") if since is None else Present(since)
 
 

@@ -14,15 +14,7 @@ from functools import partial
 from threading import Lock
 from typing import Final, TypeAlias
 
-from cloud.staging.bucket import (
-    MOST_SOURCES,
-    BucketObject,
-    WeightsBucket,
-    changed,
-    crc32c,
-    crc32c_text,
-    extend_crc32c,
-)
+from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, changed, crc32c, crc32c_text, extend_crc32c
 from cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import json_object

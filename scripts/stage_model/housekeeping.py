@@ -135,7 +135,7 @@ def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name:
 
 
 def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
-    """Delete a folder and return the number of its objects. Raises CommandRefusedError without a confirmation."""
+    """Delete a folder, its manifest first, and return the number of objects. Raises CommandRefusedError if not confirmed."""
     uri = f"gs://{target.name}/{folder['name']}"
     if not yes:
         confirm(
@@ -144,7 +144,13 @@ def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
             "Pass --yes to confirm.",
             declined="The answer was not yes. Nothing was deleted.",
         )
-    return _delete(target, folder["name"])
+    name = folder["name"]
+    found = {**target.objects(f"{name}/"), **target.objects(f"{PARTS}/{name}/")}
+    manifest = found.pop(f"{name}/{MANIFEST}", None)
+    if manifest is not None:
+        target.delete(manifest)
+    each([partial(target.delete, item) for item in found.values()], workers=16)
+    return len(found) + (manifest is not None)
 
 
 def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
@@ -205,16 +211,6 @@ def _staged(target: WeightsBucket, below: str) -> Iterator[tuple[str, Sequence[i
             sizes[root].append(found[name].size_bytes)
     for root, inside in sizes.items():
         yield root, inside, root in whole
-
-
-def _delete(target: WeightsBucket, folder: str) -> int:
-    """Delete a folder and its parts, manifest first. Return the number of objects. Raises ScriptError."""
-    found = {**target.objects(f"{folder}/"), **target.objects(f"{PARTS}/{folder}/")}
-    manifest = found.get(f"{folder}/{MANIFEST}")
-    if manifest is not None:
-        target.delete(manifest)
-    each([partial(target.delete, item) for item in found.values() if item is not manifest], workers=16)
-    return len(found)
 
 
 def _services(bucket: str, found: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:
