@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TypeAlias
 
 from cloud.google_session import GoogleCallError, NotJsonError, endpoint, open_session, sent
@@ -48,8 +49,8 @@ def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | 
         raise GoogleCallError(0, f"the credentials do not work: {str(error).splitlines()[0]}") from None
     except requests.RequestException as error:
         raise GoogleCallError(0, f"no connection to {url.partition('?')[0]} ({type(error).__name__})") from None
-    except NotJsonError as error:
-        raise GoogleCallError(0, str(error)) from None
+    except NotJsonError:
+        raise GoogleCallError(HTTPStatus.OK, "a response that is not JSON") from None
 
 
 def _started(url: str, project: str, body: Json | None, limit_s: float, verb: str | None = None) -> "Future[Json]":
