@@ -3,7 +3,7 @@
 That no alert fires is an answer only if policies exist, are enabled, and receive the metrics that they read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from cloud.google_api import GoogleApi, answer_of, enable_command
 from cloud.simulated import is_simulated
 from contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
-from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.answers import Answer, Present, Unknown
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import owner_of
 from contracts.naming import Names
@@ -19,7 +19,6 @@ from contracts.plain_text import for_terminal
 
 Verdict = Literal["fires", "silent", "unknown"]
 Item = Mapping[str, object]
-Keeps = Callable[[Item], bool]
 
 POLICY_TYPE: Final = "gcp:monitoring/alertPolicy:AlertPolicy"
 MONITORING: Final = "monitoring"
@@ -41,11 +40,9 @@ class StackAlert:
     """RFC 3339; None if it still fires."""
     meaning: str
     command: str
-    """First command of the runbook."""
     runbook: str
     """Page and heading; the page alone for a policy that this release does not have."""
     incident: str
-    """Full name in Cloud Monitoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +52,11 @@ class AlertReport:
     stack: str
     project: str
     firing: Sequence[StackAlert] = ()
-    """Those that affect users first, then the oldest first."""
     closed: Sequence[StackAlert] = ()
     """The newest first; empty unless they were read."""
     policies: int | None = None
     """Number of alert policies; None if unknown."""
     unread: Sequence[str] = ()
-    """What Google did not return, one sentence each."""
     unwatched: Sequence[str] = ()
     """Reasons why alerts cannot fire, one sentence each."""
     notes: Sequence[str] = ()
@@ -88,23 +83,17 @@ def no_policies(stack: str, project: str) -> AlertReport:
 def read_alerts(
     api: GoogleApi, *, stack: str, project: str, declared: int = 0, has_closed: bool = False
 ) -> AlertReport:
-    """Return the alerts of a stack's policies, which are found by their labels.
-
-    Args:
-        api: session.
-        stack: name of the stack.
-        project: project of the stack.
-        declared: number of alert policies in the stack's state.
-        has_closed: read closed alerts too.
-    """
-    listed = _policies(api, project, stack)
+    """Return the alerts of a stack's policies, which have its labels; `declared` is their number in its state."""
+    listed = _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies")
     if isinstance(listed, Unknown):
         return AlertReport(stack=stack, project=project, unread=(_unread("alert policies", project, listed),))
-    policies = listed.value if isinstance(listed, Present) else ()
+    policies = [policy for policy in _items(listed) if _is_of(policy, stack)]
     if not policies and not declared:
         return no_policies(stack, project)
-    incidents = _incidents(api, project, has_closed=has_closed)
-    seen = incidents.value if isinstance(incidents, Present) else ()
+    query = {"pageSize": _PAGE_SIZE} if has_closed else {"pageSize": _PAGE_SIZE, "filter": 'state="OPEN"'}
+    incidents = _listed(api, f"v3/projects/{project}/alerts?{urlencode(query)}", "alerts")
+    # An incident without a state is unknown to this release. It is shown rather than left out.
+    seen = [item for item in _items(incidents) if has_closed or item.get("state") != "CLOSED"]
     found = [alert for each in seen if (alert := _alert(each, policies, stack)) is not None]
     unread, unwatched = _unknowns(api, project, stack, policies, incidents)
     firing = [alert for alert in found if alert.closed is None]
@@ -123,59 +112,41 @@ def read_alerts(
 def _unknowns(
     api: GoogleApi, project: str, stack: str, policies: Sequence[Item], incidents: Answer[Sequence[Item]]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what Google did not return, and why alerts on metrics cannot fire."""
     unread: list[str] = []
-    match incidents:
-        case Present() | Absent():
-            pass
-        case Unknown(cause="not simulated"):
+    if isinstance(incidents, Unknown):
+        if incidents.cause == "not simulated":
             return (), (f"Alerts cannot fire: {incidents.why}",)
-        case Unknown():
-            unread.append(_unread("open alerts", project, incidents))
+        unread.append(_unread("open alerts", project, incidents))
     needing = [policy for policy in policies if _needs_collector(policy)]
     if not needing:
         return unread, ()
     # A machine reports as long as it exists, and Not ready fires if it does not. A service without an instance does not.
     deaf = [policy for policy in needing if _title(policy) != NOT_READY]
     window, words = ("1d", "24 hours") if len(deaf) == len(needing) else ("10m", "10 minutes")
-    match _has_data(api, project, stack, window):
-        case Present(value=True):
-            return unread, ()
-        case Present() | Absent():
-            return unread, (_no_data(stack, len(deaf), words),)
-        case Unknown() as why:
-            return (*unread, _unread("metrics", project, why)), ()
+    has_data = _has_data(api, project, stack, window)
+    if isinstance(has_data, Unknown):
+        return (*unread, _unread("metrics", project, has_data)), ()
+    is_heard = isinstance(has_data, Present) and has_data.value
+    return unread, () if is_heard else (_no_data(stack, len(deaf), words),)
 
 
-def _policies(api: GoogleApi, project: str, stack: str) -> Answer[Sequence[Item]]:
-    def is_ours(policy: Item) -> bool:
-        owner = owner_of(labels=as_mapping(policy.get("userLabels")))
-        return owner is not None and owner.stack == stack
-
-    return _listed(api, f"v3/projects/{project}/alertPolicies", "alertPolicies", is_ours)
+def _is_of(policy: Item, stack: str) -> bool:
+    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
+    return owner is not None and owner.stack == stack
 
 
-def _incidents(api: GoogleApi, project: str, *, has_closed: bool) -> Answer[Sequence[Item]]:
-    query = {"pageSize": _PAGE_SIZE} if has_closed else {"pageSize": _PAGE_SIZE, "filter": 'state="OPEN"'}
-    # An incident without a state is unknown to this release. It is shown rather than left out.
-    return _listed(
-        api,
-        f"v3/projects/{project}/alerts?{urlencode(query)}",
-        "alerts",
-        lambda item: has_closed or item.get("state") != "CLOSED",
-    )
-
-
-def _listed(api: GoogleApi, path: str, key: str, keeps: Keeps) -> Answer[Sequence[Item]]:
+def _listed(api: GoogleApi, path: str, key: str) -> Answer[Sequence[Item]]:
     def read() -> Sequence[Item]:
-        pages = api.pages(MONITORING, path)
-        return [item for page in pages for item in map(as_mapping, as_sequence(page.get(key))) if keeps(item)]
+        return [as_mapping(item) for page in api.pages(MONITORING, path) for item in as_sequence(page.get(key))]
 
     return answer_of(MONITORING, read)
 
 
+def _items(listed: Answer[Sequence[Item]]) -> Sequence[Item]:
+    return listed.value if isinstance(listed, Present) else ()
+
+
 def _alert(incident: Item, policies: Sequence[Item], stack: str) -> StackAlert | None:
-    """Return an incident of one of these policies; None for another one."""
     snapshot = as_mapping(incident.get("policy"))
     policy = next((each for each in policies if each.get("name") == snapshot.get("name")), None)
     if policy is None:
@@ -210,7 +181,6 @@ def _needs_collector(policy: Item) -> bool:
 
 
 def _gaps(policies: Sequence[Item], stack: str, declared: int) -> Iterator[str]:
-    """Yield what keeps policies from firing."""
     if len(policies) < declared:
         yield (
             f"{declared - len(policies)} of the {declared} alert policies in the state no longer exist. "

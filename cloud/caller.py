@@ -9,8 +9,6 @@ from google.auth.credentials import Credentials
 from cloud import google_api
 from cloud.google_api import GoogleApi, GoogleListError, enable_command
 
-CALLS: Final = 64
-"""Concurrent calls to one API: the maximum number of checks or locations."""
 _OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
 """Service Usage's text for the quotas of an API that is off."""
 
@@ -39,10 +37,7 @@ class GoogleCaller:
         return f"{change} --member={self.member} --role={role} --condition=None"
 
     def refusal(self, api: str, role: str, error: GoogleListError, *, about: str = "") -> tuple[str, str]:
-        """Return why Google rejected a call, and the command that fixes it, or an empty one.
-
-        `about` is the API whose quota was requested, if it differs from `api`, which responded.
-        """
+        """Return why Google rejected a call, and the command that fixes it. `about`: the API whose quota `api` was asked for."""
         detail = str(error)
         if error.is_api_off:
             return f"API {api} is off in project {self.project}", self.enable(api)
@@ -54,7 +49,7 @@ class GoogleCaller:
 def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:
     """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError without credentials."""
     credentials = given or google_api.credentials()
-    google = google_api.connect(project, given=credentials, connections=CALLS)
+    google = google_api.connect(project, given=credentials)
     return GoogleCaller(project=project, google=google, member=member_of(credentials))
 
 

@@ -4,7 +4,7 @@ Each resource is read again before its deletion. Without the labels of the same 
 If the API takes an etag, only the version that was read is deleted. What no longer exists counts as deleted.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -15,8 +15,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from cloud.clock import WaitClock
 from cloud.found import FoundResource
-from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
-from cloud.grants import Accounts, PolicyHolder, without
+from cloud.google_api import GoogleApi, GoogleListError
+from cloud.google_session import CONNECTIONS
+from cloud.grants import PolicyHolder, accounts_of, without
 from cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -31,7 +32,6 @@ _CONFLICTS: Final = frozenset({400, 409, 412})
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _TELL_EACH_S: Final = 30.0
-"""Interval of progress lines while waiting for a deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,6 @@ class DeletedResource:
     outcome: Outcome
     """`already deleted`: it no longer existed. `not owned`: its labels name another owner now."""
     detail: str = ""
-    """Google's error message, if it failed."""
     elapsed_s: float = 0.0
     timed_out: bool = False
     """True if it was still being deleted when the wait timed out. It is not waited for again."""
@@ -50,14 +49,6 @@ class DeletedResource:
 
 class _StillThereError(ScriptError):
     """The wait for a deletion timed out."""
-
-
-class _NotOursError(Exception):
-    """The resource now has other labels."""
-
-
-class _GoneError(Exception):
-    """The resource no longer exists."""
 
 
 def delete_all(
@@ -81,66 +72,75 @@ def _tasks(
         if item.kind == GRANT:
             holders.setdefault(cast("PolicyHolder", item.document["holder"]), []).append(item)
         else:
-            yield partial(_delete, api, item, report, clock)
+            deleting = _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report)
+            yield partial(_done, [item], deleting.attempt, report, clock)
     for holder, grants in holders.items():
-        yield partial(_remove, api, holder, grants, report, clock)
+        yield partial(_done, grants, partial(_without_grants, api, holder, grants), report, clock)
 
 
-def _delete(api: GoogleApi, item: FoundResource, report: Report, clock: WaitClock) -> Sequence[DeletedResource]:
+def _done(
+    items: Sequence[FoundResource], attempt: Callable[[], Outcome], report: Report, clock: WaitClock
+) -> Sequence[DeletedResource]:
+    """Return the result of one task. Conflicts are retried, a limited number of times."""
+    attempts = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, GoogleListError) and error.status in _CONFLICTS),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, exp_base=3, max=_LONGEST_PAUSE_S),
+        sleep=clock.sleep,
+        reraise=True,
+    )
     started_s = clock.now_s()
-    outcome: Outcome = "deleted"
     detail, timed_out = "", False
     try:
-        _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report).run()
-    except _GoneError:
-        outcome = "already deleted"
-    except _NotOursError:
-        outcome = "not owned"
+        outcome: Outcome = attempts(attempt)
     except (GoogleListError, ScriptError) as error:
         outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
-    report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
+    for item in items:
+        report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
     elapsed_s = clock.now_s() - started_s
-    return (DeletedResource(resource=item, outcome=outcome, detail=detail, elapsed_s=elapsed_s, timed_out=timed_out),)
+    return [
+        DeletedResource(resource=item, outcome=outcome, detail=detail, elapsed_s=elapsed_s, timed_out=timed_out)
+        for item in items
+    ]
+
+
+def _get(api: GoogleApi, service: str, path: str) -> Item | None:
+    try:
+        return api.get(service, path)
+    except GoogleListError as error:
+        if error.status == _MISSING:
+            return None
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deleting:
-    """The deletion of one resource."""
-
     api: GoogleApi
     kind: ResourceKind
     item: FoundResource
     clock: WaitClock
     report: Report
 
-    def run(self) -> None:
+    def attempt(self) -> Outcome:
         """Delete the resource and wait until it no longer exists."""
-        _attempts(self.clock)(self._attempt)
-
-    def _attempt(self) -> None:
-        fresh = self._read()
-        if self._is_ending(fresh):
-            return self._wait({})
-        try:
+        fresh = _get(self.api, self.kind.api, self.kind.address(self.item.name))
+        if fresh is None:
+            return "already deleted"
+        if self.kind.owner(fresh) != self.item.owner:
+            return "not owned"
+        operation: Item = {}
+        if not self._is_ending(fresh):
             if self.kind.kind == BUCKET:
                 self._empty()
-            operation = self.api.delete(self.kind.api, self._address(fresh), self._parameters(fresh))
-        except GoogleListError as error:
-            if error.status == _MISSING:
-                return None
-            raise
-        return self._wait(operation)
-
-    def _read(self) -> Item:
-        try:
-            fresh = self.api.get(self.kind.api, self.kind.address(self.item.name))
-        except GoogleListError as error:
-            if error.status == _MISSING:
-                raise _GoneError from None
-            raise
-        if self.kind.owner(fresh) != self.item.owner:
-            raise _NotOursError
-        return fresh
+            try:
+                path = self._address(fresh)
+                operation = self.api.change("DELETE", self.kind.api, path, parameters=self.kind.deletion(fresh))
+            except GoogleListError as error:
+                if error.status == _MISSING:
+                    return "deleted"
+                raise
+        self._wait(operation)
+        return "deleted"
 
     @staticmethod
     def _is_ending(fresh: Item) -> bool:
@@ -152,11 +152,6 @@ class _Deleting:
         """Return the path to delete: an account by its unique id, because another one can get its email."""
         unique = str(fresh.get("uniqueId") or "")
         return self.kind.address(f"{self.item.name.rpartition('/')[0]}/{unique}" if unique else self.item.name)
-
-    def _parameters(self, fresh: Item) -> Mapping[str, str]:
-        of = self.kind.of_api
-        guard = {of.guard: str(fresh.get(of.etag) or "")} if of.guard else {}
-        return {**dict(self.kind.parameters), **guard}
 
     def _wait(self, operation: Item) -> None:
         """Wait until the resource no longer exists. Raises ScriptError if its operation fails or times out."""
@@ -190,15 +185,9 @@ class _Deleting:
         name = link or str(before.get("name") or "")
         if "/operations/" not in name:
             return {}
-        try:
-            return self.api.get(self.kind.api, self.kind.of_api.version + name)
-        except GoogleListError as error:
-            if error.status == _MISSING:
-                return {}
-            raise
+        return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
 
     def _empty(self) -> None:
-        """Delete all objects of the bucket, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
@@ -207,60 +196,27 @@ class _Deleting:
     def _delete_object(self, bucket: str, item: Item) -> None:
         path = f"{bucket}/o/{quote(str(item.get('name')), safe='')}"
         try:
-            self.api.delete("storage", path, {"generation": str(item.get("generation"))})
+            self.api.change("DELETE", "storage", path, parameters={"generation": str(item.get("generation"))})
         except GoogleListError as error:
             if error.status != _MISSING:
                 raise
 
 
 def _raise_for(operation: Item) -> None:
-    """Raise ScriptError with the error message of a failed operation."""
     error = as_mapping(operation.get("error"))
     first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:
         raise ScriptError(str(first.get("message") or error))
 
 
-def _remove(
-    api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], report: Report, clock: WaitClock
-) -> Sequence[DeletedResource]:
+def _without_grants(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource]) -> Outcome:
     """Remove grants from one policy: read it, and write it back with its etag."""
-    started_s = clock.now_s()
-    outcome: Outcome = "deleted"
-    detail = ""
     try:
-        outcome = _removed(api, holder, grants, clock)
-    except (GoogleListError, ScriptError) as error:
-        outcome, detail = "failed", str(error)
-    for grant in grants:
-        report(f"{grant.kind} {grant.name}: {outcome}{f': {detail}' if detail else ''}")
-    elapsed_s = clock.now_s() - started_s
-    return [DeletedResource(resource=grant, outcome=outcome, detail=detail, elapsed_s=elapsed_s) for grant in grants]
-
-
-def _removed(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], clock: WaitClock) -> Outcome:
-    accounts = Accounts.of(grants)
-
-    def attempt() -> Outcome:
-        policy, removed = without(holder.read(api), grants, accounts)
+        policy, removed = without(holder.read(api), grants, accounts_of(grants))
         if removed:
             holder.write(api, policy)
-        return "deleted" if removed else "already deleted"
-
-    try:
-        return _attempts(clock)(attempt)
     except GoogleListError as error:
         if error.status == _MISSING:
             return "already deleted"
         raise
-
-
-def _attempts(clock: WaitClock) -> Retrying:
-    """Return a function that retries on conflicts, a limited number of times. The last error is raised."""
-    return Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, GoogleListError) and error.status in _CONFLICTS),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, exp_base=3, max=_LONGEST_PAUSE_S),
-        sleep=clock.sleep,
-        reraise=True,
-    )
+    return "deleted" if removed else "already deleted"

@@ -51,10 +51,7 @@ def require_apis(project: str, apis: Sequence[str], *, say: Callable[[str], None
 def await_api(
     google: GoogleApi, api: str, path: str, *, say: Callable[[str], None], clock: WaitClock | None = None
 ) -> Answer[Mapping[str, object]]:
-    """Return the answer to a read of `path`.
-
-    Waits up to START_LIMIT_S while the API, which was just enabled, is off. Raises ScriptError after that.
-    """
+    """Return the answer to a read of `path`. Raises ScriptError if the API is still off after START_LIMIT_S."""
     clock = clock or WaitClock()
     end_s = clock.now_s() + START_LIMIT_S
     is_said = False

@@ -17,7 +17,6 @@ class FoundResource:
     name: str
     """Full name, such as projects/P/locations/L/services/S; for a grant the resource, the role and the member."""
     command: str
-    """The command that deletes it."""
     project: str = ""
     location: str = ""
     """Zone, region or multi-region in lower case; `global` if it has none."""
@@ -27,8 +26,6 @@ class FoundResource:
     """The stack in its labels, its description or its condition."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels; for resources without labels, the words of the description."""
-    etag: str = ""
-    """Etag, metageneration or fingerprint of the version that was read; empty if the API has none."""
     document: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     """The resource from the API's response; for a grant `role`, `member` and `condition`."""
 
@@ -63,7 +60,6 @@ class Inventory:
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
     unknown: Sequence[str]
-    """Failed checks, each a sentence."""
     elapsed_s: float
     guests: Sequence[FoundResource] = ()
     """Resources of other stacks in the networks among `found`. Google deletes no network in use."""

@@ -4,9 +4,11 @@ Loading Google's libraries takes half a second, so they are imported when a sess
 """
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from cloud.clock import GOOGLE_CLOCK
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 
 if TYPE_CHECKING:
@@ -23,6 +25,23 @@ class GoogleCallError(Exception):
         self.reason = reason
 
 
+class GoogleListError(GoogleCallError):
+    """An error response from Google."""
+
+    @property
+    def is_api_off(self) -> bool:
+        """True if the API is off or was just enabled."""
+        return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+
+
+class NotJsonError(ScriptError):
+    """A response that is not JSON, such as an object of a bucket with other content."""
+
+
+_API_OFF: Final = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
+_NO_QUOTA_PROJECT: Final = "requires a quota project"
+"""Google's message, with the reason of an API that is off, for a call without a quota project."""
 Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
 
 TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
@@ -30,7 +49,7 @@ TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of 
 QUOTA_HEADER: Final = "x-goog-user-project"
 """Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
-_CONNECTIONS: Final = 32
+CONNECTIONS: Final = 64
 
 
 def endpoint(api: str) -> str:
@@ -42,7 +61,19 @@ def endpoint(api: str) -> str:
     return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
 
 
-def refusal_in(answer: "requests.Response") -> tuple[str, str]:
+def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> Mapping[str, object]:  # noqa: ANN401 - of requests
+    """Return the response. Raises GoogleListError, NotJsonError, GoogleAuthError and requests.RequestException."""
+    answer = session.request(verb, url, **arguments)
+    GOOGLE_CLOCK.see(answer.headers.get("Date"))
+    if not answer.ok:
+        raise GoogleListError(answer.status_code, *_refusal_in(answer))
+    try:
+        return cast("Mapping[str, object]", answer.json() if answer.content else {})
+    except ValueError:
+        raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
+
+
+def _refusal_in(answer: "requests.Response") -> tuple[str, str]:
     """Return the message and reason in an error response from Google; for another body, the status."""
     try:
         error = as_mapping(as_mapping(answer.json()).get("error"))
@@ -65,25 +96,14 @@ def credentials() -> "Credentials":
     return cast("tuple[Credentials, object]", google.auth.default(scopes=_SCOPES))[0]  # pyright: ignore[reportUnknownMemberType] - the library is untyped
 
 
-def open_session(
-    project: str | None, *, given: "Credentials | None" = None, connections: int = _CONNECTIONS
-) -> "requests.Session":
-    """Return a session with the user's credentials and a quota project.
-
-    Args:
-        project: the project of the stack. None if each call names its own.
-        given: credentials in place of the user's.
-        connections: how many connections to one API are kept.
-
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: without credentials.
-    """
+def open_session(project: str | None, *, given: "Credentials | None" = None) -> "requests.Session":
+    """Return a session, whose calls name their project if it is None. Raises DefaultCredentialsError without credentials."""
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
 
     session = AuthorizedSession(given or credentials())
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
     if project is not None:
         session.auth = counted_for(project)
     return session

@@ -2,23 +2,23 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi
-from cloud.kinds import GRANT, POLICIES, Item, PolicyCall, PolicyOf, bindings_of, last_segments, members_of
+from cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
 from contracts.fields import as_mapping
 from contracts.labels import Ownership, owner_of
 
 _DELETED: Final = "deleted:"
-_ACCOUNT: Final = "serviceAccount:"
-_TYPES: Final = {
-    "project": "gcp:projects/iAMMember:IAMMember",
-    "bucket": "gcp:storage/bucketIAMMember:BucketIAMMember",
-    "secret": "gcp:secretmanager/secretIamMember:SecretIamMember",
+_POLICY_VERSION: Final = 3
+"""Policy version with conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
+_HOLDERS: Final = {
+    "project": ("cloudresourcemanager", "gcp:projects/iAMMember:IAMMember"),
+    "bucket": ("storage", "gcp:storage/bucketIAMMember:BucketIAMMember"),
+    "secret": ("secretmanager", "gcp:secretmanager/secretIamMember:SecretIamMember"),
 }
-"""The type of grants in each holder's policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,44 +31,36 @@ class PolicyHolder:
     """projects/P, projects/_/buckets/B or projects/N/secrets/S."""
 
     @property
-    def policy(self) -> PolicyOf:
-        """Read and write calls of its policy."""
-        return POLICIES[_TYPES[self.kind]]
-
-    @property
-    def inputs(self) -> Mapping[str, str]:
-        """Name of the resource in a grant's inputs."""
-        return {"project": self.project, "bucket": self.name, "secretId": self.name}
-
-    @property
     def api(self) -> str:
         """The API that has the policy."""
-        return self.policy.api
+        return _HOLDERS[self.kind][0]
 
     @property
     def path(self) -> str:
         """Path of the method that reads the policy."""
-        return self._reading.path.partition("?")[0]
-
-    @property
-    def _reading(self) -> PolicyCall:
-        return self.policy.read(self.policy.name_of(self.inputs))
+        bucket = self.name.rpartition("/")[2]
+        return f"storage/v1/b/{bucket}/iam" if self.kind == "bucket" else f"v1/{self.name}:getIamPolicy"
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
-        call = self._reading
-        return api.get(self.api, call.path) if call.body is None else api.post(self.api, call.path, call.body)
+        if self.kind == "project":
+            return api.post(self.api, self.path, {"options": {"requestedPolicyVersion": _POLICY_VERSION}})
+        parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
+        return api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
 
     def write(self, api: GoogleApi, policy: Item) -> None:
-        """Replace the policy that was read, unless it changed. Raises GoogleListError and ScriptError."""
-        call = self.policy.write(self.policy.name_of(self.inputs), policy)
-        send = api.put if call.verb == "PUT" else api.post
-        send(self.api, call.path, call.body or {})
+        """Replace the policy that was read; its etag rejects one that changed. Raises GoogleListError and ScriptError."""
+        body = {**policy, "version": _POLICY_VERSION}
+        if self.kind == "bucket":
+            api.change("PUT", self.api, self.path, body=body)
+        else:
+            api.post(self.api, f"v1/{self.name}:setIamPolicy", {"policy": body})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
-        what = self.policy.command.format_map(last_segments(self.inputs))
-        words = [what, f"--member={shlex.quote(member)}", f"--role={role}"]
+        inputs = last_segments({"project": self.project, "bucket": self.name, "secretId": self.name})
+        words = [POLICIES[_HOLDERS[self.kind][1]].format_map(inputs), f"--member={shlex.quote(member)}"]
+        words.append(f"--role={role}")
         if condition:
             words.append(f"--condition={shlex.quote(_condition_flag(condition))}")
         elif self.kind != "bucket":
@@ -76,47 +68,39 @@ class PolicyHolder:
         return f"gcloud {' '.join(words)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounts:
-    """Owners of accounts: stack by email of a service account."""
-
-    owners: Mapping[str, Ownership] = field(default_factory=dict[str, Ownership])
-    """Accounts of stacks: existing ones with a stack's description, and deleted ones with a stack's name."""
-
-    def owner(self, member: str) -> Ownership | None:
-        """Return the stack of a member, even of a deleted account (`deleted:serviceAccount:EMAIL?uid=N`)."""
-        kind, _, rest = member.removeprefix(_DELETED).partition(":")
-        email = rest.partition("?")[0]
-        return self.owners.get(email) if f"{kind}:" == _ACCOUNT else None
-
-    @classmethod
-    def of(cls, grants: Sequence[FoundResource]) -> "Accounts":
-        """Return the accounts in grants."""
-        named = [(str(grant.document["member"]), grant.owner) for grant in grants]
-        pairs = ((_bare(member).partition(":"), owner) for member, owner in named)
-        return cls(owners={email: owner for (kind, _, email), owner in pairs if f"{kind}:" == _ACCOUNT})
+def bindings_of(policy: Item) -> Sequence[Item]:
+    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
+    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
 
 
-def owner_of_grant(member: str, condition: Item, accounts: Accounts) -> Ownership | None:
-    """Return the stack that a grant belongs to: by its condition's text, otherwise by its member."""
+def members_of(binding: Item) -> Sequence[str]:
+    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
+    return [str(member) for member in list_in(binding, "members")]
+
+
+def account_in(member: str) -> str:
+    """Return the e-mail of a service account, even of a deleted one; empty for another member."""
+    kind, _, email = _bare(member).partition(":")
+    return email if kind == "serviceAccount" else ""
+
+
+def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership]) -> Ownership | None:
+    """Return the stack that a grant belongs to: by its condition's text, otherwise by its account's e-mail."""
     words = f"{condition.get('description') or ''} {condition.get('title') or ''}"
-    return owner_of(description=words) or accounts.owner(member)
+    return owner_of(description=words) or accounts.get(account_in(member))
 
 
-def grants_in(policy: Item, holder: PolicyHolder, accounts: Accounts) -> Iterator[FoundResource]:
+def grants_in(policy: Item, holder: PolicyHolder, accounts: Mapping[str, Ownership]) -> Iterator[FoundResource]:
     """Yield the grants of a policy that belong to a stack."""
     for binding in bindings_of(policy):
         condition = as_mapping(binding.get("condition"))
-        role = str(binding.get("role"))
         for member in members_of(binding):
             owner = owner_of_grant(member, condition, accounts)
             if owner is not None:
-                yield found_grant(holder, role, member, condition, owner, etag=str(policy.get("etag") or ""))
+                yield found_grant(holder, str(binding.get("role")), member, condition, owner)
 
 
-def found_grant(
-    holder: PolicyHolder, role: str, member: str, condition: Item, owner: Ownership, *, etag: str = ""
-) -> FoundResource:
+def found_grant(holder: PolicyHolder, role: str, member: str, condition: Item, owner: Ownership) -> FoundResource:
     """Return a grant of a stack as a found resource."""
     return FoundResource(
         kind=GRANT,
@@ -127,11 +111,16 @@ def found_grant(
         owner=owner,
         labels=owner.labels,
         document={"holder": holder, "role": role, "member": member, "condition": condition},
-        etag=etag,
     )
 
 
-def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -> tuple[Item, int]:
+def accounts_of(grants: Sequence[FoundResource]) -> Mapping[str, Ownership]:
+    """Return the owners of the accounts in grants, by e-mail."""
+    members = [(account_in(str(grant.document["member"])), grant.owner) for grant in grants]
+    return {email: owner for email, owner in members if email}
+
+
+def without(policy: Item, grants: Sequence[FoundResource], accounts: Mapping[str, Ownership]) -> tuple[Item, int]:
     """Return the policy without these grants, and how many of them it had.
 
     A grant that changed owner since the search stays, unless the stack's state has it (`stated`).
@@ -154,7 +143,6 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
-    """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 

@@ -1,13 +1,13 @@
 """Facts about a checkpoint from the Hugging Face Hub, without its weights."""
 
-import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from cloud.model_files import CONFIG, INDEX
+from cloud.model_files import CONFIG, INDEX, read_object
 from contracts.answers import Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
@@ -16,9 +16,6 @@ from planning.data.checkpoints import other_ids
 _LIMIT_S: Final = 30.0
 _SHORT_LIMIT_S: Final = 5.0
 """Timeout after which the command continues without the hub's response."""
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _WEIGHTS: Final = ".safetensors"
 _COPIES: Final = ("consolidated", "original")
 """Prefixes of files that repeat the weights in another layout; vLLM reads the others."""
@@ -26,11 +23,7 @@ _COPIES: Final = ("consolidated", "original")
 
 @contextmanager
 def hub_errors(model: str, otherwise: str) -> Generator[None]:
-    """Convert errors of the hub's client into one sentence; `otherwise` is the fix if the hub cannot be reached.
-
-    Raises:
-        ScriptError: if the hub cannot be reached, does not have the model, or denies this user access.
-    """
+    """Convert errors of the hub's client into a ScriptError; `otherwise` is the fix if the hub cannot be reached."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415 - slow to load
 
     try:
@@ -58,10 +51,7 @@ def lost_connections() -> tuple[type[Exception], ...]:
 
 
 def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of a repository's main branch, or why the hub did not state it.
-
-    The token comes from HF_TOKEN or the hub client's login.
-    """
+    """Return the commit of a repository's main branch, or why the hub did not state it."""
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     try:
@@ -88,50 +78,34 @@ def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
         return f"accept its terms at https://huggingface.co/{model}, then set HF_TOKEN to a token of that account"
     if isinstance(error, RevisionNotFoundError):
         return f"the revision does not exist; see its branches and commits at https://huggingface.co/{model}"
-    if status == _UNAUTHORIZED and get_token():
+    if status == HTTPStatus.UNAUTHORIZED and get_token():
         # With a valid token the hub returns 404 for a missing or private repository.
         origin = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the token of `hf auth login`"
         return (
             f"{origin} is invalid or has expired; create a token at https://huggingface.co/settings/tokens "
             "and set HF_TOKEN to it, or remove the token (public models need none)"
         )
-    if status in {_UNAUTHORIZED, _NOT_FOUND}:
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND}:
         near = other_ids(model)
         nearest = f" (nearest known: {', '.join(near)})" if near else ""
         return f"it does not exist or is private; check the name{nearest}, or set HF_TOKEN to a token with read access"
-    if status == _FORBIDDEN:
+    if status == HTTPStatus.FORBIDDEN:
         return f"a storage link expired, or the token has no read access; {otherwise}"
     return f"it is overloaded or failing; wait a few minutes, or {otherwise}"
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
-    """Return the config.json of a checkpoint's main branch, and the index of its weights; None without weights.
-
-    Downloads only those two files. Without an index, the size of the weights replaces it.
-
-    Raises:
-        ScriptError: as `hub_errors` does, and if the repository has no usable config.json.
-    """
+    """Return the config.json of the main branch and the index of its weights, or their size. Raises ScriptError and PlanningError."""
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to load, partly untyped
-
-    def read(name: str) -> Mapping[str, object]:
-        path = Path(hf_hub_download(model, name, revision=info.sha))
-        try:
-            value = cast("object", json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise ScriptError(f"The {name} of {model} is not JSON: {error}.") from None
-        if not isinstance(value, dict):
-            raise ScriptError(f"The {name} of {model} must hold one JSON object.")
-        return cast("Mapping[str, object]", value)
 
     with hub_errors(model, "pass --config FILE with the config.json of the checkpoint"):
         info = HfApi().model_info(model, files_metadata=True, timeout=_LIMIT_S)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if CONFIG not in sizes:
             raise ScriptError(f"{model} has no {CONFIG} on the hub. vLLM cannot load it.")
-        config = read(CONFIG)
+        config = read_object(Path(hf_hub_download(model, CONFIG, revision=info.sha)))
         if INDEX in sizes:
-            return config, read(INDEX)
+            return config, read_object(Path(hf_hub_download(model, INDEX, revision=info.sha)))
     sizes |= real_sizes(info)
     weights = {name: size for name, size in sizes.items() if name.endswith(_WEIGHTS) and not name.startswith(_COPIES)}
     return config, {"metadata": {"total_size": sum(weights.values())}} if sum(weights.values()) else None

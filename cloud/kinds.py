@@ -6,10 +6,10 @@ Enabled APIs are retained, because other users may need them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from string import Formatter
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, cast
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -20,32 +20,22 @@ Places = Literal["project", "aggregated", "tpu", "run", "artifactregistry"]
 """`project`, `aggregated` (all regions): one list. Otherwise one list for each location of that API."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiForm:
-    """Properties of all resources of an API."""
-
-    version: str = "v1/"
-    """Prefix of the full name in the path of one resource."""
-    created: str = "createTime"
-    """Field with the creation time; empty if there is none."""
-    etag: str = ""
-    """Field with the version of the document; empty if the API checks none on deletion."""
-    guard: str = ""
-    """Query parameter of the deletion for the etag."""
-
-
-_APIS: Final[Mapping[str, ApiForm]] = {
-    "run": ApiForm(version="v2/", etag="etag", guard="etag"),
-    "tpu": ApiForm(version="v2alpha1/"),
-    "compute": ApiForm(version="compute/v1/", created="creationTimestamp"),
-    "secretmanager": ApiForm(etag="etag", guard="etag"),
-    "iam": ApiForm(created=""),
-    "artifactregistry": ApiForm(),
-    "monitoring": ApiForm(version="v3/", created=""),
-    "storage": ApiForm(
-        version="storage/v1/", created="timeCreated", etag="metageneration", guard="ifMetagenerationMatch"
-    ),
+_VERSIONS: Final[Mapping[str, str]] = {
+    "run": "v2/",
+    "tpu": "v2alpha1/",
+    "compute": "compute/v1/",
+    "monitoring": "v3/",
+    "storage": "storage/v1/",
 }
+"""Prefix of a full name in a path, by API; `v1/` for the others."""
+_CREATED: Final[Mapping[str, str]] = {"compute": "creationTimestamp", "storage": "timeCreated"}
+"""Field with the creation time, by API; `createTime` for the others."""
+_GUARDS: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("etag", "etag"),
+    "secretmanager": ("etag", "etag"),
+    "storage": ("ifMetagenerationMatch", "metageneration"),
+}
+"""Query parameter of a deletion, and field with the version of the document. The other APIs check none."""
 
 LOCATIONS: Final[Mapping[Places, str]] = {
     "tpu": "v2alpha1/projects/{p}/locations?pageSize=500",
@@ -68,11 +58,6 @@ def last_segments(inputs: Item) -> Mapping[str, str]:
     return {key: value.rpartition("/")[2] for key, value in inputs.items() if isinstance(value, str)}
 
 
-def inputs_in(template: str) -> tuple[str, ...]:
-    """Return the inputs in a name's template, without duplicates."""
-    return tuple(dict.fromkeys(key for _, key, _, _ in Formatter().parse(template) if key))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceKind:
     """A kind of resource."""
@@ -88,25 +73,18 @@ class ResourceKind:
     order: int
     """Kinds with a lower number are deleted first."""
     limit_s: float = 600
-    """Timeout of a deletion."""
     version: str = ""
     """Prefix of the full name in a path, if it is not that of the API."""
-    listing: str = ""
-    """Path of the list, with `{p}` for the project, if it does not follow from the name."""
     key: str = ""
     """Key of the resources in the list's response, if it is not the collection's name."""
     iam: str = ""
     """IAM's name of the collection, if it differs from the API's."""
-    parameters: tuple[tuple[str, str], ...] = ()
-    """Query parameters of the deletion, in addition to the guard."""
     label_key: str = "labels"
-    """Key of the labels in a resource."""
 
     @property
-    def of_api(self) -> ApiForm:
-        """Properties that it shares with the other resources of its API."""
-        of = _APIS[self.api]
-        return replace(of, version=self.version) if self.version else of
+    def prefix(self) -> str:
+        """Prefix of the full name in a path."""
+        return self.version or _VERSIONS.get(self.api, "v1/")
 
     @property
     def collection(self) -> str:
@@ -123,10 +101,12 @@ class ResourceKind:
     @property
     def path(self) -> str:
         """Path of the list; `{p}` is the project, `{l}` the location."""
+        if self.api == "storage":
+            return "storage/v1/b?project={p}"
         if self.places == "aggregated":
-            return f"{self.of_api.version}projects/{{p}}/aggregated/{self.collection}"
+            return f"{self.prefix}projects/{{p}}/aggregated/{self.collection}"
         parent = self.id.rpartition("/")[0].replace("{project}", "{p}").replace("{location}", "{l}")
-        return self.listing or self.of_api.version + parent
+        return self.prefix + parent
 
     @property
     def items(self) -> str:
@@ -160,7 +140,7 @@ class ResourceKind:
     @property
     def needs(self) -> tuple[str, ...]:
         """Inputs that form its full name."""
-        return inputs_in(self.id)
+        return tuple(dict.fromkeys(key for _, key, _, _ in Formatter().parse(self.id) if key))
 
     def named(self, inputs: Item) -> str:
         """Return the full name of a declared resource with these inputs. Raises KeyError if an input is missing."""
@@ -182,7 +162,18 @@ class ResourceKind:
 
     def address(self, name: str) -> str:
         """Return the path of one resource by its full name."""
-        return f"storage/v1/b/{name.rpartition('/')[2]}" if self.api == "storage" else self.of_api.version + name
+        return f"storage/v1/b/{name.rpartition('/')[2]}" if self.api == "storage" else self.prefix + name
+
+    def created(self, item: Item) -> str:
+        """Return the creation time (RFC 3339); empty if the API does not state it."""
+        return str(item.get(_CREATED.get(self.api, "createTime")) or "")
+
+    def deletion(self, item: Item) -> Mapping[str, str]:
+        """Return the query parameters of a deletion, which delete only this version if the API checks it."""
+        if self.kind == QUEUED:
+            return {"force": "true"}
+        parameter, field = _GUARDS.get(self.api, ("", ""))
+        return {parameter: str(item.get(field) or "")} if parameter else {}
 
     def delete_command(self, name: str, *, project: str, location: str) -> str:
         """Return the command that deletes a resource."""
@@ -217,7 +208,6 @@ KINDS: Final[Sequence[ResourceKind]] = (
         api="tpu",
         id="projects/{project}/locations/{location}/queuedResources/{queuedResourceId}",
         iam="nodes",
-        parameters=(("force", "true"),),
         order=0,
         limit_s=_TPU_LIMIT_S,
         command="alpha compute tpus queued-resources delete {id} --zone={l} --force",
@@ -312,7 +302,6 @@ KINDS: Final[Sequence[ResourceKind]] = (
         type_="gcp:serviceaccount/account:Account",
         api="iam",
         id="projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com",
-        listing="v1/projects/{p}/serviceAccounts?pageSize=100",
         key="accounts",
         order=7,
         command="iam service-accounts delete {id}",
@@ -330,21 +319,18 @@ KINDS: Final[Sequence[ResourceKind]] = (
         type_="gcp:storage/bucket:Bucket",
         api="storage",
         id="projects/_/buckets/{name}",
-        listing="storage/v1/b?project={p}",
         key="items",
         order=9,
         limit_s=3600,
         command="storage rm --recursive gs://{id}",
     ),
 )
-"""Every kind of resource with its own name."""
 
 BY_TYPE: Final[Mapping[str, ResourceKind]] = {kind.type_: kind for kind in KINDS if kind.type_}
-"""The kinds that a program declares, by type."""
 
 GRANT: Final = "IAM grant"
 """Kind of a member of an IAM policy on the project, or on another owner's bucket or secret."""
-GRANT_ORDER: Final = 6
+_GRANT_ORDER: Final = 6
 """Before the accounts: gcloud cannot remove the grant of a deleted member by the name that it had."""
 
 
@@ -355,125 +341,23 @@ def by_name(kind: str) -> ResourceKind:
 
 def order_of(kind: str) -> int:
     """Return the position of a kind in the deletion order."""
-    return GRANT_ORDER if kind == GRANT else by_name(kind).order
+    return _GRANT_ORDER if kind == GRANT else by_name(kind).order
 
 
-POLICY_VERSION: Final = 3
-"""Policy version with conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
-
-
-class PolicyCall(NamedTuple):
-    """A REST call for a policy. Without a body it is a GET."""
-
-    verb: str
-    path: str
-    body: Item | None = None
-
-
-class PolicyOf(NamedTuple):
-    """The resource whose policy holds a grant.
-
-    Its name is made of the grant's inputs; the input `subject` may be the whole name.
-    """
-
-    noun: str
-    """Name of a grant on it."""
-    api: str
-    name: str
-    resource: str
-    """Path of the resource with `{name}`."""
-    command: str
-    """Arguments of the gcloud command that removes a grant, with the grant's inputs."""
-    id: str = "{name}"
-    """Name of the resource in the state."""
-    subject: str = ""
-
-    def read(self, name: str) -> PolicyCall:
-        """Return the call that reads the policy of the resource with this name, with its conditions."""
-        resource = self.resource.format(name=name)
-        if self.api == "storage":
-            return PolicyCall("GET", f"{resource}/iam?optionsRequestedPolicyVersion={POLICY_VERSION}")
-        if self.api == "cloudresourcemanager":
-            body = {"options": {"requestedPolicyVersion": POLICY_VERSION}}
-            return PolicyCall("POST", f"{resource}:getIamPolicy", body)
-        path = f"{resource}:getIamPolicy?options.requestedPolicyVersion={POLICY_VERSION}"
-        return PolicyCall("POST", path, {}) if self.api == "iam" else PolicyCall("GET", path)
-
-    def write(self, name: str, policy: Item) -> PolicyCall:
-        """Return the call that replaces a policy that was read; its etag rejects a policy that changed since."""
-        resource, body = self.resource.format(name=name), {**policy, "version": POLICY_VERSION}
-        if self.api == "storage":
-            return PolicyCall("PUT", f"{resource}/iam", body)
-        return PolicyCall("POST", f"{resource}:setIamPolicy", {"policy": body})
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Inputs that name the resource."""
-        return (self.subject,) if self.subject else inputs_in(self.name)
-
-    def name_of(self, inputs: Item) -> str:
-        """Return the resource's name. Raises KeyError if an input is missing."""
-        given = str(inputs.get(self.subject) or "")
-        return given if "/" in given else self.name.format_map(last_segments(inputs))
-
-
-def bindings_of(policy: Item) -> Sequence[Item]:
-    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
-    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
-
-
-def members_of(binding: Item) -> Sequence[str]:
-    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
-    return [str(member) for member in list_in(binding, "members")]
-
-
-_PLACE: Final = "projects/{project}/locations/{location}"
-
-POLICIES: Final[Mapping[str, PolicyOf]] = {
-    "gcp:projects/iAMMember:IAMMember": PolicyOf(
-        noun="grant on the project",
-        api="cloudresourcemanager",
-        name="{project}",
-        resource="v1/projects/{name}",
-        command="projects remove-iam-policy-binding {project}",
+POLICIES: Final[Mapping[str, str]] = {
+    "gcp:projects/iAMMember:IAMMember": "projects remove-iam-policy-binding {project}",
+    "gcp:serviceaccount/iAMMember:IAMMember": (
+        "iam service-accounts remove-iam-policy-binding {serviceAccountId} --project={project}"
     ),
-    "gcp:serviceaccount/iAMMember:IAMMember": PolicyOf(
-        noun="grant on a service account",
-        api="iam",
-        name="projects/-/serviceAccounts/{serviceAccountId}",
-        resource="v1/{name}",
-        command="iam service-accounts remove-iam-policy-binding {serviceAccountId} --project={project}",
-        subject="serviceAccountId",
+    "gcp:secretmanager/secretIamMember:SecretIamMember": (
+        "secrets remove-iam-policy-binding {secretId} --project={project}"
     ),
-    "gcp:secretmanager/secretIamMember:SecretIamMember": PolicyOf(
-        noun="grant on a secret",
-        api="secretmanager",
-        name="projects/{project}/secrets/{secretId}",
-        resource="v1/{name}",
-        command="secrets remove-iam-policy-binding {secretId} --project={project}",
-        subject="secretId",
+    "gcp:storage/bucketIAMMember:BucketIAMMember": "storage buckets remove-iam-policy-binding gs://{bucket}",
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
+        "artifacts repositories remove-iam-policy-binding {repository} --location={location} --project={project}"
     ),
-    "gcp:storage/bucketIAMMember:BucketIAMMember": PolicyOf(
-        noun="grant on a bucket",
-        api="storage",
-        name="{bucket}",
-        resource="storage/v1/b/{name}",
-        command="storage buckets remove-iam-policy-binding gs://{bucket}",
-        id="b/{name}",
-    ),
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": PolicyOf(
-        noun="grant on an image repository",
-        api="artifactregistry",
-        name=f"{_PLACE}/repositories/{{repository}}",
-        resource="v1/{name}",
-        command="artifacts repositories remove-iam-policy-binding {repository} --location={location} --project={project}",
-    ),
-    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": PolicyOf(
-        noun="grant on a Cloud Run service",
-        api="run",
-        name=f"{_PLACE}/services/{{name}}",
-        resource="v2/{name}",
-        command="run services remove-iam-policy-binding {name} --region={location} --project={project}",
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
+        "run services remove-iam-policy-binding {name} --region={location} --project={project}"
     ),
 }
-"""Policy of each type of grant that a stack creates. Types and inputs are those of the provider `gcp`."""
+"""Arguments of the gcloud command that removes a grant, with its inputs, by type of grant that a stack creates."""

@@ -1,13 +1,10 @@
-"""Architectures from local files: a config.json, or a folder with one, with the size of the weights if available.
+"""Architectures from local files: a config.json, or a folder with one, with the size of the weights if available."""
 
-Reads only local files, so a preview needs no network.
-"""
-
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from cloud.safetensors_file import NotSafetensorsError, read_table
 from planning.errors import PlanningError
 from planning.model.spec import ModelSpec
 from planning.numbers import read_json
@@ -19,17 +16,18 @@ ADAPTER_CONFIG: Final = "adapter_config.json"
 """File of every LoRA adapter in PEFT's format."""
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
+_LENGTH_BYTES: Final = 8
+"""The first bytes of a safetensors file: the length of its header, little-endian."""
+_LONGEST_HEADER_BYTES: Final = 100_000_000
+"""Maximum header length of the format's own reader."""
+
+
+class NotSafetensorsError(ValueError):
+    """The bytes are not a complete safetensors file. The message is a clause."""
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
-    """Return the architecture of a config.json, or of a folder with one.
-
-    The size of the weights comes from `index`, or from the index or the safetensors files next to the config; otherwise the planner
-    computes it. Without a name, the model gets its folder's name.
-
-    Raises:
-        PlanningError: for a file that cannot be read, is not a JSON object, or describes a model that cannot be planned.
-    """
+    """Return the architecture of a config.json, or of a folder with one and perhaps with weights. Raises PlanningError."""
     from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
     config = path / CONFIG if path.is_dir() else path
@@ -54,7 +52,6 @@ def read_object(path: Path) -> Mapping[str, object]:
 
 
 def _index_of(folder: Path) -> Mapping[str, object] | None:
-    """Return an index of the safetensors files of a folder; None if it has none."""
     files = sorted(path for path in folder.glob(_WEIGHTS) if path.is_file())
     if not files:
         return None
@@ -75,9 +72,31 @@ def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
                 stream.seek(start)
                 return stream.read(end - start)
 
-            table = read_table(path.stat().st_size, read)
+            return read_tensors(path.stat().st_size, read)
     except OSError as error:
         raise PlanningError(f"{path} is not a safetensors file: {error}.") from None
     except NotSafetensorsError as error:
         raise PlanningError(f"{path} is not a safetensors file: it {error}.") from None
-    return table.tensor_bytes, table.names
+
+
+def read_tensors(size_bytes: int, read: Callable[[int, int], bytes]) -> tuple[int, Sequence[str]]:
+    """Return the bytes and the names of the tensors of a file of this size (huggingface/safetensors, README, "Format").
+
+    `read` returns the bytes between two positions. Raises its errors, and NotSafetensorsError, also for a file that does not end
+    with its last tensor.
+    """
+    if size_bytes < _LENGTH_BYTES:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, too few for a safetensors file")
+    length = int.from_bytes(read(0, _LENGTH_BYTES), "little")
+    begin = _LENGTH_BYTES + length
+    if not 0 < length <= _LONGEST_HEADER_BYTES or begin > size_bytes:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, which is smaller than its header")
+    try:
+        header = cast("Mapping[str, Mapping[str, Sequence[int]]]", json.loads(read(_LENGTH_BYTES, begin)))
+        ends = {name: int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"}
+        end = begin + max(ends.values(), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise NotSafetensorsError("has an invalid safetensors header") from None
+    if end != size_bytes:
+        raise NotSafetensorsError(f"has {size_bytes} bytes, but its header states {end}")
+    return end - begin, list(ends)

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from cloud import quotas
-from cloud.caller import CALLS, GoogleCaller
-from cloud.google_api import GoogleApi, GoogleListError
+from cloud.caller import GoogleCaller
+from cloud.google_api import GoogleListError
+from cloud.google_session import CONNECTIONS
 from cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from cloud.quotas import Quota
 from contracts.errors import ScriptError
@@ -22,12 +23,9 @@ from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, 
 from planning.question.types import ProvisioningModel
 
 LIMIT_S: Final = 20.0
-"""Timeout of all calls together."""
 TPU_VIEWER: Final = "roles/tpu.viewer"
 RUN_VIEWER: Final = "roles/run.viewer"
 _Key = tuple[str, str]
-_Read = Callable[[], tuple[Sequence[Item], Sequence[object]]]
-"""Returns items, and the locations that the response omits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +33,10 @@ class Reply:
     """Result of one call: items, or why there are none."""
 
     what: str = ""
-    """Description of the call."""
     items: Sequence[Item] = ()
     problem: str = ""
     """Reason that it could not be read; empty if it was."""
     fix: str = ""
-    """Command that enables the read; empty if there is none."""
 
     @property
     def is_read(self) -> bool:
@@ -63,7 +59,6 @@ class CapacityQuestion:
     project: str
     accelerators: Sequence[Accelerator]
     provisioning: ProvisioningModel = "flex-start"
-    """Provisioning model of slices."""
     zonal_redundancy: bool = False
     """GPU quota that a service uses."""
     places: Sequence[str] = ()
@@ -71,7 +66,6 @@ class CapacityQuestion:
     everywhere: bool = True
     """False: only `places`."""
     quotas: Sequence[Quota] = ()
-    """More quotas to read."""
 
     def of_kind(self, *, is_tpu: bool) -> Sequence[Accelerator]:
         """Return the TPUs, or the Cloud Run GPUs, among the accelerators."""
@@ -111,12 +105,14 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call with its description, API and role."""
+    """A list to read, with the role that may."""
 
     what: str
     api: str
     role: str
-    read: _Read
+    path: str
+    key: str
+    """Key of the items in the response."""
     about: str = ""
     """API that the answer is about, if another one answers."""
 
@@ -129,11 +125,10 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
 
 def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
     """Return all responses; for each that did not arrive in time, a reply that states so."""
-    first = _replies(caller, dict(_first_calls(caller, question)), remaining_s)
-    zones = zones_of(question, first.get(("zones", ""), Reply()))
-    return Answers(
-        replies={**first, **_replies(caller, dict(_zone_calls(caller, question, zones, first)), remaining_s)}
-    )
+    first = _replies(caller, dict(_first_calls(question)), remaining_s)
+    listed = first.get(("zones", ""), Reply())
+    later = dict(_zone_calls(question, zones_of(question, listed), listed))
+    return Answers(replies={**first, **_replies(caller, later, remaining_s)})
 
 
 def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
@@ -149,7 +144,7 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
 
 def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
-    answers = each_within(tasks, workers=CALLS, limit_s=max(remaining_s(), 0.0))
+    answers = each_within(tasks, workers=CONNECTIONS, limit_s=max(remaining_s(), 0.0))
     return {
         key: reply or Reply(what=call.what, problem=str(error))
         for (key, call), (reply, error) in zip(calls.items(), answers, strict=True)
@@ -158,54 +153,51 @@ def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Cal
 
 def _reply(caller: GoogleCaller, call: _Call) -> Reply:
     try:
-        items, missing = call.read()
+        pages = list(caller.google.pages(call.api, call.path))
     except GoogleListError as error:
         detail, command = caller.refusal(call.api, call.role, error, about=call.about)
         return Reply(what=call.what, problem=detail.rstrip("."), fix=command)
     except ScriptError as error:
         return Reply(what=call.what, problem=str(error))
-    unread = f"{', '.join(map(str, missing))} could not be reached" if missing else ""
+    items = [as_mapping(item) for page in pages for item in as_sequence(page.get(call.key))]
+    missing = [str(name) for page in pages for name in as_sequence(page.get("unreachable"))]
+    unread = f"{', '.join(missing)} could not be reached" if missing else ""
     return Reply(what=call.what, items=items, problem=unread)
 
 
-def _first_calls(caller: GoogleCaller, question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
-    """Yield the calls that need no list of zones."""
-    google, project = caller.google, question.project
+def _first_calls(question: CapacityQuestion) -> Iterator[tuple[_Key, _Call]]:
+    project = question.project
     if question.everywhere and question.of_kind(is_tpu=True):
-        read = partial(_listed, google, "tpu", LOCATIONS["tpu"].format(p=project), "locations")
-        yield ("zones", ""), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, read=read)
-    for quota in {*question.quotas, *map(question.quota_of, question.accelerators)} - {None}:
-        assert quota is not None  # noqa: S101 - for the type
-        read = partial(_limits, caller, quota)
-        what = f"the quota {quota.metric}"
-        call = _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read, about=quota.service)
-        yield ("limits", quota.metric), call
+        path = LOCATIONS["tpu"].format(p=project)
+        yield (
+            ("zones", ""),
+            _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, path=path, key="locations"),
+        )
+    for quota in {*question.quotas, *filter(None, map(question.quota_of, question.accelerators))}:
+        yield (
+            ("limits", quota.metric),
+            _Call(
+                what=f"the quota {quota.metric}",
+                api="serviceusage",
+                role=quotas.VIEWER,
+                path=quota.path(project),
+                key="consumerQuotaLimits",
+                about=quota.service,
+            ),
+        )
     kind, gpus = by_name(SERVICE), question.of_kind(is_tpu=False)
     for region in dict.fromkeys(region for gpu in gpus for region in question.regions_of(gpu)):
-        read = partial(_listed, google, "run", kind.path.format(p=project, l=region), kind.items)
-        yield ("services", region), _Call(what=f"the services in {region}", api="run", role=RUN_VIEWER, read=read)
+        path = kind.path.format(p=project, l=region)
+        what = f"the services in {region}"
+        yield ("services", region), _Call(what=what, api="run", role=RUN_VIEWER, path=path, key=kind.items)
 
 
-def _zone_calls(
-    caller: GoogleCaller, question: CapacityQuestion, zones: Sequence[str], first: Mapping[_Key, Reply]
-) -> Iterator[tuple[_Key, _Call]]:
+def _zone_calls(question: CapacityQuestion, zones: Sequence[str], listed: Reply) -> Iterator[tuple[_Key, _Call]]:
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
-    if "services enable" in first.get(("zones", ""), Reply()).fix:
+    if "services enable" in listed.fix:
         return
     reserved = ("reservations",) if question.provisioning == "reservation" else ()
     for zone in zones:
         for key in ("acceleratorTypes", "runtimeVersions", "queuedResources", *reserved):
             path = f"v2alpha1/projects/{question.project}/locations/{zone}/{key}?pageSize=500"
-            read = partial(_listed, caller.google, "tpu", path, key)
-            yield (key, zone), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, read=read)
-
-
-def _listed(google: GoogleApi, api: str, path: str, key: str) -> tuple[Sequence[Item], Sequence[object]]:
-    """Return the items of all pages, and the locations that they omit."""
-    pages = list(google.pages(api, path))
-    items = [as_mapping(item) for page in pages for item in as_sequence(page.get(key))]
-    return items, [name for page in pages for name in as_sequence(page.get("unreachable"))]
-
-
-def _limits(caller: GoogleCaller, quota: Quota) -> tuple[Sequence[Item], Sequence[object]]:
-    return quotas.read_limits(caller.google, caller.project, quota), ()
+            yield (key, zone), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, path=path, key=key)

@@ -5,7 +5,6 @@ Both are JSON in the format of `planning.data.prices`. A price of the stack's fi
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,11 +21,7 @@ REFRESHED: Final = "prices.json"
 
 
 def book_of(path: str | None, folder: Path = PROJECT) -> PriceBook | None:
-    """Return the prices of the file that the settings name, with the refreshed ones; None without either.
-
-    Raises:
-        PlanningError: if a file cannot be read or is invalid.
-    """
+    """Return the prices of the file that the settings name, with the refreshed ones; None without either. Raises PlanningError."""
     if path is None:
         return refreshed_book(folder)
     book = _book(path, folder)
@@ -58,15 +53,6 @@ def list_prices(folder: Path = PROJECT) -> PriceBook:
 
     A file that cannot be used is ignored, because a teardown and the guard must work without it; every plan reports it.
     """
-    try:
-        changed_ns = (folder / REFRESHED).stat().st_mtime_ns
-    except OSError:
-        return LIST_PRICES
-    return _refreshed(folder, changed_ns)
-
-
-@lru_cache(maxsize=1)
-def _refreshed(folder: Path, _changed_ns: int) -> PriceBook:
     try:
         book = refreshed_book(folder)
     except PlanningError:

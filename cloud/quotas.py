@@ -10,70 +10,50 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
-from cloud.google_api import GoogleApi
 from contracts.fields import as_mapping, as_sequence
 from planning.machine.hardware import ACCELERATORS, api_accelerator_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-"""The role that can read quotas."""
 _UNLIMITED: Final = -1
 _PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
-"""Provisioning models that use the preemptible quota."""
 _TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
 """Metric and prefix of the quota id, by the API's name of the generation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Quota:
     """A quota: `divisor` units of the metric are one of `unit`."""
 
     service: Literal["tpu", "run", "compute"]
     metric: str
     quota_id: str
-    dimension: Literal["zone", "region"]
-    unit: str
+    unit: str = "chips"
     divisor: int = 1
-    also: tuple[tuple[str, str], ...] = ()
-    """Additional dimensions of the quota, with their values."""
+    family: str = ""
+    """TPU family of the quota, if it is a dimension."""
+
+    @property
+    def dimension(self) -> str:
+        """The kind of location that has a limit of its own."""
+        return "zone" if self.service == "tpu" else "region"
 
     def dimensions(self, place: str) -> Mapping[str, str]:
         """Return the dimensions of the quota in a location."""
-        return {self.dimension: place, **dict(self.also)}
+        return {self.dimension: place, **({"tpu_family": self.family} if self.family else {})}
+
+    def path(self, project: str) -> str:
+        """Return the path that lists all limits of the metric."""
+        service = f"{self.service}.googleapis.com"
+        name = quote(f"{service}/{self.metric}", safe="")
+        return f"v1beta1/projects/{project}/services/{service}/consumerQuotaMetrics/{name}?view=FULL"
 
 
-CPU: Final = Quota(
-    service="run",
-    metric="cpu_allocation",
-    quota_id="CpuAllocPerProjectRegion",
-    dimension="region",
-    unit="vCPU",
-    divisor=1000,
-)
-MEMORY: Final = Quota(
-    service="run",
-    metric="mem_allocation",
-    quota_id="MemAllocPerProjectRegion",
-    dimension="region",
-    unit="GiB",
-    divisor=1024**3,
-)
-
-
-INSTANCE_CHIPS: Final = Quota(
-    service="compute",
-    metric="preemptible_tpu_v6e",
-    quota_id="PREEMPTIBLE-TPU-V6E-per-project-region",
-    dimension="region",
-    unit="chips",
-)
+CPU: Final = Quota("run", "cpu_allocation", "CpuAllocPerProjectRegion", "vCPU", 1000)
+MEMORY: Final = Quota("run", "mem_allocation", "MemAllocPerProjectRegion", "GiB", 1024**3)
+INSTANCE_CHIPS: Final = Quota("compute", "preemptible_tpu_v6e", "PREEMPTIBLE-TPU-V6E-per-project-region")
 """Chips of Compute Engine instances, for flex-start and spot."""
 INSTANCE_FAMILY_CHIPS: Final = Quota(
-    service="compute",
-    metric="tpus_per_tpu_family",
-    quota_id="TPUS-PER-TPU-FAMILY-per-project-region",
-    dimension="region",
-    unit="chips",
-    also=(("tpu_family", "CT6E"),),
+    "compute", "tpus_per_tpu_family", "TPUS-PER-TPU-FAMILY-per-project-region", family="CT6E"
 )
 """The same for on-demand, and for flex-start and spot if the preemptible quota is insufficient."""
 
@@ -83,15 +63,9 @@ def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
     generation = api_accelerator_type(accelerator_type).rpartition("-")[0]
     if generation not in _TPU_METRICS or provisioning == "reservation":
         return None
-    metric, quota_id = _TPU_METRICS[generation]
-    preemptible = is_preemptible(provisioning)
-    return Quota(
-        service="tpu",
-        metric=f"{metric}-preemptible" if preemptible else metric,
-        quota_id=f"{quota_id}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI",
-        dimension="zone",
-        unit="chips",
-    )
+    metric, name = _TPU_METRICS[generation]
+    suffix, kind = ("-preemptible", "Preemptible") if is_preemptible(provisioning) else ("", "")
+    return Quota("tpu", f"{metric}{suffix}", f"{name}{kind}PerProjectPerZoneForTPUAPI")
 
 
 def is_preemptible(provisioning: str) -> bool:
@@ -102,23 +76,9 @@ def is_preemptible(provisioning: str) -> bool:
 def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
     """Return the quota for a Cloud Run GPU, by its name in the setting `cloudRun.gpu`."""
     found = next(one.cloud_run for one in ACCELERATORS.values() if one.cloud_run.name == gpu)
-    return Quota(
-        service="run",
-        metric=found.quota_metric if zonal_redundancy else f"{found.quota_metric}_no_zonal_redundancy",
-        quota_id=f"{found.quota_id}{'' if zonal_redundancy else 'NoZonalRedundancy'}PerProjectRegion",
-        dimension="region",
-        unit="GPUs",
-        divisor=found.quota_units,
-    )
-
-
-def read_limits(google: GoogleApi, project: str, quota: Quota) -> Sequence[Mapping[str, object]]:
-    """Return all limits of a quota's metric, with one call. Raises GoogleListError, or ScriptError if Google cannot be reached."""
-    service = f"{quota.service}.googleapis.com"
-    name = quote(f"{service}/{quota.metric}", safe="")
-    path = f"v1beta1/projects/{project}/services/{service}/consumerQuotaMetrics/{name}?view=FULL"
-    answer = google.get("serviceusage", path)
-    return [as_mapping(limit) for limit in as_sequence(answer.get("consumerQuotaLimits"))]
+    suffix, kind = ("", "") if zonal_redundancy else ("_no_zonal_redundancy", "NoZonalRedundancy")
+    metric, name = f"{found.quota_metric}{suffix}", f"{found.quota_id}{kind}PerProjectRegion"
+    return Quota("run", metric, name, "GPUs", found.quota_units)
 
 
 def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:

@@ -4,32 +4,21 @@ The locations come from the APIs, because a stack may have used zones that its s
 No list uses the wildcard location `-`: Cloud Run rejects it, and elsewhere it is not documented to be complete.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from cloud.clock import WaitClock
 from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
-from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError, answer_of, enable_command
-from cloud.grants import Accounts, PolicyHolder, grants_in
-from cloud.kinds import (
-    ACCOUNT,
-    BUCKET,
-    GRANT,
-    KINDS,
-    LOCATIONS,
-    NETWORK,
-    SECRET,
-    Item,
-    Places,
-    ResourceKind,
-    bindings_of,
-    by_name,
-    list_in,
-)
+from cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
+from cloud.google_session import CONNECTIONS
+from cloud.grants import PolicyHolder, bindings_of, grants_in
+from cloud.kinds import ACCOUNT, BUCKET, GRANT, KINDS, LOCATIONS, NETWORK, SECRET, Item, Places, ResourceKind, list_in
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
@@ -76,27 +65,47 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """The result of one list."""
+class _List:
+    """A list to read: the locations of an API, the resources of a kind, or the policy of a holder."""
 
-    call: ListCall
+    of: ResourceKind | PolicyHolder | Places
     project: str
-    about: str
-    """The check that the list performs, as a clause."""
+    path: str
+    is_place: bool = True
+    """False for a location that neither the API nor a state has. Google denies calls for one that does not exist."""
+
+    @property
+    def api(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.api
+
+    @property
+    def kind(self) -> str:
+        if isinstance(self.of, ResourceKind):
+            return self.of.kind
+        return GRANT if isinstance(self.of, PolicyHolder) else f"locations of {self.of}"
+
+    @property
+    def about(self) -> str:
+        """The check that the list performs, as a clause."""
+        if isinstance(self.of, ResourceKind):
+            return f"Could not check whether a {self.of.kind} still exists: {self.path.partition('?')[0]} answered"
+        if isinstance(self.of, PolicyHolder):
+            return f"Could not check whether {self.of.name} still has an IAM grant"
+        return f"Could not list the {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    list: _List
+    call: ListCall
     answer: Answer[Sequence[Item]]
-    seen: Sequence[Item] = ()
-    """Items that were read, even if the list is incomplete."""
-    kind: ResourceKind | None = None
-    """Kind of the items; None for locations and policies."""
-    places: Places | None = None
-    """For a list of locations: its API."""
-    holder: PolicyHolder | None = None
-    """For a policy: its resource."""
+    seen: Sequence[Item]
+    """Items that were read, even if the list is incomplete. A policy is the only item."""
 
     @property
     def service(self) -> tuple[str, str]:
         """Project and API of the call."""
-        return self.project, self.call.api
+        return self.list.project, self.list.api
 
     @property
     def is_off(self) -> bool:
@@ -104,38 +113,31 @@ class _Read:
         return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
 
 
-_Task = Callable[[], _Read]
 Say = Callable[[str], None]
 
 
 def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
-    """Return every resource in scope, each call, and every check that failed.
-
-    Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
-    """
+    """Return every resource in scope, each call, and every check that failed. Waits for recently enabled APIs."""
     started_s = time.monotonic()
-    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or (lambda _: None))
-    first = reader.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
-    second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
-    reads = (*first, *second)
+    reader = _ListReader(api=api, scope=scope, clock=clock or WaitClock(), say=say or (lambda _: None))
+    first = reader.reads(_first_lists(scope))
+    reads = (*first, *reader.reads([*_place_lists(scope, first), *_policy_lists(scope, first)]))
     resources = [*_resources(reads)]
     own = [item for item in resources if scope.wants(item.owner)]
     found = [*own, *_grants(reads, scope, [item.owner for item in resources])]
     networks = [item.name for item in own if item.kind == NETWORK]
+    unread = [
+        f"{read.list.about}: {read.answer.why}"
+        for read in reads
+        if isinstance(read.answer, Unknown) and not read.is_off
+    ]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
+        unknown=tuple(dict.fromkeys([*unread, *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
         guests=tuple(item for item in resources if not scope.wants(item.owner) and _uses(item, networks)),
     )
-
-
-def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
-    """Yield a sentence for each list that proves nothing, except for an API that is off."""
-    for read in reads:
-        if isinstance(read.answer, Unknown) and not read.is_off:
-            yield f"{read.about}: {read.answer.why}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,30 +145,30 @@ class _ListReader:
     """Runs the lists of a search, again for recently enabled APIs."""
 
     api: GoogleApi
+    scope: Scope
     clock: WaitClock
     say: Say
     enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
     """For each project and API that responded as if it were off: whether it is enabled."""
     end_s: float | None = None
 
-    def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
+    def reads(self, lists: Sequence[_List]) -> Sequence[_Read]:
         """Return the result of each list. Those of a just enabled API are read until they succeed, and once more."""
-        reads = list(each(tasks, workers=CONNECTIONS))
+        reads = self._each(lists)
         late = self._starting(reads)
-        settled = False
         while late:
-            off = any(read.is_off and read.service in late for read in reads)
-            if settled and not off:
+            is_off = any(read.is_off and read.service in late for read in reads)
+            if is_off and not self._has_time(late):
                 break
-            if off and not self._has_time(late):
+            self.clock.sleep(PAUSE_S if is_off else _SETTLE_S)
+            again = iter(self._each([read.list for read in reads if read.service in late]))
+            reads = [next(again) if read.service in late else read for read in reads]
+            if not is_off:
                 break
-            settled = not off
-            self.clock.sleep(_SETTLE_S if settled else PAUSE_S)
-            numbers = [number for number, read in enumerate(reads) if read.service in late]
-            again = each([tasks[number] for number in numbers], workers=CONNECTIONS)
-            for number, read in zip(numbers, again, strict=True):
-                reads[number] = read
         return reads
+
+    def _each(self, lists: Sequence[_List]) -> Sequence[_Read]:
+        return each([partial(_read, self.api, self.scope, one) for one in lists], workers=CONNECTIONS)
 
     def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
         if self.end_s is None:
@@ -190,8 +192,8 @@ class _ListReader:
     def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
         """Yield a sentence for each project with APIs that are off."""
         off = [read for read in reads if read.is_off]
-        for project in dict.fromkeys(read.project for read in off):
-            apis = sorted({read.call.api for read in off if read.project == project})
+        for project in dict.fromkeys(read.list.project for read in off):
+            apis = sorted({read.list.api for read in off if read.list.project == project})
             starting = [api for api in apis if self.enabled.get((project, api))]
             names = " and ".join(f"{api}.googleapis.com" for api in apis)
             fix = (
@@ -205,22 +207,6 @@ class _ListReader:
             )
 
 
-def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:
-    """Return the owners of accounts.
-
-    A deleted account belongs to the stack that would have its name.
-    """
-    by_email = {str(item.get("email")): by_name(ACCOUNT).owner(item) for item in existing}
-    by_stack = {owner.stack: owner for owner in owners}
-    found = {email: owner for email, owner in by_email.items() if owner is not None}
-    for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
-        for project in scope.projects:
-            email = _email(stack, project)
-            if email and email not in by_email:
-                found[email] = by_stack.get(stack) or Ownership(project=PRODUCT, stack=stack)
-    return Accounts(owners=found)
-
-
 def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:
     """Return a resource from the API's response as a found resource."""
     name, location = kind.name(item), kind.location(item)
@@ -230,113 +216,81 @@ def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownershi
         command=kind.delete_command(name, project=project, location=location),
         project=project,
         location=location,
-        created=str(item.get(kind.of_api.created) or ""),
+        created=kind.created(item),
         owner=owner,
         labels=kind.marks(item),
-        etag=str(item.get(kind.of_api.etag) or ""),
         document=item,
     )
 
 
-def _location_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
+def _first_lists(scope: Scope) -> Sequence[_List]:
+    lists: list[_List] = []
     for project in scope.projects:
-        for places, path in LOCATIONS.items():
-            yield partial(_locations, api, places, path.format(p=project), project, scope)
+        lists += [_List(of=places, project=project, path=path.format(p=project)) for places, path in LOCATIONS.items()]
+        lists.append(_policy(PolicyHolder(kind="project", project=project, name=f"projects/{project}")))
+        kinds = [kind for kind in KINDS if kind.places not in LOCATIONS]
+        lists += [_List(of=kind, project=project, path=kind.path.format(p=project)) for kind in kinds]
+    return lists
 
 
-def _project_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
-    """Yield the lists that need no location, and the projects' policies."""
-    for project in scope.projects:
-        yield partial(_policy, api, PolicyHolder(kind="project", project=project, name=f"projects/{project}"), scope)
-        for kind in KINDS:
-            if kind.places not in LOCATIONS:
-                yield partial(_items, api, kind, kind.path.format(p=project), project, scope, is_place=True)
-
-
-def _place_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
+def _place_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
     for read in first:
         listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.seen}
-        for kind in KINDS:
-            if read.places is not None and kind.places == read.places:
-                for place in sorted({*listed, *scope.places.get(read.places, ())}):
-                    path = kind.path.format(p=read.project, l=place)
-                    known = place in listed or place in scope.held
-                    yield partial(_items, api, kind, path, read.project, scope, is_place=known)
+        for kind in (kind for kind in KINDS if kind.places == read.list.of):
+            for place in sorted({*listed, *scope.places.get(kind.places, ())}):
+                path = kind.path.format(p=read.list.project, l=place)
+                known = place in listed or place in scope.held
+                yield _List(of=kind, project=read.list.project, path=path, is_place=known)
 
 
-def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
+def _policy_lists(scope: Scope, first: Sequence[_Read]) -> Iterator[_List]:
     """Yield the policies of buckets and secrets that are not to be deleted."""
     buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
     secrets: dict[str, str] = {}
-    for read, kind in ((read, read.kind) for read in first if read.kind is not None):
-        for item in read.seen:
-            name = kind.name(item)
-            if scope.wants(kind.owner(item)) and name not in scope.kept:
-                buckets.pop(name, None)
-            elif kind.kind in {BUCKET, SECRET}:
-                (buckets if kind.kind == BUCKET else secrets)[name] = read.project
+    for read, kind, item in _items(first):
+        name = kind.name(item)
+        if scope.wants(kind.owner(item)) and name not in scope.kept:
+            buckets.pop(name, None)
+        elif kind.kind in {BUCKET, SECRET}:
+            (buckets if kind.kind == BUCKET else secrets)[name] = read.list.project
     for name, project in sorted(buckets.items()):
-        yield partial(_policy, api, PolicyHolder(kind="bucket", project=project, name=name), scope)
+        yield _policy(PolicyHolder(kind="bucket", project=project, name=name))
     for name, project in sorted(secrets.items()):
-        yield partial(_policy, api, PolicyHolder(kind="secret", project=project, name=name), scope)
+        yield _policy(PolicyHolder(kind="secret", project=project, name=name))
 
 
-def _locations(api: GoogleApi, places: Places, path: str, project: str, scope: Scope) -> _Read:
-    read = _pages(api, f"locations of {places}", places, path, "locations", project, scope, is_place=True)
-    return replace(read, about=f"Could not list the locations of {places}", places=places)
+def _policy(holder: PolicyHolder) -> _List:
+    return _List(of=holder, project=holder.project, path=holder.path)
 
 
-def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, scope: Scope, *, is_place: bool) -> _Read:
-    read = _pages(api, kind.kind, kind.api, path, kind.items, project, scope, is_place=is_place)
-    about = f"Could not check whether a {kind.kind} still exists: {read.call.path} answered"
-    return replace(read, about=about, kind=kind)
-
-
-def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
-    """Return a policy as the only item."""
-    started_s = time.monotonic()
-    raw = answer_of(holder.api, lambda: (holder.read(api),))
-    answer = _judged(raw, holder.api, scope, is_place=True)
-    seen = raw.value if isinstance(raw, Present) else ()
-    bindings = [binding for policy in seen for binding in bindings_of(policy)]
-    call = ListCall(
-        kind=GRANT,
-        api=holder.api,
-        path=holder.path,
-        items=len(bindings),
-        elapsed_s=time.monotonic() - started_s,
-        outcome=_outcome(raw, answer),
-    )
-    about = f"Could not check whether {holder.name} still has an IAM grant"
-    return _Read(call=call, project=holder.project, about=about, answer=answer, seen=seen, holder=holder)
-
-
-def _pages(  # noqa: PLR0917 - the parameters of one list
-    api: GoogleApi, kind: str, service: str, path: str, key: str, project: str, scope: Scope, *, is_place: bool
-) -> _Read:
+def _read(api: GoogleApi, scope: Scope, of: _List) -> _Read:
     started_s = time.monotonic()
     items: list[Item] = []
-    unread: list[str] = []
+    omitted: list[str] = []
 
     def read() -> Sequence[Item]:
-        for page in api.pages(service, path):
-            items.extend(_items_of(page, key))
-            unread.extend(_unread(page))
+        if isinstance(of.of, PolicyHolder):
+            items.append(of.of.read(api))
+            return items
+        for page in api.pages(of.api, of.path):
+            items.extend(_items_of(page, of.of.items if isinstance(of.of, ResourceKind) else "locations"))
+            omitted.extend(_unread(page))
         return items
 
-    raw = answer_of(service, read)
-    answer = _judged(raw, service, scope, is_place=is_place)
-    if unread:
-        answer = Unknown(f"{', '.join(unread)} could not be reached")
+    raw = answer_of(of.api, read)
+    answer = _judged(raw, of.api, scope, is_place=of.is_place)
+    if omitted:
+        answer = Unknown(f"{', '.join(omitted)} could not be reached")
+    is_policy = isinstance(of.of, PolicyHolder)
     call = ListCall(
-        kind=kind,
-        api=service,
-        path=path.partition("?")[0],
-        items=len(items),
+        kind=of.kind,
+        api=of.api,
+        path=of.path.partition("?")[0],
+        items=sum(len(bindings_of(policy)) for policy in items) if is_policy else len(items),
         elapsed_s=time.monotonic() - started_s,
         outcome=_outcome(raw, answer),
     )
-    return _Read(call=call, project=project, about="", answer=answer, seen=items)
+    return _Read(list=of, call=call, answer=answer, seen=items)
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
@@ -367,7 +321,6 @@ def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_pl
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
-    """Return the recorded outcome of a call."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
     if isinstance(answer, Unknown):
@@ -375,42 +328,38 @@ def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str
     return READ if isinstance(answer, Present) else NO_SUCH_PLACE
 
 
+def _items(reads: Sequence[_Read]) -> Iterator[tuple[_Read, ResourceKind, Item]]:
+    for read in reads:
+        if isinstance(read.list.of, ResourceKind):
+            for item in read.seen:
+                yield read, read.list.of, item
+
+
 def _resources(reads: Sequence[_Read]) -> Iterator[FoundResource]:
-    """Yield every resource that belongs to a stack, of whatever owner."""
-    for read, kind in ((read, read.kind) for read in reads if read.kind is not None):
-        for item in read.seen:
-            owner = kind.owner(item)
-            if owner is not None:
-                yield resource_of(kind, item, project=read.project, owner=owner)
+    for read, kind, item in _items(reads):
+        owner = kind.owner(item)
+        if owner is not None:
+            yield resource_of(kind, item, project=read.list.project, owner=owner)
 
 
 def _uses(found: FoundResource, networks: Sequence[str]) -> bool:
-    """Return whether a resource names one of these networks."""
-    return any(text.endswith(f"/{name}") or text == name for text in _leaves(found.document) for name in networks)
-
-
-def _leaves(value: object) -> Iterator[str]:
-    """Yield every text in a response."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in as_mapping(cast("object", value)).values():
-            yield from _leaves(inner)
-    elif isinstance(value, list | tuple):
-        for inner in as_sequence(cast("object", value)):
-            yield from _leaves(inner)
+    text = json.dumps(found.document)
+    return any(f'/{name}"' in text or f'"{name}"' in text for name in networks)
 
 
 def _grants(reads: Sequence[_Read], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
-    existing = [item for read in reads if read.kind and read.kind.kind == ACCOUNT for item in read.seen]
-    accounts = accounts_of(scope, existing, owners)
-    for read, holder in ((read, read.holder) for read in reads if read.holder is not None):
-        for policy in read.seen:
-            yield from (grant for grant in grants_in(policy, holder, accounts) if scope.wants(grant.owner))
-
-
-def _email(stack: str, project: str) -> str:
-    try:
-        return Names(project=project, stack=stack).account_email
-    except NamingError:
-        return ""
+    """Yield the grants of stacks. A deleted account belongs to the stack that would have its name."""
+    existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
+    accounts = {email: owner for email, owner in existing.items() if owner is not None}
+    by_stack = {owner.stack: owner for owner in owners}
+    for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
+        for project in scope.projects:
+            with suppress(NamingError):
+                email = Names(project=project, stack=stack).account_email
+                if email not in existing:
+                    accounts[email] = by_stack.get(stack) or Ownership(project=PRODUCT, stack=stack)
+    for read in reads:
+        if isinstance(read.list.of, PolicyHolder):
+            for policy in read.seen:
+                grants = grants_in(policy, read.list.of, accounts)
+                yield from (grant for grant in grants if scope.wants(grant.owner))

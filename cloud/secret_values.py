@@ -15,10 +15,7 @@ _API: Final = "secretmanager"
 
 
 def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
-    """Return the value of `projects/P/secrets/S/versions/N`, with `project`, the stack's, as the quota project.
-
-    Raises ScriptError with the command that grants the caller access.
-    """
+    """Return the value of `projects/P/secrets/S/versions/N`. Raises ScriptError with the command that grants access."""
     try:
         answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
         payload = as_mapping(answer.get("payload"))
@@ -37,10 +34,7 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
 
 
 def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:
-    """Add a version to a secret, which is created if it does not exist, and return the version's name.
-
-    Raises ScriptError if Google rejects it; the message does not contain the value.
-    """
+    """Add a version to a secret, which is created if it does not exist, and return its name. Raises ScriptError."""
     google = api or google_api.connect(project)
     name = f"projects/{project}/secrets/{secret}"
     body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}

@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from cloud.capacity import Node
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.idle import idle_since
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
-from cloud.prices import usd_per_hour
-from cloud.seen_machines import seen_instance, seen_node, seen_queued, seen_service
-from cloud.tpu_machine import TpuMachine
-from contracts.answers import Absent, Answer, Present, Unknown
+from cloud.prices import seen_instance, seen_node, seen_queued, seen_service, usd_per_hour
+from cloud.tpu_machine import TpuMachine, idle_since
+from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import Ownership, StackLimits
@@ -31,6 +29,7 @@ SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
 """Kinds whose age counts. Buckets and accounts have no age limit."""
 RecordWord = Literal["present", "absent", "unknown"]
 _HOUR_S: Final = 3600.0
+_IDLE: Final = "tpu.idleAfter"
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
@@ -54,31 +53,33 @@ class StackSpending:
     idle_s: float | None = None
     """Seconds without a request; None unless `idle`."""
     unknown: Sequence[str] = ()
-    """Missing figures, each a sentence."""
     record: RecordWord = "absent"
-    """State of the record of past machines (contracts.run_record)."""
     since: str | None = None
-    """Start of the first machine or service (RFC 3339)."""
     read: Sequence[str] = ()
-    """Each figure with its source."""
+
+    @property
+    def _uses(self) -> Iterator[tuple[str, str, bool]]:
+        """Each limit and its use, as text, and whether it is exceeded."""
+        of = self.limits
+        if of.max_age_s is not None:
+            age = f"(age {duration(self.age_s)})"
+            yield f"maxAge {duration(of.max_age_s)}", age, self.age_s > of.max_age_s
+        if of.max_usd is not None:
+            yield f"maxUsd {of.max_usd}", f"(cost ${self.usd:,.2f})", self.usd > of.max_usd
+        if of.idle_after_s is not None:
+            idle_s = self.idle_s or 0.0
+            idle = f"(no request for {duration(idle_s)})"
+            yield f"{_IDLE} {duration(of.idle_after_s)}", idle, idle_s > of.idle_after_s
 
     @property
     def exceeded(self) -> Sequence[str]:
         """Exceeded limits, as text."""
-        found: list[str] = []
-        if self.limits.max_age_s is not None and self.age_s > self.limits.max_age_s:
-            found.append(f"maxAge {duration(self.limits.max_age_s)} (age {duration(self.age_s)})")
-        if self.limits.max_usd is not None and self.usd > self.limits.max_usd:
-            found.append(f"maxUsd {self.limits.max_usd} (cost ${self.usd:,.2f})")
-        return [*found, *self.exceeded_idle]
+        return [f"{limit} {use}" for limit, use, is_over in self._uses if is_over]
 
     @property
-    def exceeded_idle(self) -> Sequence[str]:
-        """The exceeded idle time, as text; empty if it is not exceeded."""
-        limit_s = self.limits.idle_after_s
-        if limit_s is None or self.idle_s is None or self.idle_s <= limit_s:
-            return ()
-        return (f"tpu.idleAfter {duration(limit_s)} (no request for {duration(self.idle_s)})",)
+    def is_only_idle(self) -> bool:
+        """True if it exceeds no limit but its idle time."""
+        return all(text.startswith(_IDLE) for text in self.exceeded)
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
@@ -92,31 +93,24 @@ class StackSpending:
     def sentence(self) -> str:
         """Return the stack's use of its limits as a sentence."""
         name = f"stack {self.owner.stack}"
-        used = f"{duration(self.age_s)} old, ${self.usd:,.2f}"
         if self.verdict == "no limit":
             return f"{name} has no limit; it is {duration(self.age_s)} old and has cost ${self.usd:,.2f}."
         if self.verdict == "exceeded":
             return f"{name} exceeds {' and '.join(self.exceeded)}."
-        of, limits = self.limits, list[str]()
-        if of.max_age_s is not None:
-            limits.append(f"maxAge {duration(of.max_age_s)}")
-        if of.max_usd is not None:
-            limits.append(f"maxUsd {of.max_usd}")
-        if of.idle_after_s is not None:
-            limits.append(f"tpu.idleAfter {duration(of.idle_after_s)}")
+        limits = " and ".join(limit for limit, _, _ in self._uses)
+        used = f"{duration(self.age_s)} old, ${self.usd:,.2f}"
         used += {"idle": f", idle for {duration(self.idle_s or 0.0)}", "busy": ", busy"}.get(self.idle or "", "")
         if self.verdict == "unknown":
-            return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
-        return f"{name} is within {' and '.join(limits)}: {used}."
+            return f"{name}: use of {limits} is unknown; it is at least {used}."
+        return f"{name} is within {limits}: {used}."
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
     """Return each stack's use of its limits, by name."""
-    owners = {(item.owner.project, item.owner.stack): item.owner for item in found}
-    return [
-        _spending(api, owner, [item for item in found if _is_of(item, owner)], now)
-        for _, owner in sorted(owners.items())
-    ]
+    stacks: dict[tuple[str, str], list[FoundResource]] = {}
+    for item in found:
+        stacks.setdefault((item.owner.project, item.owner.stack), []).append(item)
+    return [_spending(_Read(api=api, now=now, found=items)) for _, items in sorted(stacks.items())]
 
 
 def account_of(project: str, stack: str) -> str:
@@ -124,72 +118,50 @@ def account_of(project: str, stack: str) -> str:
     return f"projects/{project}/serviceAccounts/{Names(project=project, stack=stack).account_email}"
 
 
-def _is_of(item: FoundResource, owner: Ownership) -> bool:
-    return (item.owner.project, item.owner.stack) == (owner.project, owner.stack)
-
-
 @dataclass(slots=True)
 class _Read:
-    """Figures of one stack, and those that could not be read."""
-
     api: GoogleApi
     now: datetime
     found: Sequence[FoundResource]
     lines: list[str] = field(default_factory=list[str])
     unknown: list[str] = field(default_factory=list[str])
 
-    @property
-    def account(self) -> FoundResource | None:
-        """The service account of the stack."""
-        return next((item for item in self.found if item.kind == ACCOUNT), None)
+    def one(self, kind: str) -> FoundResource | None:
+        return next((item for item in self.found if item.kind == kind), None)
 
-    @property
-    def account_name(self) -> str:
-        """E-mail of that account."""
-        return "" if self.account is None else self.account.id
-
-    def record(self) -> Answer[RunRecord]:
-        """Return the record of past machines."""
-        account = self.account
+    def record(self) -> tuple[RunRecord, RecordWord]:
+        """Return the record of past machines, and its state."""
+        account, doubt = self.one(ACCOUNT), ""
+        if account is None and not any(item.kind in SERVING for item in self.found):
+            return RunRecord(), "absent"
         if account is None:
-            if not any(item.kind in SERVING for item in self.found):
-                return Absent()
-            return Unknown(
-                "The stack's service account, which records its first start and the cost of past machines, "
-                "was not found. Only current resources are counted."
-            )
-        try:
-            record = RunRecord.of(str(account.document.get("description") or ""))
-        except RecordError as error:
-            return Unknown(
-                f"The record in the description of {account.name} cannot be read ({error}). "
-                "Only current resources are counted."
-            )
-        return Absent() if record is None else Present(record)
+            doubt = "The stack's service account, which records its first start and the cost of past machines, was not found."
+        else:
+            try:
+                record = RunRecord.of(str(account.document.get("description") or ""))
+            except RecordError as error:
+                doubt = f"The record in the description of {account.name} cannot be read ({error})."
+            else:
+                return (RunRecord(), "absent") if record is None else (record, "present")
+        self.unknown.append(f"{doubt} Only current resources are counted.")
+        return RunRecord(), "unknown"
 
 
-def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], now: datetime) -> StackSpending:
-    read = _Read(api=api, now=now, found=found)
+def _spending(read: _Read) -> StackSpending:
+    found, now_s = read.found, read.now.timestamp()
     limits, seen = _limits(found), _seen(found)
-    word: RecordWord
-    match read.record():
-        case Present(value=record):
-            word = "present"
-        case Absent():
-            record, word = RunRecord(), "absent"
-        case Unknown(why=why):
-            record, word = RunRecord(), "unknown"
-            read.unknown.append(why)
+    record, word = read.record()
+    account = read.one(ACCOUNT)
+    where = f"the description of {account.id if account else ''}"
     first_s = record.first_start_s(seen)
-    age_s = 0.0 if first_s is None else max(0.0, now.timestamp() - first_s)
+    age_s = 0.0 if first_s is None else max(0.0, now_s - first_s)
     if first_s is not None:
-        is_kept = record.since_s == first_s
-        where = f"the description of {read.account_name}" if is_kept else "current resources"
-        read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {where}")
+        source = where if record.since_s == first_s else "current resources"
+        read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {source}")
     micros = record.spent_micros
     if micros:
-        read.lines.append(f"${micros / MICROS:,.2f}: past machines, from the description of {read.account_name}")
-    uses = record.uses(seen, int(now.timestamp()))
+        read.lines.append(f"${micros / MICROS:,.2f}: past machines, from {where}")
+    uses = record.uses(seen, int(now_s))
     for use in uses:
         micros += use.micros
         if not use.run.is_service:
@@ -199,7 +171,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
     usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
     idle, idle_s = _idle(read, limits)
     return StackSpending(
-        owner=owner,
+        owner=found[0].owner,
         limits=limits,
         age_s=age_s,
         usd=usd,
@@ -243,7 +215,6 @@ def _name(use: Use) -> str:
 
 
 def _line(use: Use) -> str:
-    """Return the cost of one machine and its source."""
     usd = f"${use.micros / MICROS:,.2f}"
     start = _shown(use.run.start_s)
     if use.is_bound:
@@ -254,26 +225,24 @@ def _line(use: Use) -> str:
 
 
 def _seen(found: Sequence[FoundResource]) -> Sequence[Seen]:
-    """Return the machines and the service that a search found."""
-    each = [_seen_one(item, found) for item in found]
-    return [one for one in each if one is not None]
-
-
-def _seen_one(item: FoundResource, found: Sequence[FoundResource]) -> Seen | None:
-    if item.kind == QUEUED:
-        nodes = [node for node in found if node.kind == NODE and Node(node.document).request == item.id]
-        nodes.sort(key=lambda node: node.created)
-        return seen_queued(item.document, nodes[0].document if nodes else None)
-    if item.kind == NODE:
-        return None if Node(item.document).request else seen_node(item.document)
-    if item.kind == INSTANCE:
-        return seen_instance(item.document, item.location)
-    return seen_service(item.document, item.location) if item.kind == SERVICE else None
+    seen: list[Seen | None] = []
+    for item in found:
+        if item.kind == QUEUED:
+            nodes = [node for node in found if node.kind == NODE and Node(node.document).request == item.id]
+            nodes.sort(key=lambda node: node.created)
+            seen.append(seen_queued(item.document, nodes[0].document if nodes else None))
+        elif item.kind == NODE and not Node(item.document).request:
+            seen.append(seen_node(item.document))
+        elif item.kind == INSTANCE:
+            seen.append(seen_instance(item.document, item.location))
+        elif item.kind == SERVICE:
+            seen.append(seen_service(item.document, item.location))
+    return [one for one in seen if one is not None]
 
 
 def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
     """Return the cost of a service since its first start, at its highest price."""
-    run, service = use.run, next((item for item in read.found if item.kind == SERVICE), None)
+    run, service = use.run, read.one(SERVICE)
     start = datetime.fromtimestamp(run.start_s, UTC)
     owner, project = read.found[0].owner, read.found[0].project
     name = service.id if service else Names(project=project, stack=owner.stack).base
@@ -308,11 +277,12 @@ def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
     """Return the strictest limits of the resources: an interrupted update may have changed only some."""
-    each = [StackLimits.of(item.labels) for item in found]
+    every = [StackLimits.of(item.labels) for item in found]
+    ages = [one.max_age_s for one in every if one.max_age_s is not None]
+    costs = [one.max_usd for one in every if one.max_usd is not None]
+    idle = [one.idle_after_s for one in every if one.idle_after_s is not None]
     return StackLimits(
-        max_age_s=min((one.max_age_s for one in each if one.max_age_s is not None), default=None),
-        max_usd=min((one.max_usd for one in each if one.max_usd is not None), default=None),
-        idle_after_s=min((one.idle_after_s for one in each if one.idle_after_s is not None), default=None),
+        max_age_s=min(ages, default=None), max_usd=min(costs, default=None), idle_after_s=min(idle, default=None)
     )
 
 
@@ -321,15 +291,14 @@ def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: 
     start = max(start, now - _LONGEST_WINDOW)
     if start >= now:  # Google's clock is ahead of this machine's, and Cloud Monitoring rejects such an interval
         return 0.0
-    filters = f'metric.type="{_METRIC}" AND resource.labels.service_name="{service}"'
-    query = "&".join(
-        (
-            f"filter={quote(filters)}",
-            f"interval.startTime={quote(_stamp(start))}",
-            f"interval.endTime={quote(_stamp(now))}",
-            "aggregation.alignmentPeriod=3600s",
-            "aggregation.perSeriesAligner=ALIGN_SUM",
-        )
+    query = urlencode(
+        {
+            "filter": f'metric.type="{_METRIC}" AND resource.labels.service_name="{service}"',
+            "interval.startTime": _stamp(start),
+            "interval.endTime": _stamp(now),
+            "aggregation.alignmentPeriod": "3600s",
+            "aggregation.perSeriesAligner": "ALIGN_SUM",
+        }
     )
     total = 0.0
     for page in api.pages("monitoring", f"v3/projects/{project}/timeSeries?{query}"):

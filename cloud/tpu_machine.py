@@ -1,7 +1,8 @@
-"""The TPU machine of a stack: its document, its guest attributes, and a change of one metadata key."""
+"""The TPU machine of a stack: its document, guest attributes, metadata, and idle time by its own report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Final
 
@@ -9,18 +10,27 @@ from cloud.capacity import pairs_of
 from cloud.clock import WaitClock
 from cloud.google_api import GoogleApi, GoogleListError, lookup
 from cloud.kinds import INSTANCE, NODE, by_name
+from contracts import guest_attributes
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
-from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.labels import Ownership
+from planning.units import age
 
 _LIMIT_S: Final = 300.0
 _PAUSE_S: Final = 1.0
-_CONFLICTS: Final = frozenset({"resourceNotReady", "conditionNotMet"})
-"""Compute Engine's reasons if another change of the instance is in progress, or was made since it was read."""
-_STALE: Final = "CONDITION_NOT_MET"
-"""Code of an operation of Compute Engine that found another change after it had accepted the request."""
+LATEST_REPORT: Final = timedelta(minutes=10)
+"""Age from which a report proves nothing. The agent writes one each minute."""
+_STARTS: Final = guest_attributes.WAITING | {
+    guest_attributes.STARTING,
+    guest_attributes.PULLING_IMAGE,
+    guest_attributes.FETCHING_WEIGHTS,
+    guest_attributes.LOADING,
+    guest_attributes.COMPILING,
+    guest_attributes.RETRYING,
+    guest_attributes.RESTORING,
+}
+"""Phases in which a server starts, so the machine is busy."""
 
 Item = Mapping[str, object]
 
@@ -50,7 +60,7 @@ class TpuMachine:
 
     def published(self) -> Mapping[str, str]:
         """Return the agent's guest attributes; empty if it has published none. Raises ScriptError."""
-        query = f"{GUEST_ATTRIBUTE_NAMESPACE}/"
+        query = f"{guest_attributes.GUEST_ATTRIBUTE_NAMESPACE}/"
         try:
             if self.is_instance:
                 path = f"compute/v1/{self.name}/getGuestAttributes?queryPath={query.replace('/', '%2F')}"
@@ -70,30 +80,14 @@ class TpuMachine:
         return pairs_of(found.get("items")) if self.is_instance else {key: str(value) for key, value in found.items()}
 
     def set_metadata(self, key: str, value: str, owner: Ownership) -> None:
-        """Set one key of the metadata and keep all others. Waits until Google has finished the change.
-
-        Raises CommandRefusedError if the machine is gone or is not `owner`'s, and ScriptError.
-        """
-        end_s = self.clock.now_s() + _LIMIT_S
-        while True:
-            document = self.owned_document(owner)
-            try:
-                problem = self._settled(self._change(document, key, value), end_s)
-            except GoogleListError as error:
-                is_conflict = error.status == HTTPStatus.PRECONDITION_FAILED or error.reason in _CONFLICTS
-                if not (self.is_instance and is_conflict):
-                    raise ScriptError(f"Cannot change the metadata of {self.name}: {error}") from None
-                problem = str(error)
-            else:
-                if not problem:
-                    return
-                if _STALE not in problem:
-                    raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
-            if self.clock.now_s() > end_s:
-                raise ScriptError(
-                    f"Another client keeps changing {self.name}, so its metadata was not changed: {problem}"
-                )
-            self.clock.sleep(_PAUSE_S)
+        """Set one key of the metadata and wait until Google has finished. Raises CommandRefusedError and ScriptError."""
+        document = self.owned_document(owner)
+        try:
+            problem = self._settled(self._change(document, key, value))
+        except GoogleListError as error:
+            problem = str(error)
+        if problem:
+            raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
 
     def owned_document(self, owner: Ownership) -> Item:
         """Return its document. Raises CommandRefusedError if it is gone or not `owner`'s, and ScriptError."""
@@ -118,14 +112,16 @@ class TpuMachine:
     def _change(self, document: Item, key: str, value: str) -> Item:
         merged = {**self.metadata(document), key: value}
         if not self.is_instance:
-            return self.api.patch("tpu", f"v2alpha1/{self.name}", {"metadata": merged}, {"updateMask": "metadata"})
+            mask = {"updateMask": "metadata"}
+            return self.api.change("PATCH", "tpu", f"v2alpha1/{self.name}", body={"metadata": merged}, parameters=mask)
         items = [{"key": one, "value": text} for one, text in merged.items()]
         fingerprint = as_mapping(document.get("metadata")).get("fingerprint")
         body = {"items": items, "fingerprint": fingerprint}
         return self.api.post("compute", f"compute/v1/{self.name}/setMetadata", body)
 
-    def _settled(self, operation: Item, end_s: float) -> str:
+    def _settled(self, operation: Item) -> str:
         """Wait until an operation has finished and return its error; empty if it succeeded."""
+        end_s = self.clock.now_s() + _LIMIT_S
         while not (operation.get("done") or operation.get("status") == "DONE"):
             if self.clock.now_s() > end_s:
                 raise ScriptError(f"The change of the metadata of {self.name} did not finish within {_LIMIT_S:.0f} s.")
@@ -138,3 +134,49 @@ class TpuMachine:
         error = as_mapping(operation.get("error"))
         each = [as_mapping(one) for one in as_sequence(error.get("errors"))] or ([error] if error else [])
         return "; ".join(f"{one.get('message') or 'no explanation'} ({one.get('code', '?')})" for one in each)
+
+
+def idle_since(machines: Sequence[TpuMachine], now: datetime) -> Answer[datetime]:
+    """Return the time since which all machines are idle, Absent if one is busy, and Unknown if one may be."""
+    answers = [_of_machine(machine, now) for machine in machines]
+    if any(isinstance(answer, Absent) for answer in answers):
+        return Absent()
+    unknown = next((answer for answer in answers if isinstance(answer, Unknown)), None)
+    return unknown or Present(max(answer.value for answer in answers if isinstance(answer, Present)))
+
+
+def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
+    name = machine.name.rpartition("/")[2]
+    try:
+        answer = reported(machine.published(), now)
+    except ScriptError as error:
+        return Unknown(f"the guest attributes of {name} could not be read ({error})")
+    return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer
+
+
+def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
+    """Return the idle time in a machine's guest  Unknown continues a sentence about it."""
+    phase = published.get(guest_attributes.PHASE_KEY, "")
+    if not phase:
+        return Unknown("has published no phase")
+    updated = _time(published.get(guest_attributes.UPDATED_AT_KEY, ""))
+    if updated is None:
+        return Unknown("last reported at an unknown time")
+    if now - updated > LATEST_REPORT:
+        return Unknown(f"last reported {age((now - updated).total_seconds())} ago")
+    if phase in _STARTS or (
+        phase == guest_attributes.READY and published.get(guest_attributes.IDLE_SINCE_KEY) == guest_attributes.NOT_IDLE
+    ):
+        return Absent()
+    if phase != guest_attributes.READY:
+        return Unknown(f"is {phase}")
+    since = _time(published.get(guest_attributes.IDLE_SINCE_KEY, ""))
+    return Unknown("does not report whether requests are running") if since is None else Present(since)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

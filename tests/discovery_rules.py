@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
+from cloud.google_api import GoogleApi
 from cloud.grants import PolicyHolder
-from cloud.kinds import KINDS, LOCATIONS, POLICIES
+from cloud.kinds import KINDS, LOCATIONS
 from gcp_tpu_provider.tpu_api import TpuApi
 from localcloud.rest.discovery import document_for
 
@@ -73,6 +75,17 @@ class _Listening:
         return {}
 
 
+class _Session:
+    """A session that notes the requests and answers nothing."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[str, str]] = []
+
+    def request(self, verb, url, **_):
+        self.called.append((verb, url))
+        return SimpleNamespace(ok=True, headers={}, content=b"")
+
+
 def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     transport = _Listening()
     api = TpuApi(transport)
@@ -110,19 +123,26 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
         listed = kind.path.format(p="p", l="us-east5-a")
         yield "GET", f"{kind.api}/{listed.partition('?')[0]}", {}, None
         scope = "zones/us-east5-a/" if kind.items == "instances" else "regions/us-east5/"
-        plain = listed.partition("?")[0].removeprefix(kind.of_api.version).replace("aggregated/", scope)
-        for verb, query in (
-            ("GET", {}),
-            ("DELETE", {**dict(kind.parameters), **({kind.of_api.guard: ""} if kind.of_api.guard else {})}),
-        ):
+        plain = listed.partition("?")[0].removeprefix(kind.prefix).replace("aggregated/", scope)
+        for verb, query in (("GET", {}), ("DELETE", kind.deletion({}))):
             yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
-    inputs = dict.fromkeys(("project", "location", "serviceAccountId", "secretId", "bucket", "repository", "name"), "x")
-    policies = [(holder.policy, holder.inputs) for holder in HOLDERS] + [(of, inputs) for of in POLICIES.values()]
-    for of, given in policies:
-        name = of.name_of(given)
-        for call in (of.read(name), of.write(name, {})):
-            path, _, query = call.path.partition("?")
-            yield call.verb, f"{of.api}/{path}", dict(parse_qsl(query)), None
+    session = _Session()
+    for holder in HOLDERS:
+        holder.read(GoogleApi(session, ()))
+        holder.write(GoogleApi(session, ()), {})
+    # The provider writes these policies for a stack's own resources.
+    place = "projects/x/locations/x"
+    for api, name in (
+        ("iam/v1", "projects/-/serviceAccounts/x"),
+        ("artifactregistry/v1", f"{place}/repositories/x"),
+        ("run/v2", f"{place}/services/x"),
+    ):
+        yield "POST" if api == "iam/v1" else "GET", f"{api}/{name}:getIamPolicy", {}, None
+        yield "POST", f"{api}/{name}:setIamPolicy", {}, None
+    for verb, url in session.called:
+        host, _, path = url.removeprefix("https://").partition("/")
+        path, _, query = path.partition("?")
+        yield verb, f"{host.partition('.')[0]}/{path}", dict(parse_qsl(query)), None
 
 
 @cache

@@ -13,8 +13,6 @@ from contracts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
 """Maximum objects per compose (Cloud Storage, Composite objects)."""
-MOST_CALLS: Final = 64
-"""Concurrent calls that keep their connections."""
 _SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
@@ -44,7 +42,7 @@ class WeightsBucket:
         from google.cloud import storage  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()
-        session = open_session(project, given=credentials, connections=MOST_CALLS)
+        session = open_session(project, given=credentials)
         options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
         self._client: Any = storage.Client(
             project=project, credentials=credentials, client_options=options, _http=session
@@ -101,10 +99,7 @@ class WeightsBucket:
         crc32c: str | None = None,
         sha256: str | None = None,
     ) -> BucketObject:
-        """Join at most MOST_SOURCES objects of the bucket in exactly these generations.
-
-        `crc32c` is the checksum of the result, if known: it tells a lost response from a second writer.
-        """
+        """Join at most MOST_SOURCES objects in exactly these generations. A known `crc32c` tells a lost response from a second writer."""
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
@@ -130,10 +125,7 @@ class WeightsBucket:
         sha256: str | None,
         on_step: Callable[[int], None],
     ) -> BucketObject:
-        """Copy an object of another bucket within Google, if its generation is still the same.
-
-        `on_step` gets the bytes copied so far after each call.
-        """
+        """Copy an object of another bucket within Google. `on_step` gets the bytes copied so far after each call."""
         origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped

@@ -1,28 +1,28 @@
-"""Copy a checkpoint into a folder of a bucket.
+"""Copy a checkpoint into a folder of a bucket, named by its content, so that staging never changes a folder in use.
 
 The hub and local folders are read in parts. A file of several is written as temporary objects
 `PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state: a later run reads
 the source again, uploads missing or different parts, and hashes every byte (docs/decisions/0027).
-Another bucket is copied within Google.
+Another bucket is copied within Google. A manifest is deleted before the first change of its folder and written after the last.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Final, TypeAlias
 
-from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, crc32c, crc32c_text, extend_crc32c
-from cloud.staging.folders import prepared_folder, withdraw_manifest, write_manifest
+from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, changed, crc32c, crc32c_text, extend_crc32c
 from cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
-from contracts.errors import ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import json_object
 from contracts.parallel import each, in_order
-from contracts.staged_weights import PARTS
+from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, manifest_hash, own_folder, strangers
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
-"""Concurrent parts."""
 
 OnBytes: TypeAlias = Callable[[str, int, int], None]
 """Called with a description, the bytes done, and the total bytes. Calls are serialized, from several threads."""
@@ -37,7 +37,6 @@ class CopyPlan:
     source: FolderSource | HubSource | BucketSource
     target: WeightsBucket
     prefix: str
-    """Folder of the checkpoint in the bucket."""
     files: Sequence[SourceFile] = ()
     """The source's files with their hashes. If empty, the copy lists and hashes them."""
     part_bytes: int = PART_BYTES
@@ -48,10 +47,11 @@ class CopyPlan:
 class StagingOutcome:
     """Result of one run."""
 
+    folder: str
+    revision: str
+    is_simulated: bool
     copied: int
-    """Files that this run completed."""
     kept: int
-    """Files that were already complete."""
     manifest: str
     """`manifest_hash` of the current content of the bucket."""
 
@@ -77,19 +77,13 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
 
 
 def in_own_folder(plan: CopyPlan, stack: str, on_bytes: OnBytes) -> CopyPlan:
-    """Return the copy with hashed files, to a folder next to `prefix` that their hash names.
-
-    Raises ScriptError as the source does, and CommandRefusedError as `prepared_folder` does.
-    """
+    """Return the copy with hashed files, to a folder next to `prefix` that their hash names."""
     files = _hashed(plan, on_bytes)
     return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files, stack))
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy missing or different files, then write the manifest. Other files of the folder are not touched.
-
-    Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
-    """
+    """Copy missing or different files, then write the manifest. Other files of the folder are not touched. Raises ScriptError."""
     files, target = plan.files or _hashed(plan, on_bytes), plan.target
     copy = _Copy(plan)
     done = {kept.name: kept for kept in map(copy.kept, files) if kept is not None}
@@ -104,7 +98,14 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     digest = write_manifest(target, plan.prefix, plan.source.revision, [done[file.name] for file in files])
     left = target.objects(f"{PARTS}/{plan.prefix}/").values()
     each([partial(target.delete, item) for item in left], workers=plan.workers)
-    return StagingOutcome(copied=len(missing), kept=len(files) - len(missing), manifest=digest)
+    return StagingOutcome(
+        folder=plan.prefix,
+        revision=plan.source.revision,
+        is_simulated=any(file.real_bytes for file in files),
+        copied=len(missing),
+        kept=len(files) - len(missing),
+        manifest=digest,
+    )
 
 
 class _Progress:
@@ -124,18 +125,14 @@ class _Reading:
     def __init__(self, file: SourceFile) -> None:
         self.file, self.crc, self.parts = file, 0, list[BucketObject]()
         self._sha256 = hashlib.sha256()
-        # Git's id of a file is a hash of its length and its bytes.
-        self._git_sha1 = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
 
     def add(self, data: bytes) -> None:
         self.crc = extend_crc32c(self.crc, data)
         self._sha256.update(data)
-        if self.file.git_sha1 is not None:
-            self._git_sha1.update(data)
 
     def verified(self, source: FolderSource | HubSource) -> str:
         """Return the SHA-256. Raises ScriptError if it differs from the source's."""
-        source.verify(self.file, self._sha256.hexdigest(), self._git_sha1.hexdigest())
+        source.verify(self.file, self._sha256.hexdigest())
         return self._sha256.hexdigest()
 
 
@@ -159,8 +156,6 @@ def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
 
 
 class _Copy:
-    """A run."""
-
     def __init__(self, plan: CopyPlan) -> None:
         self._plan = plan
         self._present = plan.target.objects(f"{plan.prefix}/")
@@ -250,7 +245,7 @@ class _Copy:
         )
         if (copy.size_bytes, copy.crc32c) != (file.size_bytes, file.crc32c):
             self._plan.target.delete(copy)
-            raise ScriptError(f"The copy of {file.name} differs from {source.uri}, and was deleted. Run this again.")
+            raise ScriptError(f"The copy of {file.name} differs from {source.place}, and was deleted. Run this again.")
         on_step(file.size_bytes)
         return file
 
@@ -259,3 +254,75 @@ class _Copy:
 
     def _part_name(self, file: SourceFile, start: object, end: object) -> str:
         return f"{PARTS}/{self._plan.prefix}/{file.name}/{start}-{end}"
+
+
+def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile], stack: str) -> str:
+    """Return the folder for these files.
+
+    Raises CommandRefusedError if it has anything else: another file, the manifest of other weights, or other
+    bytes with the same stated hash. A copy within Google reads none, so it cannot tell which hash is wrong.
+    """
+    digest = manifest_hash(_manifest("", files))
+    folder = own_folder(name, digest)
+    present = target.objects(f"{folder}/")
+    uri = f"gs://{target.name}/{folder}"
+    extra = strangers(present, folder, [file.name for file in files])
+    if extra:
+        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+        raise CommandRefusedError(
+            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. "
+            f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
+        )
+    manifest = f"{folder}/{MANIFEST}"
+    if manifest in present and manifest_hash(json_object(target.text(manifest) or "")) != digest:
+        raise CommandRefusedError(
+            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model "
+            f"{stack} --remove {folder}`, then run this again."
+        )
+    for file in files:
+        found = present.get(f"{folder}/{file.name}")
+        if found and file.crc32c and (found.size_bytes, found.crc32c) != (file.size_bytes, file.crc32c):
+            raise CommandRefusedError(
+                f"{uri}/{file.name} differs from the source, although both state the same SHA-256. Nothing was "
+                "changed. Stage from the hub or a folder, which are read and hashed."
+            )
+    return folder
+
+
+def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
+    """Delete the manifest of a folder whose files are about to change, because it would describe a mixture."""
+    name = f"{prefix}/{MANIFEST}"
+    while (before := target.objects(name).get(name)) is not None:
+        target.delete(before)
+
+
+def write_manifest(target: WeightsBucket, prefix: str, revision: str, files: Sequence[SourceFile]) -> str:
+    """Write the manifest unless it exists, and return its hash. Raises ScriptError if another writer changed these files."""
+    present = target.objects(f"{prefix}/")
+    for file in files:
+        found = present.get(f"{prefix}/{file.name}")
+        if found is None or (found.size_bytes, found.crc32c) != (file.size_bytes, file.crc32c):
+            raise changed(f"gs://{target.name}/{prefix}/{file.name}")
+    document = _manifest(revision, files)
+    name, data = f"{prefix}/{MANIFEST}", json.dumps(document, indent=1).encode()
+    before = present.get(name)
+    if before is None or before.crc32c != crc32c(data):
+        target.upload(name, data, replaced=before)
+    return manifest_hash(document)
+
+
+def _manifest(revision: str, files: Sequence[SourceFile]) -> dict[str, object]:
+    entries = [
+        {
+            "name": file.name,
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "crc32c": file.crc32c,
+            **({REAL_SIZE: file.real_bytes} if file.real_bytes else {}),
+        }
+        for file in files
+    ]
+    document: dict[str, object] = {"schema": 1, "revision": revision, "files": entries}
+    if any(file.real_bytes for file in files):
+        document["simulated"] = f"the local cloud's hub sent shrunk files; {REAL_SIZE} is the size of the real ones"
+    return document

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from cloud import google_api
 from cloud.hub import hub_errors, lost_connections, real_sizes
-from cloud.model_files import CONFIG, INDEX
-from cloud.safetensors_file import NotSafetensorsError, read_table
+from cloud.model_files import CONFIG, INDEX, NotSafetensorsError, read_tensors
 from cloud.staging.bucket import BucketObject, WeightsBucket
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence, json_object
@@ -24,7 +23,6 @@ _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
 _WEIGHTS: Final = ".safetensors"
 _BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 _READ_LIMIT_S: Final = 120.0
-"""Read timeout for the hub within one part."""
 _RETRIES: Final = 10
 _LONGEST_PAUSE_S: Final = 30.0
 """Maximum pause; pauses double from 1 s: three minutes without a connection do not abort a copy."""
@@ -41,56 +39,44 @@ class SourceFile:
     """Stated by the hub for large files. None if the file was not read yet, or stays within Google."""
     crc32c: str | None = None
     """Checksum of an object; None for a file that is in no bucket yet."""
-    git_sha1: str | None = None
-    """Git's id of the file, which the hub states for small files."""
     changed_ns: int = 0
-    """Last change of a local file, in nanoseconds since 1970."""
     real_bytes: int = 0
     """Size of the real file if the local cloud's hub sends a shrunk one; 0 for every other source."""
 
 
-def require_checkpoint(place: str, names: Collection[str], index: Callable[[], bytes | str], config: str) -> None:
-    """Compare the names of a source's files with its index of the weights, if it has one.
-
-    `config` is the file that every checkpoint of its kind has.
-
-    Raises CommandRefusedError if `place` is not a checkpoint, or an incomplete one.
-    """
-    if config not in names:
+def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config: str) -> None:
+    """Compare the files with the index and the headers of the weights. Raises CommandRefusedError and ScriptError."""
+    place, files = source.place, {file.name: file for file in source.files()}
+    weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
+    if config not in files:
         is_model = config == CONFIG
         what = "a checkpoint. Pass the source with the weights." if is_model else "a LoRA adapter in PEFT's format."
         raise CommandRefusedError(f"{place} has no {config}, so it is not {what}")
-    if not any(name.endswith(_WEIGHTS) for name in names):
+    if not weights:
         raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
-    if INDEX not in names:
-        return
-    try:
-        named = set(cast("Mapping[str, str]", json.loads(index())["weight_map"]).values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
-    absent = sorted(named.difference(names))
-    if absent:
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        raise CommandRefusedError(f"{place} has no {absent[0]}{more}, which {INDEX} lists. Complete it there first.")
-
-
-def require_whole_weights(place: str, source: "FolderSource | HubSource | BucketSource") -> None:
-    """Read the header of each file of weights, which states the file's length.
-
-    Raises CommandRefusedError for a file that is empty, short or invalid, and ScriptError as the source does.
-    """
-
-    def check(file: SourceFile) -> None:
+    if INDEX in files:
+        index = source.read(files[INDEX], 0, files[INDEX].size_bytes)
         try:
-            read_table(file.size_bytes, lambda start, end: source.read(file, start, end))
-        except NotSafetensorsError as error:
+            named = set(cast("Mapping[str, str]", json.loads(index)["weight_map"]).values())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
+        absent = sorted(named.difference(files))
+        if absent:
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             raise CommandRefusedError(
-                f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. "
-                "Download the file again, then stage it."
-            ) from None
+                f"{place} has no {absent[0]}{more}, which {INDEX} lists. Complete it there first."
+            )
+    each([partial(_require_whole, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
 
-    weights = [file for file in source.files() if file.name.endswith(_WEIGHTS)]
-    each([partial(check, file) for file in weights], workers=_HEADERS_AT_ONCE)
+
+def _require_whole(source: "FolderSource | HubSource | BucketSource", file: SourceFile) -> None:
+    try:
+        read_tensors(file.size_bytes, lambda start, end: source.read(file, start, end))
+    except NotSafetensorsError as error:
+        raise CommandRefusedError(
+            f"{file.name} of {source.place} {error}: its download is incomplete, or it is damaged. "
+            "Download the file again, then stage it."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +86,19 @@ class FolderSource:
     folder: Path
 
     @property
+    def place(self) -> str:
+        """The folder, as the user named it."""
+        return str(self.folder)
+
+    @property
     def revision(self) -> str:
         """Name of the folder."""
         return self.folder.resolve().name
 
     def files(self) -> Sequence[SourceFile]:
-        """List the folder's files. Raises CommandRefusedError as `require_checkpoint` does, and ScriptError."""
+        """List the folder's files."""
         paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
-        files = [self._listed(path) for path in sorted(paths) if path.is_file()]
-        known = {file.name: file for file in files}
-        require_checkpoint(str(self.folder), known, lambda: self.read(known[INDEX], 0, known[INDEX].size_bytes), CONFIG)
-        return files
+        return [self._listed(path) for path in sorted(paths) if path.is_file()]
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError if it cannot be read or has become shorter."""
@@ -124,7 +112,7 @@ class FolderSource:
             raise self._changed(file)
         return data
 
-    def verify(self, file: SourceFile, sha256: str, _git_sha1: str) -> None:
+    def verify(self, file: SourceFile, sha256: str) -> None:
         """Raise ScriptError if the file changed since it was listed."""
         try:
             now = self._listed(self.folder / file.name)
@@ -151,7 +139,11 @@ class HubSource:
     revision: str
     """Commit of the hub."""
     repository: Sequence[SourceFile]
-    """All files of the repository at the commit."""
+
+    @property
+    def place(self) -> str:
+        """The model and the commit."""
+        return f"{self.model} at {self.revision}"
 
     def files(self) -> Sequence[SourceFile]:
         """List the files that vLLM reads."""
@@ -195,22 +187,16 @@ class HubSource:
             f"({file.size_bytes} bytes). Run this again."
         )
 
-    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
+    def verify(self, file: SourceFile, sha256: str) -> None:
         """Raise ScriptError if the file's hash differs from the hub's."""
-        for what, found, stated in (("SHA-256", sha256, file.sha256), ("Git id", git_sha1, file.git_sha1)):
-            if stated not in {None, found}:
-                raise ScriptError(
-                    f"{file.name} has {what} {found} after the download, but the hub states {stated}. Run this again."
-                )
+        if file.sha256 not in {None, sha256}:
+            raise ScriptError(
+                f"{file.name} has SHA-256 {sha256} after the download, but the hub states {file.sha256}. Run this again."
+            )
 
 
-def hub(model: str, revision: str | None, *, config: str = CONFIG) -> HubSource:
-    """Resolve a revision of the hub to a commit. `config` is the file that the repository must have.
-
-    Raises:
-        CommandRefusedError: as `require_checkpoint` does.
-        ScriptError: if the hub cannot be reached or does not have the model.
-    """
+def hub(model: str, revision: str | None) -> HubSource:
+    """Resolve a revision of the hub to a commit. Raises ScriptError as `hub_errors` does."""
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
@@ -220,20 +206,14 @@ def hub(model: str, revision: str | None, *, config: str = CONFIG) -> HubSource:
     real = real_sizes(info)
     files = [
         SourceFile(
-            name=s.rfilename,
-            size_bytes=s.size or 0,
-            sha256=s.lfs.sha256 if s.lfs else None,
-            git_sha1=None if s.lfs else s.blob_id,
-            real_bytes=real.get(s.rfilename, 0),
+            name=file.rfilename,
+            size_bytes=file.size or 0,
+            sha256=file.lfs.sha256 if file.lfs else None,
+            real_bytes=real.get(file.rfilename, 0),
         )
-        for s in info.siblings or []
+        for file in info.siblings or []
     ]
-    source = HubSource(model=model, revision=info.sha or "", repository=files)
-    wanted = {file.name: file for file in source.files()}
-    require_checkpoint(
-        f"{model} at {source.revision}", wanted, lambda: source.read(wanted[INDEX], 0, wanted[INDEX].size_bytes), config
-    )
-    return source
+    return HubSource(model=model, revision=info.sha or "", repository=files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +231,7 @@ class BucketSource:
     """The source's own manifest; empty if it has none or it cannot be read."""
 
     @property
-    def uri(self) -> str:
+    def place(self) -> str:
         """Its URI."""
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
@@ -262,18 +242,16 @@ class BucketSource:
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError."""
-        return self.bucket.part(object_name(self.prefix, file.name), start, end)
+        return self.bucket.part(object_name(self.prefix, file.name), start, end) if end > start else b""
 
 
-def in_bucket(bucket: WeightsBucket, prefix: str, *, config: str = CONFIG) -> BucketSource:
-    """List a folder's files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, and ScriptError."""
+def in_bucket(bucket: WeightsBucket, prefix: str) -> BucketSource:
+    """List a folder's files that vLLM reads. Raises ScriptError."""
     start = object_name(prefix, "")
     found = {name.removeprefix(start): item for name, item in sorted(bucket.objects(start).items())}
-    text = bucket.text(start + MANIFEST) if MANIFEST in found else None
-    manifest, place = json_object(text or ""), f"gs://{bucket.name}/{prefix}".rstrip("/")
+    manifest = json_object((bucket.text(start + MANIFEST) if MANIFEST in found else None) or "")
+    revision = str(manifest.get("revision") or f"gs://{bucket.name}/{prefix}".rstrip("/"))
     wanted = {name: item for name, item in found.items() if _is_wanted(name)}
-    require_checkpoint(place, wanted, lambda: bucket.text(start + INDEX) or "", config)
-    revision = str(manifest.get("revision") or place)
     return BucketSource(bucket=bucket, prefix=prefix, revision=revision, objects=wanted, manifest=manifest)
 
 

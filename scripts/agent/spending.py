@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
-from cloud.google_prices import container_usd_per_hour, node_usd_per_hour
+from cloud.prices import container_usd_per_hour, node_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT

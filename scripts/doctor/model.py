@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import requests
 
-from cloud.google_api import GoogleListError, NotJsonError
+from cloud.google_session import GoogleListError, NotJsonError
 from cloud.model_files import CONFIG
 from cloud.secret_values import read_secret
 from contracts.errors import ScriptError

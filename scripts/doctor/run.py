@@ -14,7 +14,7 @@ from google.auth.credentials import Credentials
 from google.oauth2 import credentials as user
 
 from cloud import google_api
-from cloud.caller import CALLS, caller_of, member_of
+from cloud.caller import caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.parallel import each_within
 from scripts.cli.transfer import overwrite_line
@@ -57,7 +57,7 @@ def examine(
     if isinstance(credentials, user.Credentials):
         return [login, *refused]
     # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
-    own = replace(checkup, google=google_api.connect(given=credentials, connections=CALLS))
+    own = replace(checkup, google=google_api.connect(given=credentials))
     return [login, *refused, *_of_enabled_apis(own, concurrently(_checks(own)))]
 
 

@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from typing import Final, Literal
 
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.google_prices import container_usd_per_hour
+from cloud.prices import container_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.outputs import StackOutputs
@@ -180,7 +180,9 @@ class Rollout:
         body = {"traffic": [target.to_api() for target in targets], "etag": seen.get("etag")}
         again = f"Another client may have changed it: run `gemma status {self.stack}`, then this again."
         try:
-            operation = self.api.patch("run", f"v2/{self.name}", body, {"updateMask": "traffic"})
+            operation = self.api.change(
+                "PATCH", "run", f"v2/{self.name}", body=body, parameters={"updateMask": "traffic"}
+            )
         except GoogleListError as error:
             raise ScriptError(f"Cannot move the traffic of {short_name(self.name)}: {error} {again}") from None
         end_s = monotonic() + self.start_s + IMAGE_PULL_S

@@ -20,33 +20,19 @@ from scripts.cli.frozen import FrozenProject, freeze
 from stacks.planned import doctor_hint
 from stacks.settings import Settings
 
-BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
+_BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"
 _TARGETS: Final = (
     "**:Provider::gcp",
     "**:index:ModelBucket::models",
     "**$gcp:storage/bucket:Bucket::models",
 )
 _CREATED_TYPES: Final = frozenset(
-    {
-        BUCKET_TYPE,
-        "gemma-serving:index:ModelBucket",
-        "pulumi:providers:gcp",
-        "pulumi:pulumi:Stack",
-    }
+    {_BUCKET_TYPE, "gemma-serving:index:ModelBucket", "pulumi:providers:gcp", "pulumi:pulumi:Stack"}
 )
 
 
-def require_bucket(
-    stack: str, settings: Settings, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]
-) -> None:
-    """Create the stack's bucket, and nothing else, if the state has none.
-
-    Raises:
-        CommandRefusedError: if that is not allowed or changes more, or for a lock that may be in use.
-        ScriptError: if `pulumi up` fails.
-    """
-    if has_bucket(stack, settings):
-        return
+def create_bucket(stack: str, *, may_create: bool, plan_id: str | None, say: Callable[[str], None]) -> None:
+    """Create the stack's bucket, and nothing else. Raises CommandRefusedError and ScriptError."""
     if not may_create:
         raise CommandRefusedError(
             f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `gemma up {stack}` first."
@@ -54,33 +40,28 @@ def require_bucket(
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         steps = creation_steps(frozen)
-        if not steps:
-            return
-        if plan_id is not None and (found := creation_plan_id(frozen, steps)) != plan_id:
+        if plan_id is not None and (found := frozen.plan_id(steps)) != plan_id:
             raise CommandRefusedError(
                 f"{plan_id} is stale: the preview of the bucket now has the id {found}. Preview it again and review it."
             )
         for step in steps:
             say(f"creating {step.name} ({step.type})")
+        after_failure = f"The bucket was not created. {doctor_hint(stack)}"
+        up = partial(runner.change, stack, "up", *_options(frozen), after_failure=after_failure)
         try:
-            past_dead_locks(stack, partial(_create, frozen), report=say)
+            past_dead_locks(stack, up, report=say)
         finally:
             for sentence in frozen.bring_back_engine_lines(runner.project_folder()):
                 say(sentence)
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
-    """Return whether the state has the stack's own bucket.
-
-    Raises CommandRefusedError without the stack, if its settings move the bucket, or after an interrupted update.
-    """
+    """Return whether the state has the stack's own bucket. Raises CommandRefusedError without the stack or if its bucket would move."""
     resources = read_deployment(stack).resources
-    found = next(
-        (one for one in resources if one.type == BUCKET_TYPE and one.name == "models" and not one.delete), None
-    )
-    if found is not None:
-        _require_unmoved(stack, settings, found)
-        return True
+    for one in resources:
+        if one.type == _BUCKET_TYPE and one.name == "models" and not one.delete:
+            _require_unmoved(stack, settings, one)
+            return True
     waiting = [one.name for one in resources if one.delete]
     if waiting:
         raise CommandRefusedError(
@@ -105,19 +86,7 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
     return steps
 
 
-def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str:
-    """Return the plan id of a creation."""
-    return frozen.plan_id(steps)
-
-
-def _create(frozen: FrozenProject) -> None:
-    """Create the previewed resources from the same copy. Raises PulumiFailedError."""
-    after_failure = f"The bucket was not created. {doctor_hint(frozen.stack)}"
-    runner.change(frozen.stack, "up", *_options(frozen), after_failure=after_failure)
-
-
 def _options(frozen: FrozenProject) -> Sequence[str]:
-    """Return the engine options that limit a run to the copy and the bucket."""
     return [f"--cwd={frozen.folder}", *(f"--target={target}" for target in _TARGETS)]
 
 

@@ -6,19 +6,23 @@ Readers are deployments in the states, Cloud Run revisions, and settings of stac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict, cast
 
 from cloud.google_api import GoogleApi, answer_of, connect
+from cloud.model_files import CONFIG
 from cloud.staging.bucket import WeightsBucket
-from cloud.staging.folders import StagedFolder, remove_folder, staged_folders
 from contracts.answers import Absent, Present, Unknown
+from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.naming import Names
+from contracts.parallel import each
 from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import serving_shares, short_name
-from contracts.staged_weights import MODELS_FOLDER, folder_uri
+from contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from engine import state as states
 from engine.state import StackState
 from engine.steps import CAPACITY_TYPES
@@ -30,8 +34,6 @@ from stacks.settings import Settings
 
 
 class _Folder(TypedDict):
-    """A folder and its readers, as --json prints it."""
-
     name: str
     files: int
     gib: float
@@ -41,7 +43,6 @@ class _Folder(TypedDict):
     older_revisions: list[str]
     """Revisions without traffic that cannot be restored after the removal."""
     settings: list[str]
-    """Settings files that have it for the next `up`."""
     unknown: list[str]
     """Failed checks, one clause each. They prevent a removal."""
 
@@ -51,38 +52,33 @@ class _Readers:
     """Possible readers of a bucket, read once for all its folders."""
 
     bucket: str
-    is_shared: bool
-    """True for a bucket that the stack did not create."""
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
-    """Settings by stack, for stacks with a local file."""
     texts: Mapping[str, str]
-    """Cloud Run revisions that read the bucket, by name, as JSON."""
-    serving: frozenset[str]
-    """Names of those with traffic, and the latest ones."""
-    unknown: Sequence[str]
+    serving: set[str]
+    unknown: list[str]
 
-    def of(self, folder: StagedFolder) -> _Folder:
-        """Return the readers of a folder."""
-        uri = _pattern(folder_uri(self.bucket, folder.name))
-        mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{folder.name}')}"
-        revisions = [name for name, text in self.texts.items() if re.search(mounted, text)]
+    def of(self, name: str, sizes: Sequence[int], *, complete: bool) -> _Folder:
+        """Return a folder, with files of these sizes, and its readers."""
+        uri = _pattern(folder_uri(self.bucket, name))
+        mounted = f"{uri}|{_pattern(f'{MODELS_FOLDER}/{name}')}"
+        revisions = [one for one, text in self.texts.items() if re.search(mounted, text)]
         deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
         return _Folder(
-            name=folder.name,
-            files=folder.files,
-            gib=round(folder.size_bytes / GIB, 3),
-            complete=folder.has_manifest,
-            served_by=[*deployed, *(f"revision {name}" for name in revisions if name in self.serving)],
-            older_revisions=[f"revision {name}" for name in revisions if name not in self.serving],
+            name=name,
+            files=len(sizes),
+            gib=round(sum(sizes) / GIB, 3),
+            complete=complete,
+            served_by=[*deployed, *(f"revision {one}" for one in revisions if one in self.serving)],
+            older_revisions=[f"revision {one}" for one in revisions if one not in self.serving],
             settings=[
                 f"Pulumi.{stack}.yaml"
                 for stack, settings in self.settings.items()
                 if settings.weights == "bucket"
                 and settings.bucket_name(stack) == self.bucket
-                and folder.name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
+                and name in {settings.weights_prefix, *(part.folder for part in parts_of(settings))}
             ],
-            unknown=list(self.unknown),
+            unknown=self.unknown,
         )
 
     def _reads(self, state: StackState, uri: str, mounted: str) -> bool:
@@ -96,40 +92,35 @@ class _Readers:
 
 
 def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_json: bool) -> ExitCode:
-    """List the folders of a stack's bucket, or remove one.
-
-    Raises CommandRefusedError if it may be served or the answer is not yes, and ScriptError.
-    """
-    bucket, existing = settings.bucket_name(stack), settings.bucket.existing
+    """List the folders of a stack's bucket, or remove one. Raises CommandRefusedError and ScriptError."""
+    bucket, is_shared = settings.bucket_name(stack), settings.bucket.existing is not None
     target = WeightsBucket(bucket, settings.project)
     names = dict.fromkeys([settings.weights_name, *(part.name for part in parts_of(settings))])
-    listed = [found for below in (names if existing else (None,)) for found in staged_folders(target, below=below)]
+    listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
     readers = _readers(bucket, stack, settings)
-    folders = [readers.of(folder) for folder in listed]
-    if name is not None:
-        return _remove(stack, target, folders, readers, name.strip("/"), yes=yes, as_json=as_json)
+    folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]
+    shown = folders if name is None else [_removable(bucket, folders, readers, name.strip("/"))]
+    if not as_json:
+        _print(bucket, shown, readers.unknown, is_shared=is_shared)
+    report: dict[str, object] = {"stack": stack, "bucket": bucket}
+    if name is None:
+        report["folders"] = folders
+    else:
+        report["removed"], report["objects"] = shown[0], _removed(target, shown[0], yes=yes)
     if as_json:
-        print(json.dumps({"stack": stack, "bucket": bucket, "folders": folders}))
-        return ExitCode.DONE
-    _print(folders, readers)
+        print(json.dumps(report))
+    elif name is not None:
+        print(f"stage_model: deleted {report['objects']} objects, gs://{bucket}/{shown[0]['name']}")
     return ExitCode.DONE
 
 
-def _remove(
-    stack: str,
-    target: WeightsBucket,
-    folders: Sequence[_Folder],
-    readers: _Readers,
-    name: str,
-    *,
-    yes: bool,
-    as_json: bool,
-) -> ExitCode:
-    uri = f"gs://{target.name}/{name}"
+def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name: str) -> _Folder:
+    """Return a folder that nothing serves. Raises CommandRefusedError."""
+    uri = f"gs://{bucket}/{name}"
     folder = next((one for one in folders if one["name"] == name), None)
     if folder is None:
         known = ", ".join(one["name"] for one in folders) or "none"
-        raise CommandRefusedError(f"gs://{target.name} has no weights in {name!r}. Folders: {known}.")
+        raise CommandRefusedError(f"gs://{bucket} has no weights in {name!r}. Folders: {known}.")
     if folder["served_by"]:
         raise CommandRefusedError(
             f"{uri} is served by {' and '.join(folder['served_by'])}. Nothing was deleted. "
@@ -140,8 +131,12 @@ def _remove(
             f"Cannot check what serves {uri}: {'; '.join(readers.unknown)}. Nothing was deleted. "
             "Fix this, then run the command again."
         )
-    if not as_json:
-        _print([folder], readers)
+    return folder
+
+
+def _removed(target: WeightsBucket, folder: _Folder, *, yes: bool) -> int:
+    """Delete a folder, its manifest first, and return the number of objects. Raises CommandRefusedError if not confirmed."""
+    uri = f"gs://{target.name}/{folder['name']}"
     if not yes:
         confirm(
             f"Delete {folder['files']} files, {folder['gib']:.2f} GiB, in {uri}?",
@@ -149,42 +144,40 @@ def _remove(
             "Pass --yes to confirm.",
             declined="The answer was not yes. Nothing was deleted.",
         )
-    count = remove_folder(target, name)
-    document = {
-        "stack": stack,
-        "bucket": target.name,
-        "removed": folder,
-        "objects": count,
-    }
-    print(json.dumps(document) if as_json else f"stage_model: deleted {count} objects, {uri}")
-    return ExitCode.DONE
+    name = folder["name"]
+    found = {**target.objects(f"{name}/"), **target.objects(f"{PARTS}/{name}/")}
+    manifest = found.pop(f"{name}/{MANIFEST}", None)
+    if manifest is not None:
+        target.delete(manifest)
+    each([partial(target.delete, item) for item in found.values()], workers=16)
+    return len(found) + (manifest is not None)
 
 
-def _print(folders: Sequence[_Folder], readers: _Readers) -> None:
-    """Print folders with their readers, and what could not be checked."""
-    bucket = f"gs://{readers.bucket}"
-    print(f"Weights in {bucket}:" if folders else f"{bucket} has no weights.")
+def _print(bucket: str, folders: Sequence[_Folder], unknown: Sequence[str], *, is_shared: bool) -> None:
+    print(f"Weights in gs://{bucket}:" if folders else f"gs://{bucket} has no weights.")
     for folder in folders:
         parts = [
             *folder["served_by"],
             *(f"{one} (no traffic)" for one in folder["older_revisions"]),
             *(f"{one} (settings)" for one in folder["settings"]),
-            *(["unknown, see below"] if folder["unknown"] else []),
+            *(["unknown, see below"] if unknown else []),
             *([] if folder["complete"] else ["staging incomplete"]),
         ]
         # The name has its own line so that it can be pasted after --remove.
         print(f"  {folder['name']}")
         print(f"    {folder['files']} files, {folder['gib']:.2f} GiB; read by {', '.join(parts) or 'nothing'}")
-    for why in readers.unknown:
+    for why in unknown:
         print(f"Unknown: {why}.")
-    if readers.is_shared:
+    if is_shared:
         print("Readers in other projects, backends and programs are unknown.")
 
 
 def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
-    """Read the possible readers of a bucket. A failed read makes them unknown."""
     found, api = states.all_states(), connect(settings.project)
-    every = {stack: settings, **dict(_settings_of(state.stack for state in found if state.stack != stack))}
+    every = {stack: settings}
+    for state in found:
+        with suppress(CommandRefusedError):  # a stack whose file cannot be read has no folder
+            every.setdefault(state.stack, stack_settings(state.stack))
     unreadable = [state.stack for state in found if state.status in {"unreadable", "no engine"}]
     unknown = [f"the state of stack {name} could not be read" for name in unreadable]
     texts, serving = dict[str, str](), set[str]()
@@ -198,24 +191,26 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
             case Unknown(why=why):
                 about = f"the revisions of service {short_name(service)}"
                 unknown.append(f"{about} could not be read: {why.rstrip('.')}")
-    return _Readers(
-        bucket=bucket,
-        is_shared=settings.bucket.existing is not None,
-        states=found,
-        settings=every,
-        texts=texts,
-        serving=frozenset(serving),
-        unknown=unknown,
-    )
+    return _Readers(bucket=bucket, states=found, settings=every, texts=texts, serving=serving, unknown=unknown)
 
 
-def _settings_of(stacks: Iterator[str]) -> Iterator[tuple[str, Settings]]:
-    """Yield the settings of the stacks whose files can be read. Others have no folder."""
-    for stack in stacks:
-        try:
-            yield stack, stack_settings(stack)
-        except CommandRefusedError:
-            continue
+def _staged(target: WeightsBucket, below: str) -> Iterator[tuple[str, Sequence[int], bool]]:
+    """Yield the folders with a manifest, and the topmost with other weights; in a shared bucket, those of `below`."""
+    found = target.objects(below)
+    ours = re.compile(rf"{re.escape(below)}(-[0-9a-f]{{16}})?/" if below else "")
+    names = [name for name in found if ours.match(name) and not name.startswith((f"{PARTS}/", f"{ARCHIVE_PREFIX}/"))]
+    whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST}")}
+    marked = whole | {name.rpartition("/")[0] for name in names if name.endswith((f"/{CONFIG}", ".safetensors"))}
+    sizes: dict[str, list[int]] = {}
+    for folder in sorted(marked - {""}):
+        if folder in whole or not any(folder.startswith(f"{other}/") for other in marked):
+            sizes[folder] = []
+    for name in names:
+        root = max((root for root in sizes if name.startswith(f"{root}/")), key=len, default=None)
+        if root is not None:
+            sizes[root].append(found[name].size_bytes)
+    for root, inside in sizes.items():
+        yield root, inside, root in whole
 
 
 def _services(bucket: str, found: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from cloud.model_files import ADAPTER_CONFIG, CONFIG
 from cloud.staging import copying, sources
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, StagingOutcome
-from cloud.staging.sources import BucketSource, SourceFile
+from cloud.staging.sources import SourceFile
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import OWN_FOLDER
@@ -28,7 +27,7 @@ from scripts.cli.settings import stack_settings
 from scripts.cli.settings_file import SettingsFile
 from scripts.cli.transfer import Transfer, overwrite_line
 from scripts.stage_model import housekeeping
-from scripts.stage_model.bucket_creation import has_bucket, require_bucket
+from scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from scripts.stage_model.options import StageOptions
 from stacks.apis import apis_of
 from stacks.parts import Part, parts_of
@@ -37,33 +36,6 @@ from stacks.settings import Settings
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
 _say: Final = partial(command.say, "stage_model")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Staged:
-    """A completed copy."""
-
-    name: str
-    """Hugging Face id, or gs:// folder of an adapter."""
-    folder: str
-    revision: str
-    outcome: StagingOutcome
-    is_simulated: bool
-
-    @property
-    def setting(self) -> str:
-        """Hash as the settings have it."""
-        return f"{OWN_FOLDER}{self.outcome.manifest}"
-
-    def document(self) -> dict[str, object]:
-        """Return the copy for --json."""
-        return {
-            "prefix": self.folder,
-            "copied": self.outcome.copied,
-            "kept": self.outcome.kept,
-            "revision": self.revision,
-            "manifest": self.outcome.manifest,
-        }
 
 
 def stage_model(options: StageOptions) -> ExitCode:
@@ -83,24 +55,24 @@ def stage_model(options: StageOptions) -> ExitCode:
             f"Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     require_apis(settings.project, apis_of(settings), say=_say)
-    if settings.bucket.existing is None:
-        has_bucket(stack, settings)  # refuses a stack that does not exist before credentials are needed
+    # This refuses a stack that does not exist before credentials are needed.
+    is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
     target = WeightsBucket(settings.bucket_name(stack), settings.project)
     plans = {settings.model: _plan(options, settings, target)}
     plans |= {part.source: _plan(options, settings, target, part) for part in parts_of(settings)}
     for name, plan in plans.items():
         _announce(name, plan.source.files())
-    if settings.bucket.existing is None:
-        require_bucket(stack, settings, may_create=options.create, plan_id=options.plan, say=_say)
+    if is_missing:
+        create_bucket(stack, may_create=options.create, plan_id=options.plan, say=_say)
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
-        staged = [_copied(name, plan, stack, transfer) for name, plan in plans.items()]
+        staged = {name: _copied(plan, stack, transfer) for name, plan in plans.items()}
     # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
-    revision = staged[0].revision
-    proven = revision if options.origin is None or revision == settings.model_revision else None
-    hashes = {part.name: part.setting for part in staged[1:]}
-    found = {"bucket.manifest": staged[0].setting, "modelRevision": proven or None, "bucket.parts": hashes or None}
+    model = staged[settings.model]
+    proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
+    hashes = {name: _setting(one) for name, one in staged.items() if one is not model}
+    found = {"bucket.manifest": _setting(model), "modelRevision": proven or None, "bucket.parts": hashes or None}
     _record(stack, settings, found, bind=options.bind)
     _show(options, staged, target.name, proven or None)
     return ExitCode.DONE
@@ -114,30 +86,26 @@ def _require_compatible(options: StageOptions) -> None:
         "--plan and --no-create": options.plan is not None and not options.create,
         "--revision and --from": options.origin and options.revision,
     }
-    for names, is_so in together.items():
-        if is_so:
-            raise CommandRefusedError(f"{names} cannot be combined.")
+    names = next((names for names, are_given in together.items() if are_given), None)
+    if names is not None:
+        raise CommandRefusedError(f"{names} cannot be combined.")
     if manages and (options.origin or options.revision or options.plan):
         raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
 
 
 def _plan(options: StageOptions, settings: Settings, target: WeightsBucket, part: Part | None = None) -> CopyPlan:
-    """List the source of the model, a drafter or an adapter.
-
-    Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable.
-    """
-    config = ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG
+    """Return the copy of the model, a drafter or an adapter. Raises CommandRefusedError if it is not a checkpoint."""
     origin = options.origin if part is None else part.source
     if origin is not None and origin.startswith(_GS):
         bucket, folder = sources.bucket_of(origin)
-        source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder, config=config)
+        source = sources.in_bucket(WeightsBucket(bucket, settings.project), folder)
     elif part is not None:
-        source = sources.hub(part.source, part.revision, config=config)
+        source = sources.hub(part.source, part.revision)
     elif origin is not None:
         source = sources.FolderSource(folder=Path(origin))
     else:
         source = sources.hub(settings.model, options.revision or settings.model_revision)
-    sources.require_whole_weights(source.uri if isinstance(source, BucketSource) else source.revision, source)
+    sources.require_checkpoint(source, ADAPTER_CONFIG if part is not None and part.kind == "adapter" else CONFIG)
     return CopyPlan(
         source=source,
         target=target,
@@ -153,17 +121,9 @@ def _announce(name: str, files: Sequence[SourceFile]) -> None:
     _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
 
 
-def _copied(name: str, plan: CopyPlan, stack: str, transfer: Transfer) -> _Staged:
+def _copied(plan: CopyPlan, stack: str, transfer: Transfer) -> StagingOutcome:
     plan = copying.in_own_folder(plan, stack, transfer)
-    outcome = copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
-    is_simulated = any(file.real_bytes for file in plan.files)
-    return _Staged(
-        name=name,
-        folder=plan.prefix,
-        revision=plan.source.revision,
-        outcome=outcome,
-        is_simulated=is_simulated,
-    )
+    return copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
 
 
 def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[[SourceFile, bool], None]:
@@ -178,40 +138,50 @@ def _line_for_each(files: Sequence[SourceFile], transfer: Transfer) -> Callable[
     return on_file
 
 
-def _show(options: StageOptions, staged: Sequence[_Staged], bucket: str, revision: str | None) -> None:
-    """Print the folders and what was copied."""
-    model, *parts = staged
+def _setting(staged: StagingOutcome) -> str:
+    return f"{OWN_FOLDER}{staged.manifest}"
+
+
+def _document(staged: StagingOutcome) -> dict[str, object]:
+    return {
+        "prefix": staged.folder,
+        "copied": staged.copied,
+        "kept": staged.kept,
+        "revision": staged.revision,
+        "manifest": staged.manifest,
+    }
+
+
+def _show(options: StageOptions, staged: Mapping[str, StagingOutcome], bucket: str, revision: str | None) -> None:
+    model, *parts = staged.items()
     if options.as_json:
         report = {
             "stack": options.stack,
             "bucket": bucket,
-            **model.document(),
-            "setting": {"bucket.manifest": model.setting, "modelRevision": revision},
-            "simulated": any(one.is_simulated for one in staged),
-            "parts": [{"name": one.name, **one.document()} for one in parts],
+            **_document(model[1]),
+            "setting": {"bucket.manifest": _setting(model[1]), "modelRevision": revision},
+            "simulated": any(one.is_simulated for one in staged.values()),
+            "parts": [{"name": name, **_document(one)} for name, one in parts],
         }
         print(json.dumps(report))
         return
-    for one in staged:
+    for one in staged.values():
         simulated = " (simulated)" if one.is_simulated else ""
-        counts = f"copied {one.outcome.copied} files, kept {one.outcome.kept}{simulated}"
+        counts = f"copied {one.copied} files, kept {one.kept}{simulated}"
         print(f"stage_model: {counts}, gs://{bucket}/{one.folder}")
 
 
 def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bind: bool) -> None:
-    """Write the hashes and the commit to the stack's file, or name them.
-
-    Raises ScriptError, without a change, if the file cannot be read or written.
-    """
+    """Write the hashes and the commit to the stack's file, or name them. Raises ScriptError, without a change."""
     path = project_folder() / f"Pulumi.{stack}.yaml"
     before = {
         "bucket.manifest": settings.bucket.manifest,
         "modelRevision": settings.model_revision,
         "bucket.parts": settings.bucket.parts or None,
     }
-    changes = {key: value for key, value in staged.items() if value != before[key]}
     if bind:
-        _write(path, staged, staged["bucket.manifest"])
+        _write(path, staged)
+    changes = {key: value for key, value in staged.items() if value != before[key]}
     for key, value in changes.items():
         text = json.dumps(value) if key == "bucket.parts" else value
         why = " because the commit of this source is unknown" if key == "modelRevision" else ""
@@ -221,7 +191,7 @@ def _record(stack: str, settings: Settings, staged: Mapping[str, object], *, bin
         _say(f"To serve these weights, run `gemma up {stack}`.")
 
 
-def _write(path: Path, changes: Mapping[str, object], manifest: object) -> None:
+def _write(path: Path, changes: Mapping[str, object]) -> None:
     try:
         document = SettingsFile(path)
         before = path.read_text(encoding="utf-8")
@@ -233,5 +203,5 @@ def _write(path: Path, changes: Mapping[str, object], manifest: object) -> None:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
             f"The weights are staged, but {path.name} cannot be changed ({why}). "
-            f"Set bucket.manifest in it to {manifest}."
+            f"Set bucket.manifest in it to {changes['bucket.manifest']}."
         ) from None

@@ -9,11 +9,10 @@ from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capaci
 from cloud.clock import GOOGLE_CLOCK
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, lookup
-from cloud.idle import reported
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from cloud.search import resource_of
 from cloud.spending import account_of, spending
-from cloud.tpu_machine import TpuMachine
+from cloud.tpu_machine import TpuMachine, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.capacity_states import DEAD
 from contracts.errors import ScriptError

@@ -15,8 +15,8 @@ from cloud.capacity import capacity_kind, capacity_names
 from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
-from cloud.grants import PolicyHolder, found_grant
-from cloud.kinds import BY_TYPE, Item, ResourceKind, bindings_of, by_name, members_of
+from cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
+from cloud.kinds import BY_TYPE, Item, ResourceKind, by_name
 from cloud.search import resource_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
@@ -153,7 +153,7 @@ def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
-        for page in api.pages(kind.api, f"{kind.of_api.version}{parent}/operations"):
+        for page in api.pages(kind.api, f"{kind.prefix}{parent}/operations"):
             for operation in map(as_mapping, as_sequence(page.get("items") or page.get("operations"))):
                 metadata = as_mapping(operation.get("metadata"))
                 target = str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")

@@ -490,7 +490,7 @@ def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, 
 
 def _works_again(item: StackSpending, found: Sequence[FoundResource], api: GoogleApi) -> bool:
     """Return whether an idle stack has had a request since: earlier teardowns may have taken hours."""
-    if len(item.exceeded) > len(item.exceeded_idle):
+    if not item.is_only_idle:
         return False
     own = [one for one in found if (one.owner.project, one.owner.stack) == (item.owner.project, item.owner.stack)]
     if spending(api, own, GOOGLE_CLOCK.now())[0].exceeded:

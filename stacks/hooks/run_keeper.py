@@ -14,7 +14,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt
 from cloud.capacity import QueuedResource, capacity_names
 from cloud.clock import GOOGLE_CLOCK
 from cloud.google_calls import GoogleCallError, call_now
-from cloud.seen_machines import seen_instance, seen_queued, seen_service
+from cloud.prices import seen_instance, seen_queued, seen_service
 from contracts.errors import CommandRefusedError
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen

@@ -162,7 +162,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
     found = _CLASH.search(message) if type_ in POLICIES else None
     if found is None:
         return None
-    words = POLICIES[type_].command.format_map(last_segments({"project": project, **inputs}))
+    words = POLICIES[type_].format_map(last_segments({"project": project, **inputs}))
     return (
         "Google rejects the grant because the policy still names the deleted account of that e-mail. "
         f"Run `gcloud {words} --member='{found['deleted']}' --role={inputs.get('role')}`, then "

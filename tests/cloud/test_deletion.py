@@ -115,8 +115,8 @@ class Slow:
         body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
         return google_answer("GET", f"{api}/{path}", body)
 
-    def delete(self, api, path, parameters):
-        assert parameters == {"force": "true"}
+    def change(self, verb, api, path, *, parameters):
+        assert (verb, parameters) == ("DELETE", {"force": "true"})
         self.deleted = True
         return google_answer(
             "DELETE", f"{api}/{path}", {"name": f"projects/{PROJECT}/locations/us-east5-a/operations/o"}
@@ -159,3 +159,10 @@ def test_a_bucket_is_emptied_with_all_its_pages(count):
         world.bucket("weights-of-x", LABELS, *[f"part-{number:04}" for number in range(count)])
         assert [item.outcome for item in delete(world.api, found_in(world))] == ["deleted"]
         assert not world.exists("storage", "storage/v1/b/weights-of-x")
+
+
+def test_only_the_version_that_was_read_is_deleted():
+    found = {
+        kind: by_name(kind).deletion({"etag": "e", "metageneration": 3}) for kind in ("secret", "bucket", "router")
+    }
+    assert found == {"secret": {"etag": "e"}, "bucket": {"ifMetagenerationMatch": "3"}, "router": {}}

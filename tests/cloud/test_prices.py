@@ -16,7 +16,8 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def found(kind, document, schema, **body):
-    created = {by_name(kind).of_api.created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    field = "creationTimestamp" if kind == "TPU instance" else "createTime"
+    created = {field: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
     item = google_body(document, schema, {"name": "projects/p/locations/l/things/t", **created, **body})
     return resource_of(by_name(kind), item, project="p", owner=owner("x"))
 

@@ -23,6 +23,7 @@ from engine import runner
 from engine.deployment import ResourceState
 from engine.state import StackState
 from scripts.cli.command import run_command
+from scripts.cli.frozen import FrozenProject
 from scripts.stage_model import __main__ as stage_model
 from scripts.stage_model import bucket_creation, housekeeping
 from tests.cloud.conftest import PROJECT
@@ -406,7 +407,7 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
 @pytest.mark.usefixtures("own")
 def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
-    monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
+    monkeypatch.setattr(FrozenProject, "plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
     assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
     assert "plan-ffffffffffffffff is stale: the preview of the bucket now has the id plan-0123456789abcdef." in (

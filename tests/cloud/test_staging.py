@@ -13,10 +13,11 @@ from google.auth import exceptions
 from google.cloud.storage import retry
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
+from cloud.model_files import CONFIG
 from cloud.staging import bucket as buckets
 from cloud.staging import copying
 from cloud.staging.copying import FilePart, parts_of
-from cloud.staging.sources import FolderSource, SourceFile
+from cloud.staging.sources import FolderSource, SourceFile, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from localcloud.rest.errors import CloudError
@@ -300,10 +301,10 @@ def test_what_the_client_raises_is_one_sentence_with_its_remedy(error, said):
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(CommandRefusedError, match=r"has no config.json"):
-        FolderSource(folder=tmp_path).files()
+        require_checkpoint(FolderSource(folder=tmp_path), CONFIG)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CommandRefusedError, match=r"has no \.safetensors files"):
-        FolderSource(folder=tmp_path).files()
+        require_checkpoint(FolderSource(folder=tmp_path), CONFIG)
 
 
 def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
@@ -313,13 +314,11 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
     with pytest.raises(
         CommandRefusedError, match=r"has no model-3.safetensors, which model.safetensors.index.json lists"
     ):
-        FolderSource(folder=checkpoint).files()
+        require_checkpoint(FolderSource(folder=checkpoint), CONFIG)
     for text in ("no JSON", "[" * 200_000):
         index.write_text(text)
         with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is not an index of weights"):
-            FolderSource(folder=checkpoint).files()
-    index.write_text(json.dumps({"weight_map": dict(list(names.items())[:2])}))
-    assert len(FolderSource(folder=checkpoint).files()) == 4
+            require_checkpoint(FolderSource(folder=checkpoint), CONFIG)
 
 
 def test_the_manifest_and_the_parts_of_an_earlier_copy_are_no_files_of_a_checkpoint(staging_world, checkpoint):

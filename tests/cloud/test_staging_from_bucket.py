@@ -5,9 +5,10 @@ import random
 
 import pytest
 
+from cloud.model_files import CONFIG
 from cloud.staging import bucket as buckets
 from cloud.staging.bucket import WeightsBucket
-from cloud.staging.sources import bucket_of, in_bucket
+from cloud.staging.sources import bucket_of, in_bucket, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST
 from localcloud.services import storage_copies
@@ -137,7 +138,7 @@ def test_a_copy_with_other_bytes_is_deleted_and_refused(world, monkeypatch):
 
 def test_a_folder_without_a_checkpoint_is_refused(world):
     with pytest.raises(CommandRefusedError, match=r"gs://.*/nothing has no config.json, so it is not a checkpoint"):
-        in_bucket(world.target, "nothing")
+        require_checkpoint(in_bucket(world.target, "nothing"), CONFIG)
 
 
 def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
@@ -146,7 +147,7 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(world):
     with pytest.raises(
         CommandRefusedError, match=r"gs://.*/gemma has no model-2.safetensors, which model.safetensors.index"
     ):
-        source_of(world)
+        require_checkpoint(source_of(world), CONFIG)
 
 
 @pytest.mark.parametrize(

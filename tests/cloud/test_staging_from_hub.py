@@ -10,7 +10,8 @@ import httpx2
 import pytest
 from huggingface_hub.utils import _http
 
-from cloud.staging.sources import HubSource, hub
+from cloud.model_files import CONFIG
+from cloud.staging.sources import HubSource, hub, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.staged_weights import MANIFEST
 from tests.cloud.small_hub import COMMIT, small_hub
@@ -68,12 +69,11 @@ def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):
     assert {(place, token) for place, _, _, token in running.asked} == {("hub", True), ("storage", False)}
 
 
-@pytest.mark.parametrize(("name", "what"), [("model.safetensors", "SHA-256"), ("config.json", "Git id")])
-def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_run(world, name, what):
-    staging, running = world
+def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_run(world):
+    (staging, running), name = world, "model.safetensors"
     running.damaged = {name}
     with pytest.raises(
-        ScriptError, match=rf"{name} has {what} .* after the download, but the hub states .*\. Run this again"
+        ScriptError, match=rf"{name} has SHA-256 .* after the download, but the hub states .*\. Run this again"
     ):
         staging.stage(hub("org/model", None))
     found = staging.target.objects("m/")
@@ -226,7 +226,7 @@ def test_a_repository_that_is_no_checkpoint_is_refused(world, absent, said):
     running = world[1]
     del running.files[absent]
     with pytest.raises(CommandRefusedError, match=said):
-        hub("org/model", None)
+        require_checkpoint(hub("org/model", None), CONFIG)
 
 
 def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
@@ -236,7 +236,7 @@ def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
     with pytest.raises(
         CommandRefusedError, match=r"has no model-2.safetensors, which model.safetensors.index.json lists"
     ):
-        hub("org/model", None)
+        require_checkpoint(hub("org/model", None), CONFIG)
 
 
 def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):

@@ -25,7 +25,7 @@ MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 
 
 def made(kind, document, schema, place, collection, **body):
-    created = {by_name(kind).of_api.created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    created = {"createTime": (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
     name = f"projects/p/locations/{place}/{collection}/gemma-x"
     return resource_of(
         by_name(kind), google_body(document, schema, {"name": name, **created, **body}), project="p", owner=owner("x")

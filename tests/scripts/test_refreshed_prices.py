@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from tenacity import wait_none
 
 from cloud import google_api
 from cloud.price_file import CATALOG_URL, book_of, list_prices
@@ -44,7 +45,7 @@ def project(cloud, tmp_path, monkeypatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING", f"{cloud.base_url}/cloudbilling/")
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-    monkeypatch.setattr(google_api.GoogleApi._attempt.retry, "sleep", lambda _: None)
+    monkeypatch.setattr(google_api, "_PAUSES", wait_none())
     monkeypatch.setenv("LOCALCLOUD_URL", cloud.base_url)
     monkeypatch.chdir(tmp_path)
     before = cloud.cloud.scenario

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cloud.grants import Accounts, owner_of_grant
+from cloud.grants import owner_of_grant
 from components import gcp
 from components.stack_details import StackDetails
 from contracts.errors import CommandRefusedError
@@ -122,7 +122,7 @@ def test_every_grant_on_the_project_says_whose_it_is(with_more):
     account = f"{account_id}@my-project.iam.gserviceaccount.com"
     for grant in recorder.all("projects/iAMMember"):
         given = (grant.inputs["member"], grant.inputs.get("condition") or {})
-        assert owner_of_grant(*given, Accounts(owners={account: mine})) == mine, grant.inputs
+        assert owner_of_grant(*given, {account: mine}) == mine, grant.inputs
 
 
 def test_a_member_of_the_tunnel_gets_all_that_it_needs_under_conditions(configured, declare):

@@ -15,9 +15,10 @@ from google.auth.transport.requests import AuthorizedSession
 from rich.console import Console
 
 from cloud import google_api, offers
-from cloud.caller import CALLS, GoogleCaller
+from cloud.caller import GoogleCaller
 from cloud.capacity import QueuedResource
 from cloud.google_api import GoogleListError
+from cloud.google_session import CONNECTIONS
 from localcloud.tests import idle_cloud
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
@@ -311,7 +312,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone(monkeypatch
 def test_all_calls_of_forty_zones_are_under_way_together():
     """Forty zones need 120 calls; 64 at a time are two rounds after the list of zones, whatever a call takes."""
     names = [f"us-test{number}-a" for number in range(40)]
-    together = threading.Barrier(CALLS, timeout=60)
+    together = threading.Barrier(CONNECTIONS, timeout=60)
     lock, calls = threading.Lock(), []
 
     class Counted(Google):
@@ -319,7 +320,7 @@ def test_all_calls_of_forty_zones_are_under_way_together():
             if "acceleratorTypes" in path or "runtimeVersions" in path or "queuedResources" in path:
                 with lock:
                     calls.append(path)
-                    first = len(calls) <= CALLS
+                    first = len(calls) <= CONNECTIONS
                 if first:
                     together.wait()
             return super().pages(api, path)

@@ -19,7 +19,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
-from cloud import quotas
+from cloud.google_api import GoogleApi
 from cloud.staging.bucket import WeightsBucket
 from cloud.staging.copying import CopyPlan, stage
 from cloud.staging.sources import FolderSource
@@ -701,12 +701,14 @@ def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world
 def test_a_limit_that_google_returns_for_an_api_that_is_off_is_not_taken(world, stack, api, change, check):
     """That Google refuses it is assumed (quota-of-disabled-service); a default of a disabled API says nothing about the enabled one."""
     world.write(stack, *change)
-    plain, known = quotas.read_limits, {}
+    plain, known = GoogleApi.pages, {}
 
-    def kept(google, project, quota):
-        return known.setdefault(quota.metric, known.get(quota.metric) or plain(google, project, quota))
+    def kept(google, service, path):
+        if "consumerQuotaMetrics" not in path:
+            return plain(google, service, path)
+        return known.get(path) or known.setdefault(path, list(plain(google, service, path)))
 
-    world.environment.setattr(quotas, "read_limits", kept)
+    world.environment.setattr(GoogleApi, "pages", kept)
     assert world.state(check, stack) == "ok"
     world.disable(api)
     line = world.line(check, stack)

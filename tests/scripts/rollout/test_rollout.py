@@ -51,8 +51,8 @@ class Google:
             "trafficStatuses": statuses,
         }
 
-    def patch(self, api, path, body, parameters):
-        assert parameters == {"updateMask": "traffic"}
+    def change(self, verb, api, path, *, body, parameters):
+        assert (verb, parameters) == ("PATCH", {"updateMask": "traffic"})
         self.seen.append([(each.get("revision"), each.get("percent", 0)) for each in body["traffic"]])
         if self.fail_at == len(self.seen):
             raise KeyboardInterrupt

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from authors.contract_tables import keys
-from cloud.idle import idle_since, reported
+from cloud.tpu_machine import idle_since, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
 from contracts.guest_attributes import NOT_IDLE
@@ -75,10 +75,6 @@ def test_a_ready_server_is_idle_or_busy_and_one_that_starts_is_busy():
 def test_several_machines_are_idle_only_together(others, kind):
     machines = [SimpleNamespace(name="p/n", published=lambda found=found: found) for found in [attributes(), *others]]
     assert isinstance(idle_since(machines, NOW), kind)
-
-
-def test_without_a_machine_nothing_is_known():
-    assert isinstance(idle_since([], NOW), Unknown)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cloud.clock import GoogleClock
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
+from cloud.prices import seen_instance, seen_queued
 from cloud.search import Scope, resource_of, search
-from cloud.seen_machines import seen_instance, seen_queued
 from cloud.spending import spending
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
