@@ -147,9 +147,7 @@ def _changed(solution: Solution, devices: int, sequences: int) -> Solution | Non
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     """Return the solution with another deployment; None if that has a new finding."""
     subject = with_concurrency(deployment)
-    if subject.workload is None or not set(solution.warnings).issuperset(warnings_of(subject)):
-        return None
-    return replace(solution, deployment=subject.resolved.deployment, subject=subject, answer=subject.workload)
+    return replace(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
 
 
 def _batch_remarks(solution: Solution) -> Iterator[str]:

@@ -10,7 +10,7 @@ from contracts.exit_codes import ExitCode
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
-from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
+from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
@@ -100,7 +100,7 @@ def search(question: Question, comparison: Comparison, solving: Solving) -> Foun
     )
     choice = None
     if solving.hours_per_day is not None and answer.solutions:
-        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
+        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or HOUR_MINUTES)
         choice = choose(answer.solutions, profile, goal)
     return Found(question=question, limits=limits, answer=answer, choice=choice)
 
