@@ -13,7 +13,7 @@ from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
 from planning.question.resolved import Resolved
-from planning.question.types import WeightsMode
+from planning.question.types import WeightsMode, rounded
 from planning.speed.startup import startup_plan
 from planning.units import HOUR_S, align_to, to_gib
 
@@ -58,24 +58,13 @@ class LoadingMode:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mode in JSON types."""
-
-        def rounded(value: float | None, digits: int) -> float | None:
-            return None if value is None else round(value, digits)
-
         return {
             "mode": self.mode,
             "direct_vpc": self.direct_vpc,
             "chosen": self.is_chosen,
-            "load_s": round(self.load_s, 1),
-            "start_s": round(self.start_s, 1),
-            "start_high_s": round(self.start_high_s, 1),
-            "cached_start_s": round(self.cached_start_s, 1),
-            "host_gib": round(self.host_gib, 2),
-            "memory_gib": rounded(self.memory_gib, 2),
+            **rounded(self, load_s=1, start_s=1, start_high_s=1, cached_start_s=1, host_gib=2, memory_gib=2),
             "vcpu": self.vcpu,
-            "usd_per_hour": rounded(self.usd_per_hour, 4),
-            "extra_usd_per_hour": rounded(self.extra_usd_per_hour, 4),
-            "cold_start_usd": rounded(self.cold_start_usd, 4),
+            **rounded(self, usd_per_hour=4, extra_usd_per_hour=4, cold_start_usd=4),
             "rate_source": self.rate_source,
         }
 

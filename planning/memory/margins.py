@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from contracts.outputs import MarginSummary
 from planning.data import overheads
-from planning.question.types import Margin, MemoryPlan
+from planning.question.types import MemoryPlan
 
 Edge = Literal["outside", "loading", "kv"]
 
@@ -84,7 +85,7 @@ def edges(memory: MemoryPlan) -> Iterator[EdgeOfMemory]:
     yield outside(memory)
 
 
-def margin_of(memory: MemoryPlan) -> Margin | None:
+def margin_of(memory: MemoryPlan) -> MarginSummary | None:
     """Return the first limit at which the deployment may fail; None if there is none, or if it will certainly fail."""
     found = tuple(edges(memory))
     if any(edge.is_short for edge in found):
@@ -92,7 +93,7 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     close = next((edge for edge in found if edge.may_fail), None)
     if close is None:
         return None
-    return Margin(
+    return MarginSummary(
         verdict="may fail",
         finding=OUTSIDE_RULE if close.edge == "outside" else CLOSE_RULE,
         available_gib=close.available_gib,
@@ -101,7 +102,7 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     )
 
 
-def margin_words(margin: Margin) -> str:
+def margin_words(margin: MarginSummary) -> str:
     """Return the figures of a margin as text, with the finding that names the limit."""
     return (
         f"{margin.finding}: {margin.available_gib:.2f} GiB, minimum {margin.minimum_gib:.2f}, "

@@ -5,7 +5,8 @@ Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from typing import Any, Final, Literal
 
 from contracts.outputs import (
@@ -302,20 +303,6 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Margin:
-    """A memory limit so close that the server may fail."""
-
-    verdict: Literal["may fail"]
-    finding: str
-    """Id of the finding with the limit and its alternatives."""
-    available_gib: float
-    minimum_gib: float
-    """With less, it fails."""
-    recommended_gib: float
-    """Sufficient amount."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartupPlan:
     """Seconds from the container's start to the first healthy response."""
 
@@ -385,13 +372,16 @@ class Band:
         """Return the band in another unit."""
         return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
 
-    def rounded(self, digits: int) -> dict[str, float]:
-        """Return the band in JSON types."""
-        return {
-            "low": round(self.low, digits),
-            "typical": round(self.typical, digits),
-            "high": round(self.high, digits),
-        }
+
+def rounded(source: object, **places: int) -> dict[str, Any]:
+    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, and None for infinity."""
+    return {name: _rounded(getattr(source, name), digits) for name, digits in places.items()}
+
+
+def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - JSON is any of its types
+    if isinstance(value, Band):
+        return rounded(value, low=digits, typical=digits, high=digits)
+    return None if value is None or not isfinite(value) else round(value, digits)
 
 
 Bottleneck = Literal["prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "rate"]
@@ -440,23 +430,11 @@ class WorkloadPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""
         return {
-            "ttft_s": self.ttft_s.rounded(4),
-            "tpot_s": self.tpot_s.rounded(5),
-            "request_s": self.request_s.rounded(3),
-            "output_tok_per_s": self.output_tok_per_s.rounded(2),
-            "requests_per_s": self.requests_per_s.rounded(4),
-            "usd_per_million_input_tokens": self.usd_per_million_input_tokens.rounded(4),
-            "usd_per_million_output_tokens": self.usd_per_million_output_tokens.rounded(4),
-            "running_requests": self.running_requests.rounded(2),
-            "queued_requests": self.queued_requests.rounded(2),
-            "queue_s": self.queue_s.rounded(3),
-            "kv_share": self.kv_share.rounded(4),
-            "prefix_hit_share": self.prefix_hit_share.rounded(4),
+            **rounded(self, ttft_s=4, tpot_s=5, request_s=3, output_tok_per_s=2, requests_per_s=4),
+            **rounded(self, usd_per_million_input_tokens=4, usd_per_million_output_tokens=4),
+            **rounded(self, running_requests=2, queued_requests=2, queue_s=3, kv_share=4, prefix_hit_share=4),
             "bound": self.bound,
-            "prompt_tokens": self.prompt_tokens,
-            "users": self.users,
-            "most_users": self.most_users,
-            "most_requests_per_s": round(self.most_requests_per_s, 4),
+            **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
             "workload": asdict(self.workload),
         }
 
@@ -574,7 +552,7 @@ class Plan:
     startup: StartupPlan
     throughput: ThroughputPlan
     cost: CostPlan
-    margin: Margin | None
+    margin: MarginSummary | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
     running: RunningCosts
     findings: tuple[Finding, ...]
@@ -600,7 +578,7 @@ class Plan:
 
     def summary(self) -> PlanSummary:
         """Return the plan in rounded figures, as in the stack's outputs."""
-        memory, startup, throughput, cost = self.memory, self.startup, self.throughput, self.cost
+        margin = self.margin
         return PlanSummary(
             fits=self.fits,
             verdict=self.verdict,
@@ -608,40 +586,13 @@ class Plan:
             accelerator=self.accelerator,
             platform=self.platform,
             memory=MemorySummary(
-                usable_gib=round(memory.usable_gib, 3),
-                weights_gib=round(memory.weights_gib, 3),
-                activations_gib=round(memory.activations_gib, 3),
-                graphs_gib=round(memory.graphs_gib, 3),
-                kv_gib=round(memory.kv_gib, 3),
-                kv_tokens=memory.kv_tokens,
-                kv_blocks=memory.kv_blocks,
-                max_concurrency=round(memory.max_concurrency, 2),
+                **rounded(self.memory, usable_gib=3, weights_gib=3, activations_gib=3, graphs_gib=3, kv_gib=3),
+                **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
             ),
             startup=StartupSummary(
-                pull_s=round(startup.pull_s, 1),
-                load_s=round(startup.load_s, 1),
-                compile_s=round(startup.compile_s, 1),
-                total_s=round(startup.total_s, 1),
-                probe_budget_s=startup.probe_budget_s,
+                **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, probe_budget_s=0)
             ),
-            throughput=ThroughputSummary(
-                decode_tok_per_s=round(throughput.decode_tok_per_s, 2),
-                saturated_tok_per_s=round(throughput.saturated_tok_per_s, 1),
-            ),
-            cost=CostSummary(
-                usd_per_hour=round(cost.usd_per_hour, 4),
-                max_usd=round(cost.max_usd, 2),
-                usd_per_million_tokens=round(cost.usd_per_million_tokens, 4),
-            ),
-            margin=_margin_summary(self.margin) if self.margin else None,
+            throughput=ThroughputSummary(**rounded(self.throughput, decode_tok_per_s=2, saturated_tok_per_s=1)),
+            cost=CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
+            margin=margin and replace(margin, **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3)),
         )
-
-
-def _margin_summary(margin: Margin) -> MarginSummary:
-    return MarginSummary(
-        verdict=margin.verdict,
-        finding=margin.finding,
-        available_gib=round(margin.available_gib, 3),
-        minimum_gib=round(margin.minimum_gib, 3),
-        recommended_gib=round(margin.recommended_gib, 3),
-    )

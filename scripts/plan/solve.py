@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
+from planning.question.types import rounded
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
@@ -228,10 +229,7 @@ def _row(one: Solution) -> dict[str, Any]:
         "ends_after_s": resolved.deployment.tpu.max_run_duration_s if resolved.is_tpu else None,
         "warnings": list(one.warnings),
         "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),
-        "ttft_s": result.ttft_s.rounded(4),
-        "tpot_s": result.tpot_s.rounded(6),
-        "output_tok_per_s": result.output_tok_per_s.rounded(2),
-        "requests_per_s": result.requests_per_s.rounded(4),
+        **rounded(result, ttft_s=4, tpot_s=6, output_tok_per_s=2, requests_per_s=4),
         "start_s": round(one.subject.startup.ready_s),
         "bound": result.bound,
     }
