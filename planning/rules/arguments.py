@@ -7,7 +7,7 @@ from typing import Final
 from planning.cost.subject import Subject
 from planning.errors import PlanningError
 from planning.question.extra_arguments import extra_arguments, flags_of
-from planning.question.features import SOFT_TOKENS, soft_token_arguments
+from planning.question.features import soft_token_arguments
 from planning.question.server_flags import ServerArgument
 from planning.question.types import Remedy
 from planning.question.vllm_args import (
@@ -126,40 +126,24 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
 
 @rule("ARG03")
 def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
-    found = _soft_tokens(subject)
-    if found is None or found[1] in IMAGE_TOKENS:
+    resolved = subject.resolved
+    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
         return None
-    argument, given = found
-    nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
-    words = subject.resolved.deployment.vllm.extra_args
-    written = tuple(_with_tokens(words[position], nearest) for position in argument.words)
+    argument, given = next(soft_token_arguments(resolved), (None, DEFAULT_IMAGE_TOKENS))
+    if argument is None or given in IMAGE_TOKENS:
+        return None
+    *most, last = IMAGE_TOKENS
     kept = kept_arguments(subject, (argument,))
-    has_secret = bool(_secrets((argument,), words))  # remedies are printed
+    nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
     return RuleResult(
-        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of "
-        f"{', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
-        f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start.",
+        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, most))} or "
+        f"{last} tokens. vLLM will not start.",
         remedies=(
-            *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
+            Remedy(changes={"vllm.image_tokens": nearest, "vllm.extra_args": kept}),
             change("vllm.extra_args", kept),
         ),
         advice=f"Without the argument, an image has {DEFAULT_IMAGE_TOKENS} tokens.",
     )
-
-
-def _soft_tokens(subject: Subject) -> tuple[ServerArgument, int] | None:
-    """Return the argument that sets `max_soft_tokens`, with its value; None without one, or for a model without this processor."""
-    resolved = subject.resolved
-    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
-        return None
-    return next(soft_token_arguments(resolved), None)
-
-
-def _with_tokens(word: str, tokens: int) -> str:
-    """Return a word of the argument with another number of tokens: in JSON, in `--flag.key=NUMBER`, or a number alone."""
-    if word.isdigit():
-        return str(tokens)
-    return SOFT_TOKENS.sub(lambda match: f"{match[1]}{tokens}", word)
 
 
 @rule("ARG04")
