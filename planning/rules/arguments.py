@@ -66,8 +66,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
     kept = _without(arguments, secret)
     return RuleResult(
         f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be "
-        "stored unencrypted in the "
-        "settings, the state, and the service's description or the instance's metadata.",
+        "stored unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
             "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
@@ -161,9 +160,8 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
         )
     if _is_foreign(reasoning) and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
-            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not "
-            "start, or will return the "
-            "reasoning as part of the response."
+            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, "
+            "or will return the reasoning as part of the response."
         )
     if not effects:
         return None

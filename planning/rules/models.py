@@ -36,8 +36,7 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the "
-        "smoke "
-        "checks will fail.",
+        "smoke checks will fail.",
         remedies=(change("model", found.architecture),),
         advice="Set `vllm.chat_template`, or use /v1/completions.",
     )

@@ -66,8 +66,7 @@ def _users(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "
-        "wait, "
-        f"each {duration(answer.queue_s.typical)} per request.",
+        f"wait, each {duration(answer.queue_s.typical)} per request.",
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
     )
 
@@ -190,9 +189,8 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
         f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan "
-        "assumes "
-        f"{to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, and no "
-        "time for its proposals.",
+        f"assumes {to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, "
+        "and no time for its proposals.",
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),
@@ -254,8 +252,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
     kept = {name: place for name, place in adapters.items() if name not in left}
     return RuleResult(
         f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy "
-        f"({', '.join(left.values())}). vLLM cannot read gs://, "
-        "so the server will not start.",
+        f"({', '.join(left.values())}). vLLM cannot read gs://, so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
         advice="To stage them, run scripts.stage_model, which adds their hash to bucket.parts.",
     )
@@ -275,8 +272,7 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
         changes["workload.adapters"] = 0
     return RuleResult(
         f"vLLM on TPU serves {resolved.model_id} with its JAX implementation, which loads no LoRA adapters (0 of "
-        f"{len(adapters_of(resolved))}). "
-        "The server will fail when it loads one.",
+        f"{len(adapters_of(resolved))}). The server will fail when it loads one.",
         remedies=(Remedy(changes=changes),),
         advice="Serve adapters on a GPU.",
     )

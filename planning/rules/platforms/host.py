@@ -43,8 +43,7 @@ def _room_for_weights(subject: Subject) -> RuleResult | None:
     fails = disk_gib < least_gib
     return RuleResult(
         f"A {disk_gib} GB boot disk {'is' if fails else 'may be'} too small for the OS, the image and "
-        f"{weights_gib:.1f} GiB of weights. "
-        f"Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB.",
+        f"{weights_gib:.1f} GiB of weights. Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB.",
         severity="block" if fails else "warn",
         remedies=(change("tpu.boot_disk_size_gb", align_to(int(enough_gib) + 1, _DISK_STEP_GB)),),
         advice="Resizing the disk replaces the capacity.",
@@ -73,9 +72,8 @@ def _cloud_run(resolved: Resolved) -> Iterator[str]:
         yield f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
     elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
         yield (
-            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most "
-            f"{vcpu * CLOUD_RUN_GIB_PER_VCPU:g} GiB with "
-            f"`vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
+            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
+            f"GiB with `vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
         )
 
 

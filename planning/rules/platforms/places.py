@@ -173,8 +173,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
         return RuleResult(
             f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
             f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} "
-            "tokens. "
-            "Requests will queue while the GPU is underused.",
+            "tokens. Requests will queue while the GPU is underused.",
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
                 change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
@@ -189,8 +188,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests "
-        f"{limit}. "
-        "The others will queue inside the instance, where scaling does not count them.",
+        f"{limit}. The others will queue inside the instance, where scaling does not count them.",
         remedies=(
             change("cloud_run.concurrency", at_once),
             change("vllm.max_num_seqs", run.concurrency),
@@ -288,8 +286,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
         "`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to "
-        f"{duration(start_s)}. "
-        f"{', and '.join(causes)}.",
+        f"{duration(start_s)}. {', and '.join(causes)}.",
         remedies=(
             change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
             *faster,
@@ -371,8 +368,7 @@ def _zones(subject: Subject) -> RuleResult | None:
     own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
     return RuleResult(
         f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
-        "flex-start offer; "
-        "many have only two of the three.",
+        "flex-start offer; many have only two of the three.",
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
             *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
@@ -401,15 +397,13 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
             f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. "
-            "The image is older or of "
-            "unknown version, so the server will not start.",
+            "The image is older or of unknown version, so the server will not start.",
             remedies=remedies,
         )
     return RuleResult(
         "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
-        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s "
-        "to over 1 GB/s; the plan "
-        f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
+        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
+        f"over 1 GB/s; the plan uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
         severity="warn",
         remedies=remedies,
     )
@@ -450,10 +444,8 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
         f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged "
-        "copy. The "
-        "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in "
-        "the subnet of "
-        "tpu.existingNetwork, the server will not start.",
+        "copy. The machine has no external address, and the stack adds Cloud NAT only to its own network. Without "
+        "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
             "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
@@ -483,8 +475,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
-        "the machine is root on it, "
-        "and can read the stack's secrets and the token of its service account.",
+        "the machine is root on it, and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
     )
@@ -535,8 +526,7 @@ def _whole_bill(subject: Subject) -> RuleResult | None:
     watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
         f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
-        f"({cost.max_usd_basis}); "
-        f"prices of {cost.prices_as_of or 'an unknown date'}.",
+        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}.",
     )
 
 
@@ -556,9 +546,8 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     if not least:
         return None
     return RuleResult(
-        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, "
-        "even when idle. "
-        "Google never stops it.",
+        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
+        "when idle. Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
             "An idle service then costs nothing, and the first request after a pause waits for a cold start of up to "
@@ -577,9 +566,8 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
         f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
-        f"${cost.max_usd:,.0f} "
-        f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will "
-        "tear the stack down then.",
+        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
+        "(docs/limits.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 

@@ -65,11 +65,10 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
         return None
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one "
-        "replica, which was not measured. "
-        f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one "
-        "alone, and up to "
-        f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load.",
+        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, "
+        f"which was not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
+        f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
+        "memory counts each replica's load.",
         remedies=(sized(None),),
         advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
     )

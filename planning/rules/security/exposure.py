@@ -37,8 +37,7 @@ def _public(subject: Subject) -> RuleResult | None:
         )
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
-        "request can start an instance and "
-        f"keep it running, at a cost of up to {at_most}.{limit}",
+        f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
         remedies=(change("public", False),),
         advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
@@ -54,8 +53,7 @@ def _unguarded(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, "
-        "which checks no API key "
-        "and lacks the /health that the stack polls.",
+        "which checks no API key and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
 
@@ -117,10 +115,8 @@ def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not "
-        "create. "
-        "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can "
-        "delete archives and "
-        "restore older ones of this stack.",
+        "create. Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but "
+        "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",
     )

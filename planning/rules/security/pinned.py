@@ -45,10 +45,8 @@ def _pickled_weights(subject: Subject) -> RuleResult | None:
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
         f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
-        "Only PyTorch's restricted "
-        f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such "
-        "file; the server will not start "
-        "without any other.",
+        "Only PyTorch's restricted unpickler protects against it, and it has been bypassed (CVE-2025-32434). "
+        f"{SAFETENSORS} opens no such file; the server will not start without any other.",
         remedies=(change("vllm.load_format", None),),
     )
 
