@@ -1,7 +1,7 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from planning.cost.subject import Subject
@@ -57,15 +57,12 @@ _PARSER: Final = "gemma4"
 
 @rule("SEC01")
 def _secret_argument(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
+    kept = kept_arguments(subject, ())
+    count = len(subject.resolved.deployment.vllm.extra_args) - len(kept)
+    if not count:
         return None
-    secret = _words(_secrets(read_arguments(subject), arguments))
-    if not secret:
-        return None
-    kept = _without(arguments, secret)
     return RuleResult(
-        f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be "
+        f"`vllm.extra_args` has {count} argument(s) that look like a secret. They would be "
         "stored unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
@@ -77,19 +74,12 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 
 @rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
-        return None
-    read, options = read_arguments(subject), subject.resolved.deployment.vllm
-    owners = {one.flag.name: _owner(one.flag.name, read, options) for one in read if one.flag is not None}
-    repeated = [argument for argument in read if argument.flag is not None and owners[argument.flag.name]]
+    read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
+    repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
     if not repeated:
         return None
-    listed = dict.fromkeys(
-        f"{argument.written} ({owners[argument.flag.name]})" for argument in repeated if argument.flag
-    )
-    kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
-    moved = _moved(repeated)
+    listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
+    kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
         f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
@@ -102,14 +92,10 @@ def _own_key(subject: Subject) -> RuleResult | None:
 
 @rule("ARG02")
 def _unknown_argument(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
-        return None
-    table, read = flags_of(subject.resolved), read_arguments(subject)
-    wrong = [argument for argument in read if argument.problem]
+    wrong = [argument for argument in extra_arguments(subject.resolved) if argument.problem]
     if not wrong:
         return None
-    kept = _without(arguments, _words(wrong) | _words(_secrets(read, arguments)))
+    table = flags_of(subject.resolved)
     ending = (
         "vLLM will exit at startup."
         if table.is_certain
@@ -117,9 +103,9 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
-        f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
+        f"`vllm.extra_args`: {_token_form().sub('...', listed)}. {ending}",
         severity="block" if table.is_certain else "warn",
-        remedies=(change("vllm.extra_args", kept),),
+        remedies=(change("vllm.extra_args", kept_arguments(subject, wrong)),),
     )
 
 
@@ -150,15 +136,15 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:
         return None
-    plugins = {one.flag.name for one in read_arguments(subject) if one.flag is not None}
+    plugins = {one.name for one in extra_arguments(resolved)}
     effects: dict[str, str] = {}
-    tools, reasoning = options.tool_call_parser, options.reasoning_parser
-    if options.enable_auto_tool_choice and _is_foreign(tools) and "--tool-parser-plugin" not in plugins:
+    tools, reasoning = options.tool_call_parser or _PARSER, options.reasoning_parser or _PARSER
+    if options.enable_auto_tool_choice and tools != _PARSER and "--tool-parser-plugin" not in plugins:
         effects["vllm.tool_call_parser"] = (
             f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
             "them as text."
         )
-    if _is_foreign(reasoning) and "--reasoning-parser-plugin" not in plugins:
+    if reasoning != _PARSER and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
             f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, "
             "or will return the reasoning as part of the response."
@@ -168,25 +154,30 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     return RuleResult(" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
 
 
-def _is_foreign(parser: str | None) -> bool:
-    return parser is not None and parser != _PARSER
-
-
-def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:
-    """Return `extraArgs` as the image's vLLM parses them."""
-    return extra_arguments(subject.resolved)
+def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgument]:
+    """Return those of `extraArgs` with one of these flags."""
+    return [one for one in extra_arguments(subject.resolved) if one.name in names]
 
 
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
-    arguments = subject.resolved.deployment.vllm.extra_args
-    return _without(arguments, _words(dropped) | _words(_secrets(read_arguments(subject), arguments)))
+    words = subject.resolved.deployment.vllm.extra_args
+    secret = [one for one in extra_arguments(subject.resolved) if _is_secret(one, words)]
+    gone = {position for argument in (*dropped, *secret) for position in argument.words}
+    return tuple(word for position, word in enumerate(words) if position not in gone)
+
+
+def _is_secret(argument: ServerArgument, words: Sequence[str]) -> bool:
+    """Return whether an argument's flag takes a secret, or a word looks like one."""
+    names = (argument.written.replace("_", "-"), argument.name)
+    has_flag = any(_SECRET_FLAG.fullmatch(name) for name in names)
+    return has_flag or any(_token_form().search(words[position]) for position in argument.words)
 
 
 def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
     """Return the field of the settings key that a flag among others belongs to; empty if it has none, or none that is set and excludes it."""
     if flag in _OF_THE_MODEL:
-        has_tokenizer = any(one.flag is not None and one.flag.name == TOKENIZER for one in read)
+        has_tokenizer = any(one.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
     if flag in _OWN_FLAGS:
         option = _OWN_FLAGS[flag]
@@ -204,18 +195,14 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
+def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
     """Return the values of the arguments as fields, without values that the option rejects."""
     found: dict[str, object] = {}
     for argument in repeated:
-        option = _OWN_FLAGS.get(argument.flag.name) if argument.flag else None
-        if (
-            option is None
-            or option.is_in_block  # the block's value stays
-            or argument.key
-            or argument.problem
-            or any(_token_form().search(text) for text in argument.value)
-        ):
+        option = _OWN_FLAGS.get(argument.name)
+        if option is None or option.is_in_block or argument.key or argument.problem:  # the value of a block stays
+            continue
+        if any(_token_form().search(text) for text in argument.value):
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
@@ -223,32 +210,6 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
         except PlanningError:
             continue
     return found
-
-
-def _secrets(read: Sequence[ServerArgument], arguments: Sequence[str]) -> list[ServerArgument]:
-    """Return the arguments whose flag takes a secret, or that look like one."""
-    return [
-        argument
-        for argument in read
-        if _carries_secret(argument) or any(_token_form().search(arguments[position]) for position in argument.words)
-    ]
-
-
-def _carries_secret(argument: ServerArgument) -> bool:
-    names = (argument.written.replace("_", "-"), argument.flag.name if argument.flag else "")
-    return any(_SECRET_FLAG.fullmatch(name) for name in names)
-
-
-def _words(arguments: Sequence[ServerArgument]) -> frozenset[int]:
-    return frozenset(position for argument in arguments for position in argument.words)
-
-
-def _without(arguments: Sequence[str], positions: frozenset[int]) -> tuple[str, ...]:
-    return tuple(word for position, word in enumerate(arguments) if position not in positions)
-
-
-def _without_secret_text(text: str) -> str:
-    return _token_form().sub("...", text)
 
 
 def _token_form() -> re.Pattern[str]:

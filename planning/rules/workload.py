@@ -1,19 +1,19 @@
 """Rules for the workload: requests that the server rejects, or serves only after a wait."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from collections.abc import Iterator
+from typing import Final
 
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.memory.adapters import adapter_options
 from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.question.drafters import likely_drafters
-from planning.question.features import UNLIMITED, decodes_audio
+from planning.question.features import allowed_items, decodes_audio
 from planning.question.lora import adapters_of, lora_of
 from planning.question.types import Remedy
 from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
-from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import each_of, more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
@@ -136,7 +136,7 @@ def _items(subject: Subject) -> RuleResult | None:
         return None
     refused: dict[str, tuple[int, int]] = {}
     for modality, name in _MODALITIES:
-        requested, allowed = getattr(workload, name), _allowed(subject, modality)
+        requested, allowed = getattr(workload, name), allowed_items(resolved, modality)
         if requested > allowed:
             refused[name] = (requested, allowed)
     has_audio = resolved.serves_audio and not resolved.is_tpu
@@ -157,15 +157,6 @@ def _items(subject: Subject) -> RuleResult | None:
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
     return RuleResult(f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies())
-
-
-def _allowed(subject: Subject, modality: str) -> int:
-    """Return the items of a modality that one request may have. vLLM states no limit of its own, so without one all are allowed."""
-    resolved = subject.resolved
-    if not resolved.spec.is_multimodal:
-        return 0
-    limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
-    return limits.get(modality, UNLIMITED)
 
 
 @rule("WRK05")
@@ -264,7 +255,7 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
     if resolved.runtime != "tpu-jax" or lora_of(resolved) is None:
         return None
     changes: dict[str, object] = {"vllm.lora_adapters": None, "vllm.max_lora_rank": None, "vllm.max_loras": None}
-    dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in _LORA_FLAGS]
+    dropped = arguments_named(subject, _LORA_FLAGS)
     if dropped:
         changes["vllm.extra_args"] = kept_arguments(subject, dropped)
     workload = resolved.deployment.workload

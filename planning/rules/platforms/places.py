@@ -30,7 +30,7 @@ from planning.question.types import Remedy, StartupProbe
 from planning.question.vllm_args import LORA_MODULES, STREAMER, TOKENIZER, TOKENIZER_REVISION
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
-from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
@@ -464,8 +464,7 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
         kinds -= {"adapter"}
     if kinds - {"drafter"}:
         named = {TOKENIZER, TOKENIZER_REVISION, LORA_MODULES}
-        dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in named]
-        changes["vllm.extra_args"] = kept_arguments(subject, dropped)
+        changes["vllm.extra_args"] = kept_arguments(subject, arguments_named(subject, named))
     return Remedy(changes=changes)
 
 

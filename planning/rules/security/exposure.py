@@ -6,7 +6,7 @@ from typing import Final
 from planning.cost.subject import Subject
 from planning.data.exposure import inner_domains, open_domains
 from planning.question.server_flags import ServerArgument
-from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.registry import RuleResult, change, rule
 
 _OPENS: Final[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ def _public(subject: Subject) -> RuleResult | None:
 def _unguarded(subject: Subject) -> RuleResult | None:
     if not subject.resolved.deployment.has_api_key:
         return None
-    found = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name == "--grpc"]
+    found = arguments_named(subject, {"--grpc"})
     if not found:
         return None
     return RuleResult(
@@ -88,7 +88,7 @@ def _inner_network(subject: Subject) -> str:
 
 @rule("SEC10")
 def _opened(subject: Subject) -> RuleResult | None:
-    found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
+    found = {one: words for one in arguments_named(subject, _OPENS) if (words := _opens(one))}
     if not found:
         return None
     listed = "; ".join(dict.fromkeys(found.values()))
@@ -100,10 +100,9 @@ def _opened(subject: Subject) -> RuleResult | None:
 
 def _opens(argument: ServerArgument) -> str:
     """Return the effect of an argument that opens the server, with its flag; empty for any other."""
-    flag = argument.flag.name if argument.flag is not None else ""
-    if flag not in _OPENS or argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}:
-        return ""
-    return f"{flag} {_OPENS[flag]}"
+    flag = argument.name
+    is_closed = argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}
+    return "" if is_closed else f"{flag} {_OPENS[flag]}"
 
 
 @rule("SEC08")
