@@ -337,7 +337,7 @@ def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
 def _multimodal_item(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
-    lengths = item_lengths(subject)
+    lengths = {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
     too_long = {name: tokens for name, tokens in lengths.items() if tokens > resolved.max_num_batched_tokens}
     if not whole_items or not too_long:
         return None
@@ -360,12 +360,6 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
         last_resorts=alternatives_for(subject),
         advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
     )
-
-
-def item_lengths(subject: Subject) -> dict[str, int]:
-    """Return the tokens of the longest item of each modality that the limits allow."""
-    resolved = subject.resolved
-    return {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
 
 
 @rule("LEN03")
