@@ -7,7 +7,7 @@ from itertools import chain
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
-from planning.data.checkpoints import checkpoint_of, stored_as
+from planning.data.checkpoints import checkpoint_of, original_of, stored_as
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
@@ -23,8 +23,8 @@ from planning.rules.alternatives import (
     house_image,
     models_here,
     other_accelerators,
+    served_as,
     smaller_models,
-    to_bf16,
 )
 from planning.rules.platforms.replicas import fewer_replicas, more_replicas, sized
 from planning.rules.registry import RuleResult, change, rule
@@ -227,7 +227,7 @@ def _precision(subject: Subject) -> RuleResult | None:
         if image is not None:
             yield Remedy(changes=image)
         if resolved.deployment.model_spec is None:
-            yield Remedy(changes=to_bf16(resolved.model_id))
+            yield Remedy(changes=served_as(original_of(resolved.model_id)))
             if resolved.scheme.name != "w4a16":
                 yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)

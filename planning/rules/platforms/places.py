@@ -236,20 +236,16 @@ def _without_quota(subject: Subject) -> int:
 
 
 def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
-    """Find a rollout whose two revisions need more GPUs than the quota.
-
-    A revision with traffic or a tag keeps its minimum instances. During a traffic split, each revision may scale to the maximum.
-    """
+    """Find a rollout whose two revisions need more GPUs than the quota. During a traffic split, each may scale to the maximum."""
     if most + extra <= allowed or not extra:
         return None
-    needs = (
-        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
-        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. "
-    )
-    if 2 * extra > allowed:
-        return RuleResult(f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
+    is_certain = 2 * extra > allowed  # a revision with traffic or a tag keeps its minimum instances
     return RuleResult(
-        f"{needs}The new revision will not start while all instances run.", severity="warn", advice=_MORE_QUOTA
+        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
+        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. The new revision will "
+        f"{'never start' if is_certain else 'not start while all instances run'}.",
+        severity="block" if is_certain else "warn",
+        advice=_MORE_QUOTA,
     )
 
 
@@ -582,10 +578,8 @@ def _old_prices(subject: Subject) -> RuleResult | None:
     oldest = min(old, key=lambda price: price.as_of)
     age_days = oldest.age_days(today)
     age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
-    return RuleResult(
-        f"{len(old)} of {len(prices)} prices may be out of date: {_named(oldest)} is {age}.",
-        advice=_update(old),
-    )
+    named = f"{oldest.key}{f' in {oldest.region}' if oldest.region else ''}"
+    return RuleResult(f"{len(old)} of {len(prices)} prices may be out of date: {named} is {age}.", advice=_update(old))
 
 
 @rule("CST05")
@@ -595,7 +589,12 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
         return None
     missed = [price for price in prices if price.missed_on]
     if not missed:
-        return RuleResult(f"{_unknown(prices)} The highest known price is used.", advice=_update(prices))
+        regions, keys = (
+            ", ".join(dict.fromkeys(each)) for each in zip(*((p.region, p.key) for p in prices), strict=True)
+        )
+        return RuleResult(
+            f"No price of {keys} in {regions} is known. The highest known price is used.", advice=_update(prices)
+        )
     price = missed[0]
     found = "several prices" if price.is_unclear else "no price"
     others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
@@ -607,12 +606,6 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
         remedies=fixes,
         advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
     )
-
-
-def _unknown(prices: Sequence[Price]) -> str:
-    regions = ", ".join(dict.fromkeys(price.region for price in prices))
-    keys = ", ".join(dict.fromkeys(price.key for price in prices))
-    return f"No price of {keys} in {regions} is known."
 
 
 def _update(prices: Sequence[Price]) -> str:
@@ -635,7 +628,3 @@ def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Reme
 def _prices(subject: Subject) -> tuple[Price, ...]:
     """Return the hourly prices in every location, without duplicates."""
     return tuple(dict.fromkeys(price for place in subject.cost.places for price in place.prices))
-
-
-def _named(price: Price) -> str:
-    return f"{price.key}{f' in {price.region}' if price.region else ''}"
