@@ -52,16 +52,11 @@ class Rule:
     is_choice: bool = False
     """True if its warning is about a choice of the user, not a risk of failure: a search weighs it against the price."""
 
-    @property
-    def check(self) -> Check:
-        """The function that looks for it in a deployment."""
-        return _CHECKS[self.id]
-
     def result(self, subject: Subject) -> RuleResult | None:
         """Return what the rule finds; None if it finds nothing, or if the deployment is on another platform."""
         resolved = subject.resolved
         here = resolved.is_tpu if self.on == "tpu" else resolved.platform == self.on
-        return self.check(subject) if self.on is None or here else None
+        return _CHECKS[self.id](subject) if self.on is None or here else None
 
 
 ALL_RULES: Table[Rule] = Table(lambda: {row["id"]: row_of(Rule, row) for row in data_file("rules.json")})

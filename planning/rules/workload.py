@@ -14,7 +14,7 @@ from planning.question.types import Remedy
 from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
 from planning.rules.arguments import arguments_named, kept_arguments
-from planning.rules.platforms.replicas import each_of, more_replicas
+from planning.rules.platforms.replicas import more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
 from planning.speed.multimodal import media_tokens, prompt_tokens
@@ -58,11 +58,11 @@ def _users(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
-    server = server_of(subject.resolved, subject.memory, workload)
+    server, replicas = server_of(subject.resolved, subject.memory, workload), subject.resolved.dp
     limit = (
         f"the KV cache holds {answer.most_users:,} requests of {round(server.held_tokens):,} tokens"
         if server.kv_slots < subject.resolved.max_num_seqs
-        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{each_of(subject.resolved)}"
+        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{f' in each of {replicas} replicas' if replicas > 1 else ''}"
     )
     return RuleResult(
         f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "

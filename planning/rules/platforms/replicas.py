@@ -36,11 +36,6 @@ def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
             yield sized(count if count > 1 else None)
 
 
-def each_of(resolved: Resolved) -> str:
-    """Return words after a limit of one replica; empty without data parallelism."""
-    return f" in each of {resolved.dp} replicas" if resolved.dp > 1 else ""
-
-
 @rule("DPL01")
 def _experts(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
