@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from planning.data.prices import LIST_PRICES
-from planning.machine.hardware import (
-    FLEX_START_REFUSED_ZONES,
-    FLEX_START_V6E_ZONES,
-    Accelerator,
-    gpu_regions,
-)
+from planning.machine.hardware import FLEX_START_REFUSED_ZONES, FLEX_START_V6E_ZONES, Accelerator, gpu_regions
 from planning.question.types import ProvisioningModel
 
 Answer = Literal["yes", "no", "unknown"]

@@ -11,13 +11,7 @@ from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from planning.data.images import built_images, built_name
 from planning.errors import PlanningError
-from planning.machine.hardware import (
-    ACCELERATORS,
-    MACHINE_TYPES,
-    Accelerator,
-    host_of,
-    known_places,
-)
+from planning.machine.hardware import ACCELERATORS, MACHINE_TYPES, Accelerator, host_of, known_places
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, spec_of
 from planning.model.spec import ModelSpec

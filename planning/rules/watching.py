@@ -3,11 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from contracts.collector import (
-    COLLECTOR_MIN_GIB,
-    COLLECTOR_VCPU,
-    server_share,
-)
+from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU, server_share
 from planning.cost.subject import Subject
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved

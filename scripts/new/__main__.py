@@ -55,16 +55,9 @@ class NewOptions:
     """Options of the command."""
 
     name: Annotated[
-        str,
-        Option(
-            "Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.",
-            positional=True,
-        ),
+        str, Option("Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.", positional=True)
     ]
-    model: Annotated[
-        str,
-        Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M"),
-    ]
+    model: Annotated[str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")]
     accelerator: Annotated[
         str | None,
         Option("Accelerator, such as v6e-4 or L4. Default: the cheapest that meets the limits.", metavar="A"),
@@ -90,8 +83,7 @@ class NewOptions:
     ] = None
     region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
     email: Annotated[
-        str | None,
-        Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS", parse=_address),
+        str | None, Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS", parse=_address)
     ] = None
     secrets_key: Annotated[
         str | None,

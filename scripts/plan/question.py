@@ -82,13 +82,9 @@ class Question:
             repeated=True,
         ),
     ] = ()
-    config: Annotated[
-        Path | None,
-        Option(
-            "config.json of an unlisted model: a file or a folder.",
-            metavar="PATH",
-        ),
-    ] = None
+    config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
+        None
+    )
     index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
     workload: Annotated[
         str | None,
@@ -158,8 +154,7 @@ class Solving:
         float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
     ] = None
     region: Annotated[
-        tuple[str, ...],
-        Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
+        tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
     conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
     hours_per_day: Annotated[

@@ -139,8 +139,7 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
     if not wrong:
         return None
     return RuleResult(
-        f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
-        remedies=_probe_remedies(subject),
+        f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.", remedies=_probe_remedies(subject)
     )
 
 
@@ -189,10 +188,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests "
         f"{limit}. The others will queue inside the instance, where scaling does not count them.",
-        remedies=(
-            change("cloud_run.concurrency", at_once),
-            change("vllm.max_num_seqs", run.concurrency),
-        ),
+        remedies=(change("cloud_run.concurrency", at_once), change("vllm.max_num_seqs", run.concurrency)),
     )
 
 
@@ -521,7 +517,7 @@ def _whole_bill(subject: Subject) -> RuleResult | None:
     watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
         f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
-        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}.",
+        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
     )
 
 
