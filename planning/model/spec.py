@@ -7,7 +7,8 @@ Sources: the checkpoints' config.json, transformers' Gemma 4 classes (gemma4, ge
 and gemma4_unified.py (0.23) for how a server loads them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -132,8 +133,8 @@ class Tensor:
 
     role: Role
     params: int
-    quantizable: bool
-    placement: Placement
+    placement: Placement = "split"
+    quantizable: bool = False
     kv_heads: int = 0
     """For placement `kv`: heads that can be divided."""
     copy: bool = False
@@ -153,17 +154,23 @@ _BYTES_OF_A_PARAMETER: Final = 2
 @lru_cache(maxsize=64)
 def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """Return the tensor inventory, with identical tensors of identical layers summed. Parameters, not bytes."""
-    found: list[Tensor] = [*_embeddings(model)]
+    found = [*_embeddings(model)]
     for group in model.groups:
-        found += _attention(model, group)
-        found += _feed_forward(model, group)
-        norm_params = model.norms_per_layer * model.hidden + (
-            _NORMS_OF_ATTENTION * group.attention.head_dim + 1 if model.is_gemma4 else 0
-        )
-        found.append(Tensor(role="norm", params=group.count * norm_params, quantizable=False, placement="replicated"))
-    found.append(Tensor(role="norm", params=model.hidden, quantizable=False, placement="replicated"))
-    found += _towers(model)
+        found += [*_attention(model, group), *_feed_forward(model, group)]
+        norms = _NORMS_OF_ATTENTION * group.attention.head_dim + 1 if model.is_gemma4 else 0
+        found.append(_whole("norm", group.count * (model.norms_per_layer * model.hidden + norms)))
+    found += [_whole("norm", model.hidden), *_towers(model)]
     return tuple(t for t in found if t.params > 0)
+
+
+def _whole(role: Role, params: int, *, active_share: float = 1.0) -> Tensor:
+    """Return a tensor that is whole on each device and never quantized."""
+    return Tensor(role=role, params=params, placement="replicated", active_share=active_share)
+
+
+def _linear(role: Role, params: int, *, placement: Placement = "split") -> Tensor:
+    """Return a linear layer that a quantized checkpoint stores in its precision."""
+    return Tensor(role=role, params=params, placement=placement, quantizable=True)
 
 
 @lru_cache(maxsize=64)
@@ -172,139 +179,65 @@ def linear_params(model: ModelSpec) -> int:
     return sum(t.params for t in tensors(model) if t.quantizable and t.role != "experts" and not t.copy)
 
 
-def _embeddings(model: ModelSpec) -> list[Tensor]:
+def _embeddings(model: ModelSpec) -> Iterator[Tensor]:
     # With tied embeddings, the table is also the output head, and every decoded token reads all of it.
-    table = model.vocab * model.hidden
-    found = [
-        Tensor(
-            role="embedding",
-            params=table,
-            quantizable=False,
-            placement="split",
-            active_share=1.0 if model.tied_embeddings else 0.0,
-        )
-    ]
-    if not model.tied_embeddings:
-        found.append(Tensor(role="lm-head", params=table, quantizable=False, placement="split"))
+    table, tied, width = model.vocab * model.hidden, model.tied_embeddings, model.layer_embedding_dim
+    yield Tensor(role="embedding", params=table, active_share=1.0 if tied else 0.0)
+    yield Tensor(role="lm-head", params=0 if tied else table)
     if model.target_hidden:
-        found += _bridge(model)
-    if model.layer_embedding_dim:
-        width = model.layer_embedding_dim * model.layers
-        found += [
-            Tensor(
-                role="layer-embedding",
-                params=model.vocab * width,
-                quantizable=False,
-                placement="split",
-                active_share=0.0,
-            ),
-            Tensor(role="mlp", params=model.hidden * width, quantizable=True, placement="split"),
-            Tensor(
-                role="mlp",
-                params=2 * model.layers * model.hidden * model.layer_embedding_dim,
-                quantizable=True,
-                placement="replicated",
-            ),
-            Tensor(
-                role="norm",
-                params=model.layers * model.hidden + model.layer_embedding_dim,
-                quantizable=False,
-                placement="replicated",
-            ),
-        ]
-    return found
+        yield from _bridge(model)
+    if width:
+        every = width * model.layers
+        yield Tensor(role="layer-embedding", params=model.vocab * every, active_share=0.0)
+        yield _linear("mlp", model.hidden * every)
+        yield _linear("mlp", 2 * model.hidden * every, placement="replicated")
+        yield _whole("norm", model.layers * model.hidden + width)
 
 
-def _bridge(model: ModelSpec) -> list[Tensor]:
-    """Return the tensors that join a draft model to its target: two states in, one out, and the vocabulary clusters with their order (8 bytes each)."""
+def _bridge(model: ModelSpec) -> Iterator[Tensor]:
+    """Yield the tensors that join a draft model to its target: two states in, one out, and the vocabulary clusters with their order (8 bytes each)."""
     order = _BYTES_OF_AN_INDEX // _BYTES_OF_A_PARAMETER * model.vocab if model.centroids else 0
-    return [
-        Tensor(role="mlp", params=3 * model.target_hidden * model.hidden, quantizable=False, placement="replicated"),
-        Tensor(role="mlp", params=model.centroids * model.hidden, quantizable=False, placement="replicated"),
-        Tensor(role="norm", params=order, quantizable=False, placement="replicated", active_share=0.0),
-    ]
+    yield _whole("mlp", 3 * model.target_hidden * model.hidden)
+    yield _whole("mlp", model.centroids * model.hidden)
+    yield _whole("norm", order, active_share=0.0)
 
 
-def _attention(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
+def _attention(model: ModelSpec, group: LayerGroup) -> Iterator[Tensor]:
     a = group.attention
-    query = model.hidden * a.heads * a.head_dim
-    key = model.hidden * a.kv_heads * a.head_dim
-    in_checkpoint = key * (1 if a.value_from_key else 2)
-    found = [
-        Tensor(role="attention", params=group.count * 2 * query, quantizable=True, placement="split"),
-        Tensor(
-            role="attention", params=group.count * in_checkpoint, quantizable=True, placement="kv", kv_heads=a.kv_heads
-        ),
-    ]
+    key = group.count * model.hidden * a.kv_heads * a.head_dim
+    stored = Tensor(role="attention", params=key, placement="kv", quantizable=True, kv_heads=a.kv_heads)
+    yield _linear("attention", group.count * 2 * model.hidden * a.heads * a.head_dim)
+    yield stored if a.value_from_key else replace(stored, params=2 * key)
     if a.value_from_key:
-        found.append(
-            Tensor(
-                role="attention",
-                params=group.count * key,
-                quantizable=True,
-                placement="kv",
-                kv_heads=a.kv_heads,
-                copy=True,
-            )
-        )
-    return found
+        yield replace(stored, copy=True)
 
 
-def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
-    found = [
-        Tensor(
-            role="mlp",
-            params=group.count * model.matrices_per_mlp * model.hidden * group.mlp,
-            quantizable=True,
-            placement="split",
-        )
-    ]
-    if group.experts is not None:
-        experts = group.experts
-        one = model.matrices_per_mlp * model.hidden * experts.intermediate
-        found += [
-            Tensor(
-                role="experts",
-                params=group.count * experts.count * one,
-                quantizable=True,
-                placement="split",
-                active_share=experts.active / experts.count,
-                expert_width=experts.intermediate,
-            ),
-            Tensor(
-                role="mlp",
-                params=group.count * model.matrices_per_mlp * model.hidden * experts.shared_intermediate,
-                quantizable=True,
-                placement="split",
-            ),
-            Tensor(
-                role="router",
-                params=group.count
-                * (model.hidden * experts.count + (model.hidden + experts.count if model.is_gemma4 else 0)),
-                quantizable=False,
-                placement="replicated",
-            ),
-            Tensor(
-                role="norm",
-                params=group.count * (3 * model.hidden if model.is_gemma4 else 0),
-                quantizable=False,
-                placement="replicated",
-            ),
-        ]
-    return found
+def _feed_forward(model: ModelSpec, group: LayerGroup) -> Iterator[Tensor]:
+    matrices, experts = group.count * model.matrices_per_mlp * model.hidden, group.experts
+    yield _linear("mlp", matrices * group.mlp)
+    if experts is None:
+        return
+    yield Tensor(
+        role="experts",
+        params=matrices * experts.count * experts.intermediate,
+        quantizable=True,
+        active_share=experts.active / experts.count,
+        expert_width=experts.intermediate,
+    )
+    yield _linear("mlp", matrices * experts.shared_intermediate)
+    scales = model.hidden + experts.count if model.is_gemma4 else 0
+    yield _whole("router", group.count * (model.hidden * experts.count + scales))
+    yield _whole("norm", group.count * (3 * model.hidden if model.is_gemma4 else 0))
 
 
-def _towers(model: ModelSpec) -> list[Tensor]:
-    found: list[Tensor] = []
+def _towers(model: ModelSpec) -> Iterator[Tensor]:
     if model.vision is not None:
         v = model.vision
         per_layer = 4 * v.hidden * v.hidden + 3 * v.hidden * v.intermediate + 4 * v.hidden
         patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden + 2 * v.positions * v.hidden
-        params = v.layers * per_layer + patches + v.hidden * model.hidden
-        found.append(Tensor(role="vision", params=params, quantizable=False, placement="split", active_share=0.0))
-    for role, params in (("vision", model.other_vision_params), ("audio", model.audio_params)):
-        found.append(Tensor(role=role, params=params, quantizable=False, placement="split", active_share=0.0))  # pyright: ignore[reportArgumentType] - both are roles
-    return found
+        yield Tensor(role="vision", params=v.layers * per_layer + patches + v.hidden * model.hidden, active_share=0.0)
+    yield Tensor(role="vision", params=model.other_vision_params, active_share=0.0)
+    yield Tensor(role="audio", params=model.audio_params, active_share=0.0)
 
 
 def text_params(model: ModelSpec) -> int:
