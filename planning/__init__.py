@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planning.errors import PlanningError
     from planning.planner import plan
-    from planning.question.recommendation import recommended
     from planning.question.types import (
         CloudRunOptions,
         CostPlan,
@@ -48,7 +47,6 @@ __all__ = [
     "WorkloadPlan",
     "parse_workload",
     "plan",
-    "recommended",
     "vllm_arguments",
     "vllm_environment",
 ]
@@ -59,7 +57,6 @@ _HOME: Final = {
     "Workload": "question.workload",
     "parse_workload": "question.workload",
     "plan": "planner",
-    "recommended": "question.recommendation",
     "vllm_arguments": "question.vllm_args",
     "vllm_environment": "question.vllm_args",
 }

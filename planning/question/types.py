@@ -172,7 +172,7 @@ class Deployment:
     quantization: str | None = None
     """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
     vllm: VllmOptions = field(default_factory=VllmOptions)
-    """Options as set; `planning.recommended` supplies the rest."""
+    """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse would start too late."""
     host_memory_gib: float | None = None
