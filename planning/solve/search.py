@@ -208,17 +208,15 @@ class SolutionSet:
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
-def _worth_their_warnings(found: list[Solution]) -> list[Solution]:
+def _worth_their_warnings(found: Sequence[Solution]) -> Sequence[Solution]:
     """Return the solutions without a warning, and those that are clearly cheaper than their family."""
-    least: dict[str, float] = {}
-    for one in found:
-        if not one.warnings:
-            least[one.architecture] = min(one.usd_per_hour, least.get(one.architecture, one.usd_per_hour))
-    return [
-        one
-        for one in found
-        if not one.warnings or one.usd_per_hour < least.get(one.architecture, float("inf")) * (1 - WARNING_DISCOUNT)
-    ]
+
+    def least(architecture: str) -> float:
+        clean = (one.usd_per_hour for one in found if not one.warnings and one.architecture == architecture)
+        return min(clean, default=float("inf"))
+
+    share = 1 - WARNING_DISCOUNT
+    return [one for one in found if not one.warnings or one.usd_per_hour < least(one.architecture) * share]
 
 
 def solve(

@@ -60,16 +60,16 @@ def solve_question(
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    if write is not None and path is not None and found.chosen is not None:
+    chosen, goal, prices = found.chosen, found.answer.goal, question.prices
+    if write is not None and path is not None and chosen is not None:
         from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
-        goal, prices = found.answer.goal, question.prices
-        write_stack(StackFile(name=write, solution=found.chosen, limits=found.limits, prices=prices, goal=goal))
+        write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices, goal=goal))
         say("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
-        written = path.name if path and found.chosen else None
+        written = path.name if path and chosen else None
         print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
-    if found.chosen is None:
+    if chosen is None:
         say("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:

@@ -23,9 +23,9 @@ def sized(replicas: int | None, **others: object) -> Remedy:
 
 def more_replicas(resolved: Resolved, **others: object) -> Iterator[Remedy]:
     """Yield larger data-parallel sizes that may serve more (`replica_counts`), largest first, with other options of vLLM."""
-    yield from (
-        sized(count, **others) for count in replica_counts(resolved.spec, resolved.accelerator) if count > resolved.dp
-    )
+    for count in replica_counts(resolved.spec, resolved.accelerator):
+        if count > resolved.dp:
+            yield sized(count, **others)
 
 
 def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
