@@ -23,7 +23,6 @@ from planning.speed.serving import server_of
 from planning.units import HOUR_S, ceil_div, duration, to_gib
 
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
-_MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
 
 
 def _asked(subject: Subject) -> Workload | None:
@@ -134,26 +133,20 @@ def _items(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None:
         return None
-    refused: dict[str, tuple[int, int]] = {}
-    for modality, name in _MODALITIES:
-        requested, allowed = getattr(workload, name), allowed_items(resolved, modality)
-        if requested > allowed:
-            refused[name] = (requested, allowed)
+    asked: dict[Modality, int] = {"image": workload.images, "video": workload.videos}
+    allowed = {kind: allowed_items(resolved, kind) for kind in asked}
+    refused = {kind: count for kind, count in asked.items() if count > allowed[kind]}
     has_audio = resolved.serves_audio and not resolved.is_tpu
-    texts = [f"{requested} {name}, but {allowed} are allowed" for name, (requested, allowed) in refused.items()]
+    texts = [f"{count} {kind}s, but {allowed[kind]} are allowed" for kind, count in refused.items()]
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but this server does not support audio")
     if not texts:
         return None
 
     def remedies() -> Iterator[Remedy]:
-        limits = dict(resolved.vllm.limit_mm_per_prompt or {})
-        for modality, name in _MODALITIES:
-            if name in refused:
-                limits[modality] = refused[name][0]
         if resolved.spec.is_multimodal:
-            yield change("vllm.limit_mm_per_prompt", limits)
-        fewer: dict[str, object] = {f"workload.{name}": allowed for name, (_, allowed) in refused.items()}
+            yield change("vllm.limit_mm_per_prompt", {**(resolved.vllm.limit_mm_per_prompt or {}), **refused})
+        fewer: dict[str, object] = {f"workload.{kind}s": allowed[kind] for kind in refused}
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
     return RuleResult(f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies())
