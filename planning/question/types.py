@@ -63,7 +63,6 @@ class CloudRunOptions:
 
     region: str | None = None
     concurrency: int | None = None
-    """Concurrent requests that Cloud Run sends to one instance."""
     min_instances: int = 0
     max_instances: int = 1
     request_timeout_s: int | None = None
@@ -72,9 +71,7 @@ class CloudRunOptions:
     gpu_quota: int | None = None
     """GPUs in the region's quota, if it could be read."""
     cpu_quota: int | None = None
-    """vCPU in the region's quota, if it could be read."""
     memory_quota_gib: float | None = None
-    """Memory in the region's quota, if it could be read."""
     zonal_redundancy: bool = False
     direct_vpc: bool = False
     """True if all egress goes through a subnet. Otherwise the network allows about 75 MB/s."""
@@ -90,9 +87,7 @@ class CloudRunOptions:
     rolls_out: bool = False
     """True if a rollout tests a new revision while the old one serves, which needs additional GPUs."""
     graph_cache: GraphCacheMode = "off"
-    """Storage of compiled graphs for an instance's next start."""
     file_cache_gib: float | None = None
-    """Size of the file cache of `fuse-cached`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,6 @@ class TpuOptions:
     ssh: SshAccess = "os-login"
     """Access to the machine: accounts that IAM allows, or anyone with an SSH key in the metadata of the machine or the project."""
     tunnel_members: tuple[str, ...] = ()
-    """IAM members who may open a tunnel to the machine."""
     tunnel_role: str | None = None
     """Custom role for these members instead of roles/tpu.admin."""
     renew_before_s: int | None = None
@@ -133,11 +127,8 @@ class WatchOptions:
     """Alerts, and the collector of metrics beside the server. Stacks have alerts by default; a question without a stack has none."""
 
     alerts_enabled: bool = False
-    """True with alerts."""
     email: str | None = None
-    """E-mail address that alerts are sent to."""
     webhook: str | None = None
-    """URL that alerts are posted to."""
     metrics_enabled: bool | None = None
     """True with a collector, which takes a share of the instance on Cloud Run. None has one with alerts on COLLECTS_BY_DEFAULT."""
     daily_cost_usd: float | None = None
@@ -182,11 +173,9 @@ class Deployment:
     cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
     watch: WatchOptions = field(default_factory=WatchOptions)
     public: bool = False
-    """True if anyone may call the endpoint."""
     has_api_key: bool = False
     """True if the server requires an API key and therefore has the path guard."""
     endpoint_url: str | None = None
-    """Endpoint from the settings, if any."""
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.question.workload.DEFAULT_WORKLOAD`."""
     measured_tok_per_s: float | None = None
@@ -216,7 +205,6 @@ class Deployment:
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
     existing_bucket: str | None = None
-    """Name of an existing bucket; None for the stack's own."""
     bucket_region: str | None = None
     """Region of an existing bucket; None for the stack's own, which is in the region of the first zone."""
 
@@ -230,11 +218,9 @@ class Remedy:
     move: Literal["accelerator", "model"] | None = None
     """The part that the remedy replaces; None if it keeps both the accelerator and the model."""
     title: str = ""
-    """Description of a move's destination."""
     usd_per_hour: float | None = None
     """Price per hour after the change; None if the price stays the same."""
     extra_usd_per_hour: float = 0.0
-    """Price difference from now."""
     is_deployable: bool = True
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
 
@@ -255,7 +241,6 @@ class Finding:
     advice: str
     """Fix other than a change of fields, such as requesting quota; may be empty."""
     source: str
-    """Source of the rule or the figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,11 +272,8 @@ class MemoryPlan:
     max_concurrency: float
     """Concurrent requests of max-model-len tokens that fit in the KV cache."""
     checkpoint_gib: float
-    """Size of the checkpoint's files."""
     load_peak_device_gib: float
-    """Peak device memory while weights load."""
     load_peak_host_gib: float
-    """Peak host memory while weights load."""
     headroom_gib: float
     """Device memory outside the budget: for the driver, compiled programs and untracked allocations."""
     outside_needs_gib: float
@@ -355,7 +337,6 @@ class ThroughputPlan:
     saturated_batch: int
     """Concurrent requests at saturation."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
-    """Bottleneck of a single request."""
     ttft_s: float
     """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
 
@@ -399,7 +380,6 @@ class WorkloadPlan:
     ttft_s: Band
     """Seconds from sending a request to its first token, including the queue."""
     tpot_s: Band
-    """Seconds between two tokens of a response."""
     request_s: Band
     """Seconds from sending a request to its last token."""
     output_tok_per_s: Band
@@ -409,17 +389,13 @@ class WorkloadPlan:
     usd_per_million_output_tokens: Band
     """Price per hour, divided over input and output by the time that the server spends on each."""
     running_requests: Band
-    """Requests that run concurrently."""
     queued_requests: Band
-    """Average number of queued requests."""
     queue_s: Band
     """Seconds that a request is queued; part of `ttft_s`."""
     kv_share: Band
-    """Fraction of the KV cache in use."""
     prefix_hit_share: Band
     """Fraction of the prompt tokens that the prefix cache saves."""
     bound: Bottleneck
-    """Bottleneck of the output rate."""
     prompt_tokens: int
     """Tokens of a prompt, including images, videos and audio."""
     most_requests_per_s: float
@@ -447,7 +423,6 @@ class PlaceCost:
     """Zone or region; "" if the deployment names none."""
     usd_per_hour: float
     prices: tuple[Price, ...]
-    """Prices used."""
 
     @property
     def is_assumed(self) -> bool:
@@ -518,7 +493,6 @@ class RunningCosts:
     cold_start_usd: float
     """Cost of the instance or slice until it is ready, without the bill's parts per start."""
     idle_usd_per_hour: float
-    """Cost of one idle hour of one instance or slice."""
     idle_billing_s: float
     """Seconds that an instance is billed after its last request; 0 if it runs until its run expires."""
     always_on_usd_per_month: float
@@ -560,7 +534,6 @@ class Plan:
     vllm: VllmOptions
     """Options in effect: those set, then the recommended ones."""
     environment: tuple[tuple[str, str], ...]
-    """Environment variables of the server's container."""
     vllm_version: str
     """Version of vLLM in the image; empty if unknown."""
     workload: WorkloadPlan | None = None
