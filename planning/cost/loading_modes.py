@@ -1,6 +1,5 @@
 """Comparison of all weights modes on Cloud Run: start, host memory and cost."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -74,15 +73,12 @@ def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
     resolved = subject.resolved
     if resolved.platform != "cloud-run" or resolved.weights_mode not in MODES:
         return ()
-    return tuple(_modes(resolved))
-
-
-def _modes(resolved: Resolved) -> Iterator[LoadingMode]:
-    run = resolved.deployment.cloud_run
-    present = sum(usd for _, usd in hourly_parts(resolved))
-    for direct_vpc in (False, True):
-        for mode in MODES:
-            yield _mode(resolved, mode, direct_vpc=direct_vpc, present=present, is_chosen=run.direct_vpc == direct_vpc)
+    run, present = resolved.deployment.cloud_run, sum(usd for _, usd in hourly_parts(resolved))
+    return tuple(
+        _mode(resolved, mode, direct_vpc=direct_vpc, present=present, is_chosen=run.direct_vpc == direct_vpc)
+        for direct_vpc in (False, True)
+        for mode in MODES
+    )
 
 
 def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float, is_chosen: bool) -> LoadingMode:
@@ -98,10 +94,10 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
     after = resolve(changed)
     cached = resolve(replace(changed, cloud_run=replace(changed.cloud_run, graph_cache="bucket")))
     startup, host_gib = startup_plan(after), memory_plan(after).load_peak_host_gib
-    host = _host_for(after, host_gib)
+    memory_gib, vcpu = _host_for(after, host_gib) or (None, None)
     hourly = None
-    if host is not None:
-        hourly = sum(usd for _, usd in hourly_parts(replace(after, host_memory_gib=host[0], vcpu=host[1])))
+    if memory_gib is not None and vcpu is not None:
+        hourly = sum(usd for _, usd in hourly_parts(replace(after, host_memory_gib=memory_gib, vcpu=vcpu)))
     return LoadingMode(
         mode=mode,
         direct_vpc=direct_vpc,
@@ -111,8 +107,8 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
         start_high_s=startup.total_high_s,
         cached_start_s=usual_start_s(startup_plan(cached)),
         host_gib=host_gib,
-        memory_gib=None if host is None else host[0],
-        vcpu=None if host is None else host[1],
+        memory_gib=memory_gib,
+        vcpu=vcpu,
         usd_per_hour=hourly,
         extra_usd_per_hour=None if hourly is None else hourly - present,
         cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
