@@ -9,7 +9,7 @@ from planning.model.support import version_in_use
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan, Verdict
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
-from planning.rules.findings import acceptable_ids, findings_of
+from planning.rules.findings import accepted_by, findings_of
 
 
 def plan(deployment: Deployment) -> Plan:
@@ -21,8 +21,7 @@ def plan_of(subject: Subject) -> Plan:
     """Return the plan of figures that are already computed."""
     resolved = subject.resolved
     findings = findings_of(subject)
-    named = frozenset(resolved.deployment.accept_findings) & frozenset(acceptable_ids())
-    accepted = tuple(finding.id for finding in findings if finding.id in named)
+    accepted = tuple(finding.id for finding in findings if finding.id in accepted_by(subject))
     verdict: Verdict = "fits"
     if is_out_of_memory(subject.memory):
         verdict = "out-of-memory"

@@ -134,8 +134,6 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 """By squashed spelling (`_squashed`), in addition to each accelerator's own name."""
 
-PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
-
 
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""

@@ -7,8 +7,9 @@ Between them a server may fail. The limits: memory outside the budget, memory wh
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.outputs import MarginSummary
 from planning.data import overheads
-from planning.question.types import Margin, MemoryPlan
+from planning.question.types import MemoryPlan
 
 _ROUNDING_GIB: Final = 1e-9
 """A budget is a product; its difference from the total is not exact."""
@@ -67,7 +68,7 @@ def edges(memory: MemoryPlan) -> tuple[EdgeOfMemory, ...]:
     return loading(memory), one_request(memory), outside(memory)
 
 
-def margin_of(memory: MemoryPlan) -> Margin | None:
+def margin_of(memory: MemoryPlan) -> MarginSummary | None:
     """Return the first limit at which the deployment may fail; None if there is none, or if it will certainly fail."""
     found = edges(memory)
     if any(edge.is_short for edge in found):
@@ -75,7 +76,7 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     close = next((edge for edge in found if edge.may_fail), None)
     if close is None:
         return None
-    return Margin(
+    return MarginSummary(
         verdict="may fail",
         finding=close.rule,
         available_gib=close.available_gib,
@@ -84,7 +85,7 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     )
 
 
-def margin_words(margin: Margin) -> str:
+def margin_words(margin: MarginSummary) -> str:
     """Return the figures of a margin as text, with the finding that names the limit."""
     return (
         f"{margin.finding}: {margin.available_gib:.2f} GiB, minimum {margin.minimum_gib:.2f}, "

@@ -20,5 +20,5 @@ def extra_arguments(resolved: Resolved) -> tuple[ServerArgument, ...]:
 
 def value_of_flag(read: Sequence[ServerArgument], flag: str) -> tuple[str, ...] | None:
     """Return the words of a flag's last use, empty for a switch; None if it is absent or turned off."""
-    found = next((one for one in reversed(read) if one.flag is not None and one.flag.name == flag), None)
+    found = next((one for one in reversed(read) if one.name == flag), None)
     return None if found is None or found.is_off or found.problem else found.value

@@ -26,9 +26,9 @@ def served_features(resolved: Resolved) -> ServedFeatures:
     hears = has_audio_encoder(resolved) and decodes_audio(resolved) is not False
     sees = resolved.spec.is_multimodal
     return ServedFeatures(
-        images=_limit(resolved, "image") if sees else 0,
-        videos=_limit(resolved, "video") if sees else 0,
-        audios=_limit(resolved, "audio") if hears else 0,
+        images=allowed_items(resolved, "image") if sees else 0,
+        videos=allowed_items(resolved, "video") if sees else 0,
+        audios=allowed_items(resolved, "audio") if hears else 0,
         image_tokens=image_tokens(resolved),
         thinking=options.reasoning_parser is not None,
         thinks_by_default=_thinks_by_default(resolved),
@@ -52,7 +52,8 @@ def decodes_audio(resolved: Resolved) -> bool | None:
     return IMAGES[DEFAULT_IMAGES["tpu" if resolved.is_tpu else "cloud-run"]].decodes_audio
 
 
-def _limit(resolved: Resolved, modality: Modality) -> int:
+def allowed_items(resolved: Resolved, modality: Modality) -> int:
+    """Return the items of a modality that one request may have. vLLM states no limit of its own, so without one all are allowed."""
     if resolved.serves_only_text:
         return 0
     return (resolved.vllm.limit_mm_per_prompt or {}).get(modality, UNLIMITED)
@@ -74,7 +75,7 @@ def image_tokens(resolved: Resolved) -> int:
 def soft_token_arguments(resolved: Resolved) -> Iterator[tuple[ServerArgument, int]]:
     """Yield each extra argument that sets `max_soft_tokens`, with its value."""
     for one in extra_arguments(resolved):
-        if one.flag is not None and one.flag.name == MM_PROCESSOR_KWARGS and one.value:
+        if one.name == MM_PROCESSOR_KWARGS and one.value:
             found = SOFT_TOKENS.search(f'"{one.key}":{one.value[0]}' if one.key else one.value[0])
             if found is not None:
                 yield one, int(found[2])

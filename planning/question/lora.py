@@ -48,9 +48,7 @@ def _of_options(options: VllmOptions) -> Lora | None:
     if options.lora_adapters is None:
         return None
     return Lora(
-        adapters=options.lora_adapters,
-        rank=options.max_lora_rank or DEFAULT_LORA_RANK,
-        slots=options.max_loras or 1,
+        adapters=options.lora_adapters, rank=options.max_lora_rank or DEFAULT_LORA_RANK, slots=options.max_loras or 1
     )
 
 

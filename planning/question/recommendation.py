@@ -6,9 +6,7 @@ defaults apply. Users can override every recommendation.
 
 from typing import Final
 
-from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, PLATFORMS, Accelerator, find_accelerator
-from planning.model.catalog import find_id, spec_of
+from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 from planning.question.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
 
@@ -26,27 +24,6 @@ FEW_KV_HEADS: Final = 2
 """KV heads of a layer up to which replicas are proposed instead of tensor parallelism over all chips."""
 TPU_MOE_BLOCK_SIZE: Final = 32
 FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
-
-
-def recommended(model: str, platform: str, *, accelerator: str | None = None) -> VllmOptions:
-    """Return the recommended options for a model id of the catalog on a platform ("tpu-vm", "cloud-run" or "gce").
-
-    `accelerator` determines the hardware-dependent options (tensor parallelism, batch sizes); None assumes the smallest one of the platform.
-    Raises PlanningError for unknown names.
-    """
-    model_id = find_id(model)
-    if model_id is None:
-        raise PlanningError(f'The model "{model}" is not in the catalog.')
-    if platform not in PLATFORMS:
-        raise PlanningError(f'The platform "{platform}" is unknown. Allowed: {", ".join(PLATFORMS)}.')
-    found = (
-        find_accelerator(accelerator)
-        if accelerator
-        else next(a for a in ACCELERATORS.values() if platform in a.platforms)
-    )
-    if found is None:
-        raise PlanningError(f'The accelerator "{accelerator}" is unknown. Allowed: {", ".join(ACCELERATORS)}.')
-    return recommended_options(spec_of(model_id), found, weights_mode="fuse" if platform == "cloud-run" else "hub")
 
 
 def replica_counts(spec: ModelSpec, accelerator: Accelerator) -> tuple[int, ...]:
@@ -69,7 +46,7 @@ def recommended_options(
     quantize_on_load: bool = False,
     offloads: bool = False,
 ) -> VllmOptions:
-    """Return the same for any architecture; `quantize_on_load` makes vLLM convert bf16 to fp8, `offloads` keeps weights on the host."""
+    """Return the recommended options of a model; `quantize_on_load` makes vLLM convert bf16 to fp8, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
     small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None

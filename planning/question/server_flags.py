@@ -72,6 +72,11 @@ class ServerArgument:
     problem: str = ""
     """Reason that vLLM rejects it, as the end of a sentence and without any value; empty if it does not."""
 
+    @property
+    def name(self) -> str:
+        """Long spelling of its flag; empty if the table has no such flag."""
+        return self.flag.name if self.flag is not None else ""
+
 
 @cache
 def flag_table(version: str | None) -> FlagTable:

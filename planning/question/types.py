@@ -5,7 +5,8 @@ Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from typing import Any, Final, Literal
 
 from contracts.outputs import (
@@ -62,7 +63,6 @@ class CloudRunOptions:
 
     region: str | None = None
     concurrency: int | None = None
-    """Concurrent requests that Cloud Run sends to one instance."""
     min_instances: int = 0
     max_instances: int = 1
     request_timeout_s: int | None = None
@@ -71,9 +71,7 @@ class CloudRunOptions:
     gpu_quota: int | None = None
     """GPUs in the region's quota, if it could be read."""
     cpu_quota: int | None = None
-    """vCPU in the region's quota, if it could be read."""
     memory_quota_gib: float | None = None
-    """Memory in the region's quota, if it could be read."""
     zonal_redundancy: bool = False
     direct_vpc: bool = False
     """True if all egress goes through a subnet. Otherwise the network allows about 75 MB/s."""
@@ -89,9 +87,7 @@ class CloudRunOptions:
     rolls_out: bool = False
     """True if a rollout tests a new revision while the old one serves, which needs additional GPUs."""
     graph_cache: GraphCacheMode = "off"
-    """Storage of compiled graphs for an instance's next start."""
     file_cache_gib: float | None = None
-    """Size of the file cache of `fuse-cached`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +109,6 @@ class TpuOptions:
     ssh: SshAccess = "os-login"
     """Access to the machine: accounts that IAM allows, or anyone with an SSH key in the metadata of the machine or the project."""
     tunnel_members: tuple[str, ...] = ()
-    """IAM members who may open a tunnel to the machine."""
     tunnel_role: str | None = None
     """Custom role for these members instead of roles/tpu.admin."""
     renew_before_s: int | None = None
@@ -132,11 +127,8 @@ class WatchOptions:
     """Alerts, and the collector of metrics beside the server. Stacks have alerts by default; a question without a stack has none."""
 
     alerts_enabled: bool = False
-    """True with alerts."""
     email: str | None = None
-    """E-mail address that alerts are sent to."""
     webhook: str | None = None
-    """URL that alerts are posted to."""
     metrics_enabled: bool | None = None
     """True with a collector, which takes a share of the instance on Cloud Run. None has one with alerts on COLLECTS_BY_DEFAULT."""
     daily_cost_usd: float | None = None
@@ -171,7 +163,7 @@ class Deployment:
     quantization: str | None = None
     """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
     vllm: VllmOptions = field(default_factory=VllmOptions)
-    """Options as set; `planning.recommended` supplies the rest."""
+    """Options as set; `planning.question.recommendation` supplies the rest."""
     weights_mode: WeightsMode | None = None
     """None uses the platform's default: hub on a TPU VM or GCE; fuse on Cloud Run, or fuse-buffered if fuse would start too late."""
     host_memory_gib: float | None = None
@@ -181,11 +173,9 @@ class Deployment:
     cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
     watch: WatchOptions = field(default_factory=WatchOptions)
     public: bool = False
-    """True if anyone may call the endpoint."""
     has_api_key: bool = False
     """True if the server requires an API key and therefore has the path guard."""
     endpoint_url: str | None = None
-    """Endpoint from the settings, if any."""
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.question.workload.DEFAULT_WORKLOAD`."""
     measured_tok_per_s: float | None = None
@@ -215,7 +205,6 @@ class Deployment:
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
     existing_bucket: str | None = None
-    """Name of an existing bucket; None for the stack's own."""
     bucket_region: str | None = None
     """Region of an existing bucket; None for the stack's own, which is in the region of the first zone."""
 
@@ -229,11 +218,9 @@ class Remedy:
     move: Literal["accelerator", "model"] | None = None
     """The part that the remedy replaces; None if it keeps both the accelerator and the model."""
     title: str = ""
-    """Description of a move's destination."""
     usd_per_hour: float | None = None
     """Price per hour after the change; None if the price stays the same."""
     extra_usd_per_hour: float = 0.0
-    """Price difference from now."""
     is_deployable: bool = True
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
 
@@ -254,7 +241,6 @@ class Finding:
     advice: str
     """Fix other than a change of fields, such as requesting quota; may be empty."""
     source: str
-    """Source of the rule or the figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,11 +272,8 @@ class MemoryPlan:
     max_concurrency: float
     """Concurrent requests of max-model-len tokens that fit in the KV cache."""
     checkpoint_gib: float
-    """Size of the checkpoint's files."""
     load_peak_device_gib: float
-    """Peak device memory while weights load."""
     load_peak_host_gib: float
-    """Peak host memory while weights load."""
     headroom_gib: float
     """Device memory outside the budget: for the driver, compiled programs and untracked allocations."""
     outside_needs_gib: float
@@ -299,20 +282,6 @@ class MemoryPlan:
     """Amount outside the budget that is known to be sufficient. Between the two, the server may fail."""
     largest_max_model_len: int
     """Longest request that fits in the KV cache; 0 if none does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Margin:
-    """A memory limit so close that the server may fail."""
-
-    verdict: Literal["may fail"]
-    finding: str
-    """Id of the finding with the limit and its alternatives."""
-    available_gib: float
-    minimum_gib: float
-    """With less, it fails."""
-    recommended_gib: float
-    """Sufficient amount."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +337,6 @@ class ThroughputPlan:
     saturated_batch: int
     """Concurrent requests at saturation."""
     bound: Literal["memory", "compute", "pcie", "overhead"]
-    """Bottleneck of a single request."""
     ttft_s: float
     """Seconds to the first token of one short request alone: the prompt's step and one decoding step."""
 
@@ -385,13 +353,16 @@ class Band:
         """Return the band in another unit."""
         return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
 
-    def rounded(self, digits: int) -> dict[str, float]:
-        """Return the band in JSON types."""
-        return {
-            "low": round(self.low, digits),
-            "typical": round(self.typical, digits),
-            "high": round(self.high, digits),
-        }
+
+def rounded(source: object, **places: int) -> dict[str, Any]:
+    """Return these attributes with this many decimal places: numbers, bands as low, typical and high, and None for infinity."""
+    return {name: _rounded(getattr(source, name), digits) for name, digits in places.items()}
+
+
+def _rounded(value: Band | float | None, digits: int) -> Any:  # noqa: ANN401 - JSON is any of its types
+    if isinstance(value, Band):
+        return rounded(value, low=digits, typical=digits, high=digits)
+    return None if value is None or not isfinite(value) else round(value, digits)
 
 
 Bottleneck = Literal["prefill", "memory", "compute", "pcie", "overhead", "kv-cache", "max-num-seqs", "rate"]
@@ -409,7 +380,6 @@ class WorkloadPlan:
     ttft_s: Band
     """Seconds from sending a request to its first token, including the queue."""
     tpot_s: Band
-    """Seconds between two tokens of a response."""
     request_s: Band
     """Seconds from sending a request to its last token."""
     output_tok_per_s: Band
@@ -419,17 +389,13 @@ class WorkloadPlan:
     usd_per_million_output_tokens: Band
     """Price per hour, divided over input and output by the time that the server spends on each."""
     running_requests: Band
-    """Requests that run concurrently."""
     queued_requests: Band
-    """Average number of queued requests."""
     queue_s: Band
     """Seconds that a request is queued; part of `ttft_s`."""
     kv_share: Band
-    """Fraction of the KV cache in use."""
     prefix_hit_share: Band
     """Fraction of the prompt tokens that the prefix cache saves."""
     bound: Bottleneck
-    """Bottleneck of the output rate."""
     prompt_tokens: int
     """Tokens of a prompt, including images, videos and audio."""
     most_requests_per_s: float
@@ -440,23 +406,11 @@ class WorkloadPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""
         return {
-            "ttft_s": self.ttft_s.rounded(4),
-            "tpot_s": self.tpot_s.rounded(5),
-            "request_s": self.request_s.rounded(3),
-            "output_tok_per_s": self.output_tok_per_s.rounded(2),
-            "requests_per_s": self.requests_per_s.rounded(4),
-            "usd_per_million_input_tokens": self.usd_per_million_input_tokens.rounded(4),
-            "usd_per_million_output_tokens": self.usd_per_million_output_tokens.rounded(4),
-            "running_requests": self.running_requests.rounded(2),
-            "queued_requests": self.queued_requests.rounded(2),
-            "queue_s": self.queue_s.rounded(3),
-            "kv_share": self.kv_share.rounded(4),
-            "prefix_hit_share": self.prefix_hit_share.rounded(4),
+            **rounded(self, ttft_s=4, tpot_s=5, request_s=3, output_tok_per_s=2, requests_per_s=4),
+            **rounded(self, usd_per_million_input_tokens=4, usd_per_million_output_tokens=4),
+            **rounded(self, running_requests=2, queued_requests=2, queue_s=3, kv_share=4, prefix_hit_share=4),
             "bound": self.bound,
-            "prompt_tokens": self.prompt_tokens,
-            "users": self.users,
-            "most_users": self.most_users,
-            "most_requests_per_s": round(self.most_requests_per_s, 4),
+            **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
             "workload": asdict(self.workload),
         }
 
@@ -469,7 +423,6 @@ class PlaceCost:
     """Zone or region; "" if the deployment names none."""
     usd_per_hour: float
     prices: tuple[Price, ...]
-    """Prices used."""
 
     @property
     def is_assumed(self) -> bool:
@@ -540,7 +493,6 @@ class RunningCosts:
     cold_start_usd: float
     """Cost of the instance or slice until it is ready, without the bill's parts per start."""
     idle_usd_per_hour: float
-    """Cost of one idle hour of one instance or slice."""
     idle_billing_s: float
     """Seconds that an instance is billed after its last request; 0 if it runs until its run expires."""
     always_on_usd_per_month: float
@@ -574,7 +526,7 @@ class Plan:
     startup: StartupPlan
     throughput: ThroughputPlan
     cost: CostPlan
-    margin: Margin | None
+    margin: MarginSummary | None
     """Memory limit at which a fitting deployment may still fail; None if none is close."""
     running: RunningCosts
     findings: tuple[Finding, ...]
@@ -582,7 +534,6 @@ class Plan:
     vllm: VllmOptions
     """Options in effect: those set, then the recommended ones."""
     environment: tuple[tuple[str, str], ...]
-    """Environment variables of the server's container."""
     vllm_version: str
     """Version of vLLM in the image; empty if unknown."""
     workload: WorkloadPlan | None = None
@@ -600,7 +551,7 @@ class Plan:
 
     def summary(self) -> PlanSummary:
         """Return the plan in rounded figures, as in the stack's outputs."""
-        memory, startup, throughput, cost = self.memory, self.startup, self.throughput, self.cost
+        margin = self.margin
         return PlanSummary(
             fits=self.fits,
             verdict=self.verdict,
@@ -608,40 +559,13 @@ class Plan:
             accelerator=self.accelerator,
             platform=self.platform,
             memory=MemorySummary(
-                usable_gib=round(memory.usable_gib, 3),
-                weights_gib=round(memory.weights_gib, 3),
-                activations_gib=round(memory.activations_gib, 3),
-                graphs_gib=round(memory.graphs_gib, 3),
-                kv_gib=round(memory.kv_gib, 3),
-                kv_tokens=memory.kv_tokens,
-                kv_blocks=memory.kv_blocks,
-                max_concurrency=round(memory.max_concurrency, 2),
+                **rounded(self.memory, usable_gib=3, weights_gib=3, activations_gib=3, graphs_gib=3, kv_gib=3),
+                **rounded(self.memory, kv_tokens=0, kv_blocks=0, max_concurrency=2),
             ),
             startup=StartupSummary(
-                pull_s=round(startup.pull_s, 1),
-                load_s=round(startup.load_s, 1),
-                compile_s=round(startup.compile_s, 1),
-                total_s=round(startup.total_s, 1),
-                probe_budget_s=startup.probe_budget_s,
+                **rounded(self.startup, pull_s=1, load_s=1, compile_s=1, total_s=1, probe_budget_s=0)
             ),
-            throughput=ThroughputSummary(
-                decode_tok_per_s=round(throughput.decode_tok_per_s, 2),
-                saturated_tok_per_s=round(throughput.saturated_tok_per_s, 1),
-            ),
-            cost=CostSummary(
-                usd_per_hour=round(cost.usd_per_hour, 4),
-                max_usd=round(cost.max_usd, 2),
-                usd_per_million_tokens=round(cost.usd_per_million_tokens, 4),
-            ),
-            margin=_margin_summary(self.margin) if self.margin else None,
+            throughput=ThroughputSummary(**rounded(self.throughput, decode_tok_per_s=2, saturated_tok_per_s=1)),
+            cost=CostSummary(**rounded(self.cost, usd_per_hour=4, max_usd=2, usd_per_million_tokens=4)),
+            margin=margin and replace(margin, **rounded(margin, available_gib=3, minimum_gib=3, recommended_gib=3)),
         )
-
-
-def _margin_summary(margin: Margin) -> MarginSummary:
-    return MarginSummary(
-        verdict=margin.verdict,
-        finding=margin.finding,
-        available_gib=round(margin.available_gib, 3),
-        minimum_gib=round(margin.minimum_gib, 3),
-        recommended_gib=round(margin.recommended_gib, 3),
-    )

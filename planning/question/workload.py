@@ -64,8 +64,7 @@ class Workload:
     adapters: Annotated[_Items, Doc("LoRA adapters that the requests use in turn.")] = 0
     adapter_rank: Annotated[Annotated[int, Limit(at_least=1, at_most=512)], Doc("Rank of each LoRA adapter.")] = 16
     accepted_share: Annotated[
-        _Share | None,
-        Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts."),
+        _Share | None, Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts.")
     ] = None
 
     @property

@@ -11,13 +11,7 @@ from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
 from planning.data.images import built_images, built_name
 from planning.errors import PlanningError
-from planning.machine.hardware import (
-    ACCELERATORS,
-    MACHINE_TYPES,
-    Accelerator,
-    host_of,
-    known_places,
-)
+from planning.machine.hardware import ACCELERATORS, MACHINE_TYPES, Accelerator, host_of, known_places
 from planning.memory.resolve import resolve
 from planning.model.catalog import MODELS, spec_of
 from planning.model.spec import ModelSpec
@@ -103,7 +97,7 @@ def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
         image = _image_here(subject, name)
         if image is None:
             continue
-        model: Changes = {"model": name, "quantization": None, "vllm.quantization": None} | image
+        model = served_as(name) | image
         for change in (model, model | usual, model | usual | short):
             yield Remedy(
                 changes=change,
@@ -138,9 +132,9 @@ def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Chang
     )
 
 
-def to_bf16(model_id: str) -> Changes:
-    """Return the changes that serve the unquantized original of a checkpoint."""
-    return {"model": original_of(model_id), "quantization": None, "vllm.quantization": None}
+def served_as(model_id: str) -> Changes:
+    """Return the changes that serve a checkpoint in its own precision."""
+    return {"model": model_id, "quantization": None, "vllm.quantization": None}
 
 
 def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
@@ -164,7 +158,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
         image = house_image(resolved.scheme.name, resolved.spec, accelerator)
         if image is None and deployment.model_spec is not None:
             return None
-        changes |= to_bf16(resolved.model_id) if image is None else image
+        changes |= served_as(original_of(resolved.model_id)) if image is None else image
     if platform != resolved.platform and deployment.weights_mode not in {None, "hub"}:
         from_bucket = deployment.weights_mode != "image"
         bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"

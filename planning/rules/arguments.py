@@ -1,13 +1,13 @@
 """Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from planning.cost.subject import Subject
 from planning.errors import PlanningError
 from planning.question.extra_arguments import extra_arguments, flags_of
-from planning.question.features import SOFT_TOKENS, soft_token_arguments
+from planning.question.features import soft_token_arguments
 from planning.question.server_flags import ServerArgument
 from planning.question.types import Remedy
 from planning.question.vllm_args import (
@@ -57,17 +57,13 @@ _PARSER: Final = "gemma4"
 
 @rule("SEC01")
 def _secret_argument(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
+    kept = kept_arguments(subject, ())
+    count = len(subject.resolved.deployment.vllm.extra_args) - len(kept)
+    if not count:
         return None
-    secret = _words(_secrets(read_arguments(subject), arguments))
-    if not secret:
-        return None
-    kept = _without(arguments, secret)
     return RuleResult(
-        f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be "
-        "stored unencrypted in the "
-        "settings, the state, and the service's description or the instance's metadata.",
+        f"`vllm.extra_args` has {count} argument(s) that look like a secret. They would be "
+        "stored unencrypted in the settings, the state, and the service's description or the instance's metadata.",
         remedies=(change("vllm.extra_args", kept),),
         advice=(
             "Revoke that secret. Store a Hugging Face token with `gemma save_token STACK hfToken` and an API key with "
@@ -78,19 +74,12 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 
 @rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
-        return None
-    read, options = read_arguments(subject), subject.resolved.deployment.vllm
-    owners = {one.flag.name: _owner(one.flag.name, read, options) for one in read if one.flag is not None}
-    repeated = [argument for argument in read if argument.flag is not None and owners[argument.flag.name]]
+    read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
+    repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
     if not repeated:
         return None
-    listed = dict.fromkeys(
-        f"{argument.written} ({owners[argument.flag.name]})" for argument in repeated if argument.flag
-    )
-    kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
-    moved = _moved(repeated)
+    listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
+    kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
         f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
@@ -103,14 +92,10 @@ def _own_key(subject: Subject) -> RuleResult | None:
 
 @rule("ARG02")
 def _unknown_argument(subject: Subject) -> RuleResult | None:
-    arguments = subject.resolved.deployment.vllm.extra_args
-    if not arguments:
-        return None
-    table, read = flags_of(subject.resolved), read_arguments(subject)
-    wrong = [argument for argument in read if argument.problem]
+    wrong = [argument for argument in extra_arguments(subject.resolved) if argument.problem]
     if not wrong:
         return None
-    kept = _without(arguments, _words(wrong) | _words(_secrets(read, arguments)))
+    table = flags_of(subject.resolved)
     ending = (
         "vLLM will exit at startup."
         if table.is_certain
@@ -118,48 +103,32 @@ def _unknown_argument(subject: Subject) -> RuleResult | None:
     )
     listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
-        f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
+        f"`vllm.extra_args`: {_token_form().sub('...', listed)}. {ending}",
         severity="block" if table.is_certain else "warn",
-        remedies=(change("vllm.extra_args", kept),),
+        remedies=(change("vllm.extra_args", kept_arguments(subject, wrong)),),
     )
 
 
 @rule("ARG03")
 def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
-    found = _soft_tokens(subject)
-    if found is None or found[1] in IMAGE_TOKENS:
+    resolved = subject.resolved
+    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
         return None
-    argument, given = found
-    nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
-    words = subject.resolved.deployment.vllm.extra_args
-    written = tuple(_with_tokens(words[position], nearest) for position in argument.words)
+    argument, given = next(soft_token_arguments(resolved), (None, DEFAULT_IMAGE_TOKENS))
+    if argument is None or given in IMAGE_TOKENS:
+        return None
+    *most, last = IMAGE_TOKENS
     kept = kept_arguments(subject, (argument,))
-    has_secret = bool(_secrets((argument,), words))  # remedies are printed
+    nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
     return RuleResult(
-        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of "
-        f"{', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
-        f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start.",
+        f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, most))} or "
+        f"{last} tokens. vLLM will not start.",
         remedies=(
-            *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
+            Remedy(changes={"vllm.image_tokens": nearest, "vllm.extra_args": kept}),
             change("vllm.extra_args", kept),
         ),
         advice=f"Without the argument, an image has {DEFAULT_IMAGE_TOKENS} tokens.",
     )
-
-
-def _soft_tokens(subject: Subject) -> tuple[ServerArgument, int] | None:
-    """Return the argument that sets `max_soft_tokens`, with its value; None without one, or for a model without this processor."""
-    resolved = subject.resolved
-    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
-        return None
-    return next(soft_token_arguments(resolved), None)
-
-
-def _with_tokens(word: str, tokens: int) -> str:
-    """Return a word of the argument with another number of tokens: in JSON, in `--flag.key=NUMBER`, or a number alone."""
-    if word.isdigit():
-        return str(tokens)
-    return SOFT_TOKENS.sub(lambda match: f"{match[1]}{tokens}", word)
 
 
 @rule("ARG04")
@@ -167,44 +136,48 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     resolved, options = subject.resolved, subject.resolved.vllm
     if not resolved.spec.is_gemma4:
         return None
-    plugins = {one.flag.name for one in read_arguments(subject) if one.flag is not None}
+    plugins = {one.name for one in extra_arguments(resolved)}
     effects: dict[str, str] = {}
-    tools, reasoning = options.tool_call_parser, options.reasoning_parser
-    if options.enable_auto_tool_choice and _is_foreign(tools) and "--tool-parser-plugin" not in plugins:
+    tools, reasoning = options.tool_call_parser or _PARSER, options.reasoning_parser or _PARSER
+    if options.enable_auto_tool_choice and tools != _PARSER and "--tool-parser-plugin" not in plugins:
         effects["vllm.tool_call_parser"] = (
             f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain "
             "them as text."
         )
-    if _is_foreign(reasoning) and "--reasoning-parser-plugin" not in plugins:
+    if reasoning != _PARSER and "--reasoning-parser-plugin" not in plugins:
         effects["vllm.reasoning_parser"] = (
-            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not "
-            "start, or will return the "
-            "reasoning as part of the response."
+            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, "
+            "or will return the reasoning as part of the response."
         )
     if not effects:
         return None
     return RuleResult(" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
 
 
-def _is_foreign(parser: str | None) -> bool:
-    return parser is not None and parser != _PARSER
-
-
-def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:
-    """Return `extraArgs` as the image's vLLM parses them."""
-    return extra_arguments(subject.resolved)
+def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgument]:
+    """Return those of `extraArgs` with one of these flags."""
+    return [one for one in extra_arguments(subject.resolved) if one.name in names]
 
 
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
-    arguments = subject.resolved.deployment.vllm.extra_args
-    return _without(arguments, _words(dropped) | _words(_secrets(read_arguments(subject), arguments)))
+    words = subject.resolved.deployment.vllm.extra_args
+    secret = [one for one in extra_arguments(subject.resolved) if _is_secret(one, words)]
+    gone = {position for argument in (*dropped, *secret) for position in argument.words}
+    return tuple(word for position, word in enumerate(words) if position not in gone)
+
+
+def _is_secret(argument: ServerArgument, words: Sequence[str]) -> bool:
+    """Return whether an argument's flag takes a secret, or a word looks like one."""
+    names = (argument.written.replace("_", "-"), argument.name)
+    has_flag = any(_SECRET_FLAG.fullmatch(name) for name in names)
+    return has_flag or any(_token_form().search(words[position]) for position in argument.words)
 
 
 def _owner(flag: str, read: Sequence[ServerArgument], options: VllmOptions) -> str:
     """Return the field of the settings key that a flag among others belongs to; empty if it has none, or none that is set and excludes it."""
     if flag in _OF_THE_MODEL:
-        has_tokenizer = any(one.flag is not None and one.flag.name == TOKENIZER for one in read)
+        has_tokenizer = any(one.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
     if flag in _OWN_FLAGS:
         option = _OWN_FLAGS[flag]
@@ -222,18 +195,14 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
+def _moved(repeated: Iterable[ServerArgument]) -> dict[str, object]:
     """Return the values of the arguments as fields, without values that the option rejects."""
     found: dict[str, object] = {}
     for argument in repeated:
-        option = _OWN_FLAGS.get(argument.flag.name) if argument.flag else None
-        if (
-            option is None
-            or option.is_in_block  # the block's value stays
-            or argument.key
-            or argument.problem
-            or any(_token_form().search(text) for text in argument.value)
-        ):
+        option = _OWN_FLAGS.get(argument.name)
+        if option is None or option.is_in_block or argument.key or argument.problem:  # the value of a block stays
+            continue
+        if any(_token_form().search(text) for text in argument.value):
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
@@ -241,32 +210,6 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
         except PlanningError:
             continue
     return found
-
-
-def _secrets(read: Sequence[ServerArgument], arguments: Sequence[str]) -> list[ServerArgument]:
-    """Return the arguments whose flag takes a secret, or that look like one."""
-    return [
-        argument
-        for argument in read
-        if _carries_secret(argument) or any(_token_form().search(arguments[position]) for position in argument.words)
-    ]
-
-
-def _carries_secret(argument: ServerArgument) -> bool:
-    names = (argument.written.replace("_", "-"), argument.flag.name if argument.flag else "")
-    return any(_SECRET_FLAG.fullmatch(name) for name in names)
-
-
-def _words(arguments: Sequence[ServerArgument]) -> frozenset[int]:
-    return frozenset(position for argument in arguments for position in argument.words)
-
-
-def _without(arguments: Sequence[str], positions: frozenset[int]) -> tuple[str, ...]:
-    return tuple(word for position, word in enumerate(arguments) if position not in positions)
-
-
-def _without_secret_text(text: str) -> str:
-    return _token_form().sub("...", text)
 
 
 def _token_form() -> re.Pattern[str]:

@@ -59,13 +59,13 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
     findings = [
         Finding(
             id=rule.id,
-            severity=_severity(rule, result),
+            severity=severity,
             message=result.message,
-            remedies=trial.ways_out(rule.id, result, is_blocking=_severity(rule, result) == "block"),
+            remedies=trial.ways_out(rule.id, result, is_blocking=severity == "block"),
             advice=result.advice,
             source=result.source or rule.source,
         )
-        for rule, result in _results(subject)
+        for rule, result, severity in _results(subject)
     ]
     return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
 
@@ -77,17 +77,13 @@ def notes_of(plan: Plan) -> tuple[Finding, ...]:
 
 def detected(subject: Subject) -> Mapping[str, Severity]:
     """Return the ids of all findings with their severities. Much cheaper than `findings_of`, which also tests remedies."""
-    return {rule.id: _severity(rule, result) for rule, result in _results(subject)}
+    return {rule.id: severity for rule, _, severity in _results(subject)}
 
 
-def _results(subject: Subject) -> Iterator[tuple[Rule, RuleResult]]:
+def _results(subject: Subject) -> Iterator[tuple[Rule, RuleResult, Severity]]:
     for rule in RULES.values():
         if result := rule.result(subject):
-            yield rule, result
-
-
-def _severity(rule: Rule, result: RuleResult) -> Severity:
-    return result.severity or rule.severities[0]
+            yield rule, result, result.severity or rule.severities[0]
 
 
 def _blocking(found: Mapping[str, Severity]) -> frozenset[str]:
@@ -162,9 +158,9 @@ class _Trial:
 
     def first_change(self) -> Mapping[str, object] | None:
         """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if none exists."""
-        accepted = _accepted(self._subject)
-        for rule, result in _results(self._subject):
-            if _severity(rule, result) != "block" or rule.id in accepted:
+        accepted = accepted_by(self._subject)
+        for rule, result, severity in _results(self._subject):
+            if severity != "block" or rule.id in accepted:
                 continue
             for candidate in result.remedies:
                 if candidate.move is None and self._tried(rule.id, candidate) is not None:
@@ -191,7 +187,8 @@ class _Trial:
         return self._after[key]
 
 
-def _accepted(subject: Subject) -> frozenset[str]:
+def accepted_by(subject: Subject) -> frozenset[str]:
+    """Return the ids of the findings that the settings accept."""
     return frozenset(subject.resolved.deployment.accept_findings) & frozenset(acceptable_ids())
 
 
@@ -199,7 +196,7 @@ def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object]
     """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if there are none."""
     made: dict[str, object] = {}
     for _ in RULES:
-        if not _blocking(detected(subject)) - _accepted(subject):
+        if not _blocking(detected(subject)) - accepted_by(subject):
             return made
         change = _Trial(subject).first_change()
         if change is None or any(path.startswith(kept) for path in change):

@@ -1,10 +1,10 @@
 """Rules for a gateway: its backends answer alike, are in its network, and one of them is there when another ends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from contracts.gateway import CONCURRENCY, LONGEST_REQUEST_S
 from planning.cost.costs import gateway_parts
@@ -47,19 +47,6 @@ class Backend:
     """None: the deployed stack was not read."""
 
     @property
-    def served_model(self) -> str:
-        """Name that clients send as `model`; empty if the settings cannot be read."""
-        if self.subject is None:
-            return ""
-        deployment = self.subject.resolved.deployment
-        return deployment.vllm.served_model_name or deployment.model
-
-    @property
-    def is_tpu(self) -> bool:
-        """True for a TPU stack."""
-        return self.subject is not None and self.subject.resolved.platform == "tpu-vm"
-
-    @property
     def serves(self) -> bool:
         """True if the backend has an address."""
         return self.deployed is not None and bool(self.deployed.address)
@@ -82,19 +69,10 @@ class GatewayQuestion:
     prices: PriceBook | None = None
 
 
-_Check = Callable[[GatewayQuestion], Iterator[tuple[str, str]]]
-"""Yields message and advice of each finding."""
-_CHECKS: Final[dict[str, _Check]] = {}
+_Found: TypeAlias = Iterator[tuple[str, str]]
+"""Message and advice of each finding."""
 GATEWAY_RULES: Final = Table(lambda: {name: one for name, one in ALL_RULES.items() if one.on == "gateway"})
 """By id, in the order of their findings. No setting can accept them."""
-
-
-def _rule(identifier: str) -> Callable[[_Check], _Check]:
-    def register(check: _Check) -> _Check:
-        _CHECKS[identifier] = check
-        return check
-
-    return register
 
 
 def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
@@ -108,30 +86,26 @@ def gateway_findings(question: GatewayQuestion) -> tuple[Finding, ...]:
     )
 
 
-@_rule("GTW01")
-def _different(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
-    known = [(backend, backend.subject) for backend in question.backends if backend.subject is not None]
-    if not known:
-        return
+def _different(question: GatewayQuestion) -> _Found:
+    known = [(backend.stack, backend.subject.resolved) for backend in question.backends if backend.subject is not None]
     values: dict[str, tuple[str, list[str]]] = {
-        "model name": ("vllm.servedModelName", [backend.served_model for backend, _ in known]),
-        "maximum length": ("vllm.maxModelLen", [str(subject.resolved.max_model_len) for _, subject in known]),
-        "API key": (
-            "apiKey",
-            ["set" if subject.resolved.deployment.has_api_key else "not set" for _, subject in known],
+        "model name": (
+            "vllm.servedModelName",
+            [one.deployment.vllm.served_model_name or one.deployment.model for _, one in known],
         ),
+        "maximum length": ("vllm.maxModelLen", [str(one.max_model_len) for _, one in known]),
+        "API key": ("apiKey", ["set" if one.deployment.has_api_key else "not set" for _, one in known]),
     }
     for what, (key, each) in values.items():
         if len(set(each)) > 1:
-            listed = ", ".join(f"{backend.stack} {value}" for (backend, _), value in zip(known, each, strict=True))
+            listed = ", ".join(f"{stack} {value}" for (stack, _), value in zip(known, each, strict=True))
             yield (
                 f"Backends have a different {what}: {listed}. A request that one of them accepts fails on another.",
                 f"Set gemma-serving:{key} to the same value in all of them.",
             )
 
 
-@_rule("GTW02")
-def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+def _unreachable(question: GatewayQuestion) -> _Found:
     for backend in question.backends:
         file = f"Pulumi.{backend.stack}.yaml"
         if backend.subject is None:
@@ -139,7 +113,7 @@ def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
                 f"The settings of backend {backend.stack} cannot be read. {backend.problem}".rstrip(),
                 f"Fix {file}, or remove {backend.stack} from gemma-serving:gateway.backends.",
             )
-        elif backend.is_tpu:
+        elif backend.subject.resolved.platform == "tpu-vm":
             yield from _outside(question, backend, backend.subject, file)
         else:
             yield (
@@ -148,7 +122,7 @@ def _unreachable(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
             )
 
 
-def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file: str) -> Iterator[tuple[str, str]]:
+def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file: str) -> _Found:
     tpu = subject.resolved.deployment.tpu
     if backend.gateway != question.stack:
         named = f"tpu.gateway is {backend.gateway}" if backend.gateway else "tpu.gateway is not set"
@@ -172,18 +146,15 @@ def _outside(question: GatewayQuestion, backend: Backend, subject: Subject, file
         )
 
 
-@_rule("GTW03")
-def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
-    absent = [backend for backend in question.backends if backend.deployed is not None and not backend.serves]
-    for backend in absent:
-        state = (
-            f"its capacity is {backend.deployed.state}"
-            if backend.deployed and backend.deployed.state
-            else "it is not deployed"
-        )
+def _absent(question: GatewayQuestion) -> _Found:
+    absent = [
+        (one.stack, one.deployed.state) for one in question.backends if one.deployed is not None and not one.serves
+    ]
+    for stack, state in absent:
+        why = f"its capacity is {state}" if state else "it is not deployed"
         yield (
-            f"Backend {backend.stack} has no address ({state}), so it gets no requests.",
-            f"Run `pulumi up --stack {backend.stack}`, then `pulumi up --stack {question.stack}`.",
+            f"Backend {stack} has no address ({why}), so it gets no requests.",
+            f"Run `pulumi up --stack {stack}`, then `pulumi up --stack {question.stack}`.",
         )
     if absent and len(absent) == len(question.backends):
         yield (
@@ -192,8 +163,7 @@ def _absent(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
         )
 
 
-@_rule("GTW04")
-def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+def _alone(question: GatewayQuestion) -> _Found:
     if len(question.backends) > 1:
         return
     (server,) = question.backends
@@ -205,8 +175,7 @@ def _alone(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     )
 
 
-@_rule("GTW05")
-def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+def _cut(question: GatewayQuestion) -> _Found:
     for backend in question.backends:
         if backend.subject is not None:
             tokens = backend.subject.resolved.max_model_len
@@ -217,28 +186,24 @@ def _cut(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
                     f"An answer of {tokens:,} tokens takes {duration(longest_s)} on {backend.stack}, but {limit}.",
                     f"Limit max_tokens in requests, or lower gemma-serving:vllm.maxModelLen to {int(tokens * LONGEST_REQUEST_S / longest_s):,}.",
                 )
-    ends = (
-        sorted(
-            (datetime.fromisoformat(backend.deployed.deadline), backend)
-            for backend in question.backends
-            if backend.deployed is not None and backend.deployed.deadline
-        )
-        if all(backend.serves for backend in question.backends)
-        else []
-    )
+    deadlines = {
+        one.stack: one.deployed.deadline for one in question.backends if one.deployed is not None and one.serves
+    }
+    ends = sorted((datetime.fromisoformat(end), stack) for stack, end in deadlines.items() if end)
+    if len(deadlines) < len(question.backends):
+        return
     start_s = max((one.subject.startup.ready_s for one in question.backends if one.subject is not None), default=0.0)
     for (earlier, first), (later, second) in pairwise(ends):
         gap_s = (later - earlier).total_seconds()
         if gap_s < start_s:
             limit = f"less than the {duration(start_s)} that a new server needs"
             yield (
-                f"{first.stack} ends at {earlier:%H:%M} UTC and {second.stack} {duration(gap_s)} later, {limit}.",
-                f"Replace one of them earlier, for example with a different maxRunDuration in Pulumi.{first.stack}.yaml.",
+                f"{first} ends at {earlier:%H:%M} UTC and {second} {duration(gap_s)} later, {limit}.",
+                f"Replace one of them earlier, for example with a different maxRunDuration in Pulumi.{first}.yaml.",
             )
 
 
-@_rule("GTW07")
-def _full(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+def _full(question: GatewayQuestion) -> _Found:
     known = [backend.subject.resolved for backend in question.backends if backend.subject is not None]
     taken = sum(each.max_num_seqs * each.dp for each in known)
     accepted = question.max_instances * CONCURRENCY
@@ -256,8 +221,7 @@ def usd_per_hour(question: GatewayQuestion, servers: Sequence[Backend]) -> float
     return sum(costs, each * question.min_instances)
 
 
-@_rule("GTW06")
-def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
+def _cost(question: GatewayQuestion) -> _Found:
     minimum = question.min_instances
     parts = gateway_parts(question.region, question.prices)
     each = sum(part.usd_per_hour for part in parts)
@@ -269,3 +233,14 @@ def _cost(question: GatewayQuestion) -> Iterator[tuple[str, str]]:
     together = f"With gateway.minInstances {minimum}, it and {machines} cost ${whole:.2f}/h while all run."
     waits = "A request after a pause waits a minute or more. To avoid that, set gemma-serving:gateway.minInstances: 1."
     yield f"{costs} {together}", "" if minimum else waits
+
+
+_CHECKS: Final[Mapping[str, Callable[[GatewayQuestion], _Found]]] = {
+    "GTW01": _different,
+    "GTW02": _unreachable,
+    "GTW03": _absent,
+    "GTW04": _alone,
+    "GTW05": _cut,
+    "GTW06": _cost,
+    "GTW07": _full,
+}

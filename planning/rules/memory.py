@@ -7,7 +7,7 @@ from itertools import chain
 from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
-from planning.data.checkpoints import checkpoint_of, stored_as
+from planning.data.checkpoints import checkpoint_of, original_of, stored_as
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
@@ -23,8 +23,8 @@ from planning.rules.alternatives import (
     house_image,
     models_here,
     other_accelerators,
+    served_as,
     smaller_models,
-    to_bf16,
 )
 from planning.rules.platforms.replicas import fewer_replicas, more_replicas, sized
 from planning.rules.registry import RuleResult, change, rule
@@ -36,8 +36,7 @@ _WORTH_KEEPING = 1.25
 """Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
     "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits "
-    "an item "
-    "(tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
+    "an item (tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
 )
 _WORTH_HALF = 0.55
 """An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
@@ -87,8 +86,7 @@ def _offload(subject: Subject) -> RuleResult | None:
     link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
     return RuleResult(
         f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at "
-        f"about {link:.1f} GB/s. "
-        f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
+        f"about {link:.1f} GB/s. One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s.",
         remedies=chain((change("vllm.cpu_offload_gib", None),), alternatives_for(subject)),
     )
 
@@ -143,8 +141,7 @@ def _one_request(subject: Subject) -> RuleResult | None:
     replicas = fewer_replicas(resolved)
     return RuleResult(
         f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of "
-        "`vllm.max_model_len` "
-        f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
+        f"`vllm.max_model_len` {resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
         + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits."),
         remedies=chain(shorter, _more_utilization(subject), replicas, other_accelerators(subject)),
         last_resorts=smaller_models(subject),
@@ -220,8 +217,7 @@ def _precision(subject: Subject) -> RuleResult | None:
             return None
         return RuleResult(
             f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} "
-            "arithmetic. "
-            "It saves memory but not time.",
+            "arithmetic. It saves memory but not time.",
             severity="info",
             source=source,
         )
@@ -231,7 +227,7 @@ def _precision(subject: Subject) -> RuleResult | None:
         if image is not None:
             yield Remedy(changes=image)
         if resolved.deployment.model_spec is None:
-            yield Remedy(changes=to_bf16(resolved.model_id))
+            yield Remedy(changes=served_as(original_of(resolved.model_id)))
             if resolved.scheme.name != "w4a16":
                 yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)
@@ -259,9 +255,8 @@ def _fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
         f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on "
-        f"{resolved.accelerator.name}. It holds "
-        f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
-        "A chip with one KV head pads fp8 to the width of bf16.",
+        f"{resolved.accelerator.name}. It holds {subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, "
+        f"{gain} than with bf16. A chip with one KV head pads fp8 to the width of bf16.",
         severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
         remedies=(change("vllm.kv_cache_dtype", None), *more_replicas(resolved, kv_cache_dtype=None)),
         advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
@@ -303,8 +298,7 @@ def _close_to_an_edge(subject: Subject) -> RuleResult | None:
     elif request.may_fail:
         message = (
             f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of "
-            "`vllm.max_model_len` "
-            f"{subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
+            f"`vllm.max_model_len` {subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
             f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
         )
     else:
@@ -343,7 +337,7 @@ def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
 def _multimodal_item(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
-    lengths = item_lengths(subject)
+    lengths = {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
     too_long = {name: tokens for name, tokens in lengths.items() if tokens > resolved.max_num_batched_tokens}
     if not whole_items or not too_long:
         return None
@@ -366,12 +360,6 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
         last_resorts=alternatives_for(subject),
         advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
     )
-
-
-def item_lengths(subject: Subject) -> dict[str, int]:
-    """Return the tokens of the longest item of each modality that the limits allow."""
-    resolved = subject.resolved
-    return {name: tokens for name, tokens in item_tokens(resolved).items() if resolved.item_limit(name) > 0}
 
 
 @rule("LEN03")

@@ -8,7 +8,7 @@ from planning.model.catalog import absent_model
 from planning.model.spec import text_params
 from planning.question.drafters import drafters_for, mismatch, named_drafter
 from planning.question.types import Remedy
-from planning.rules.alternatives import smaller_models
+from planning.rules.alternatives import served_as, smaller_models
 from planning.rules.registry import RuleResult, change, rule
 
 
@@ -36,8 +36,7 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the "
-        "smoke "
-        "checks will fail.",
+        "smoke checks will fail.",
         remedies=(change("model", found.architecture),),
         advice="Set `vllm.chat_template`, or use /v1/completions.",
     )
@@ -67,7 +66,7 @@ def _absent_checkpoint(subject: Subject) -> RuleResult | None:
         return None
     if model is not None:
         remedies: Iterator[Remedy] = (
-            Remedy(changes=_served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
+            Remedy(changes=served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
         )
         last_resorts = smaller_models(subject)
     else:
@@ -86,8 +85,3 @@ def _absent_checkpoint(subject: Subject) -> RuleResult | None:
 def _absent(name: str | None) -> Checkpoint | None:
     found = find_checkpoint(name) if name else None
     return found if found is not None and found.absent is not None else None
-
-
-def _served_as(model_id: str) -> dict[str, object]:
-    """Return the changes that serve a checkpoint in its own precision."""
-    return {"model": model_id, "quantization": None, "vllm.quantization": None}

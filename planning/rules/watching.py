@@ -3,11 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from contracts.collector import (
-    COLLECTOR_MIN_GIB,
-    COLLECTOR_VCPU,
-    server_share,
-)
+from contracts.collector import COLLECTOR_MIN_GIB, COLLECTOR_VCPU, server_share
 from planning.cost.subject import Subject
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.question.resolved import Resolved
@@ -37,8 +33,7 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
     missing = "" if on_run else ", readiness, errors, latency, restarts and idle time"
     return RuleResult(
         f"`watch.metrics_enabled` is off, so the stack has alerts only for {present}log lines. Alerts for the queue "
-        f"and the KV cache{missing} "
-        "need metrics.",
+        f"and the KV cache{missing} need metrics.",
         remedies=(change("watch.metrics_enabled", True), *_room_remedies(resolved)),
     )
 
@@ -52,10 +47,9 @@ def _no_room(subject: Subject) -> RuleResult | None:
     host = resolved.host
     return RuleResult(
         f"The collector of metrics takes {COLLECTOR_VCPU} vCPU and at least {COLLECTOR_MIN_GIB:g} GiB of each "
-        f"instance. Of `vcpu` {resolved.vcpu:g} "
-        f"and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server would keep {vcpu:g} vCPU and "
-        f"{memory_gib:g} GiB, but a container "
-        f"with {resolved.accelerator.name} needs at least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
+        f"instance. Of `vcpu` {resolved.vcpu:g} and `host_memory_gib` {resolved.host_memory_gib:g} GiB, the server "
+        f"would keep {vcpu:g} vCPU and {memory_gib:g} GiB, but a container with {resolved.accelerator.name} needs at "
+        f"least {host.min_vcpu:g} vCPU and {host.min_memory_gib:g} GiB.",
         remedies=(*_room_remedies(resolved), change("watch.metrics_enabled", False)),
     )
 

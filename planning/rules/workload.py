@@ -1,20 +1,20 @@
 """Rules for the workload: requests that the server rejects, or serves only after a wait."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from collections.abc import Iterator
+from typing import Final
 
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.memory.adapters import adapter_options
 from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.question.drafters import likely_drafters
-from planning.question.features import UNLIMITED, decodes_audio
+from planning.question.features import allowed_items, decodes_audio
 from planning.question.lora import adapters_of, lora_of
 from planning.question.types import Remedy
 from planning.question.vllm_args import ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS, Modality
 from planning.question.workload import Workload
-from planning.rules.arguments import kept_arguments, read_arguments
-from planning.rules.platforms.replicas import each_of, more_replicas
+from planning.rules.arguments import arguments_named, kept_arguments
+from planning.rules.platforms.replicas import more_replicas
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed import bands
 from planning.speed.prefill import media_tokens, prompt_of, prompt_tokens
@@ -22,7 +22,6 @@ from planning.speed.serving import server_of
 from planning.units import HOUR_S, ceil_div, duration, to_gib
 
 _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
-_MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
 
 
 def _asked(subject: Subject) -> Workload | None:
@@ -57,16 +56,15 @@ def _users(subject: Subject) -> RuleResult | None:
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
-    server = server_of(subject.resolved, subject.memory, workload)
+    server, replicas = server_of(subject.resolved, subject.memory, workload), subject.resolved.dp
     limit = (
         f"the KV cache holds {answer.most_users:,} requests of {round(server.held_tokens):,} tokens"
         if server.kv_slots < subject.resolved.max_num_seqs
-        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{each_of(subject.resolved)}"
+        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}{f' in each of {replicas} replicas' if replicas > 1 else ''}"
     )
     return RuleResult(
         f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will "
-        "wait, "
-        f"each {duration(answer.queue_s.typical)} per request.",
+        f"wait, each {duration(answer.queue_s.typical)} per request.",
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
     )
 
@@ -134,38 +132,23 @@ def _items(subject: Subject) -> RuleResult | None:
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None:
         return None
-    refused: dict[str, tuple[int, int]] = {}
-    for modality, name in _MODALITIES:
-        requested, allowed = getattr(workload, name), _allowed(subject, modality)
-        if requested > allowed:
-            refused[name] = (requested, allowed)
+    asked: dict[Modality, int] = {"image": workload.images, "video": workload.videos}
+    allowed = {kind: allowed_items(resolved, kind) for kind in asked}
+    refused = {kind: count for kind, count in asked.items() if count > allowed[kind]}
     has_audio = resolved.serves_audio and not resolved.is_tpu
-    texts = [f"{requested} {name}, but {allowed} are allowed" for name, (requested, allowed) in refused.items()]
+    texts = [f"{count} {kind}s, but {allowed[kind]} are allowed" for kind, count in refused.items()]
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but this server does not support audio")
     if not texts:
         return None
 
     def remedies() -> Iterator[Remedy]:
-        limits = dict(resolved.vllm.limit_mm_per_prompt or {})
-        for modality, name in _MODALITIES:
-            if name in refused:
-                limits[modality] = refused[name][0]
         if resolved.spec.is_multimodal:
-            yield change("vllm.limit_mm_per_prompt", limits)
-        fewer: dict[str, object] = {f"workload.{name}": allowed for name, (_, allowed) in refused.items()}
+            yield change("vllm.limit_mm_per_prompt", {**(resolved.vllm.limit_mm_per_prompt or {}), **refused})
+        fewer: dict[str, object] = {f"workload.{kind}s": allowed[kind] for kind in refused}
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
     return RuleResult(f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies())
-
-
-def _allowed(subject: Subject, modality: str) -> int:
-    """Return the items of a modality that one request may have. vLLM states no limit of its own, so without one all are allowed."""
-    resolved = subject.resolved
-    if not resolved.spec.is_multimodal:
-        return 0
-    limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
-    return limits.get(modality, UNLIMITED)
 
 
 @rule("WRK05")
@@ -189,9 +172,8 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
         f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan "
-        "assumes "
-        f"{to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, and no "
-        "time for its proposals.",
+        f"assumes {to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, "
+        "and no time for its proposals.",
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),
@@ -253,8 +235,7 @@ def _unstaged_adapter(subject: Subject) -> RuleResult | None:
     kept = {name: place for name, place in adapters.items() if name not in left}
     return RuleResult(
         f"`vllm.lora_adapters` names {len(left)} adapter(s) in a bucket without a staged copy "
-        f"({', '.join(left.values())}). vLLM cannot read gs://, "
-        "so the server will not start.",
+        f"({', '.join(left.values())}). vLLM cannot read gs://, so the server will not start.",
         remedies=(change("vllm.lora_adapters", kept),),
         advice="To stage them, run scripts.stage_model, which adds their hash to bucket.parts.",
     )
@@ -266,7 +247,7 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
     if resolved.runtime != "tpu-jax" or lora_of(resolved) is None:
         return None
     changes: dict[str, object] = {"vllm.lora_adapters": None, "vllm.max_lora_rank": None, "vllm.max_loras": None}
-    dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in _LORA_FLAGS]
+    dropped = arguments_named(subject, _LORA_FLAGS)
     if dropped:
         changes["vllm.extra_args"] = kept_arguments(subject, dropped)
     workload = resolved.deployment.workload
@@ -274,8 +255,7 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
         changes["workload.adapters"] = 0
     return RuleResult(
         f"vLLM on TPU serves {resolved.model_id} with its JAX implementation, which loads no LoRA adapters (0 of "
-        f"{len(adapters_of(resolved))}). "
-        "The server will fail when it loads one.",
+        f"{len(adapters_of(resolved))}). The server will fail when it loads one.",
         remedies=(Remedy(changes=changes),),
         advice="Serve adapters on a GPU.",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Final, cast
 
@@ -34,15 +35,13 @@ from planning.question.recommendation import (
 )
 from planning.question.resolved import Resolved
 from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
-from planning.question.vllm_args import Modality, VllmOptions
+from planning.question.vllm_args import VllmOptions
 from planning.question.workload import Workload
 from planning.speed.prefill import prompt_tokens
 from planning.units import align_to, ceil_div, next_power_of_two
 
-RUN_S: Final = 4 * 3_600
-"""Run duration of a slice, as in the shipped stacks."""
 PROVISIONING: Final = "flex-start"
-"""Provisioning model of slices: the cheapest that Google does not preempt."""
+"""Provisioning model of slices, the default of `TpuOptions`: the cheapest that Google does not preempt."""
 WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
     "tpu-vm": ("hub", "disk"),
     "cloud-run": ("fuse", "fuse-buffered", "hub"),
@@ -159,14 +158,17 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
     if not places:
         return
     if accelerator.is_tpu:
-        cheapest, usd = _cheapest({place: _hourly(prices, accelerator, place) for place in places})
+        chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
+        slice_ = partial(slice_parts, prices, generation=chip, chips=chips, provisioning=PROVISIONING)
+        cheapest, usd = _cheapest({place: slice_(place=place) for place in places})
         yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
         return
     host = host_of(accelerator, "cloud-run")
+    instance = partial(instance_parts, prices, gpu=accelerator.name, zonal_redundancy=False)
     for vcpu in map(float, cloud_run_vcpu(host)):
         gib = float(min(vcpu * CLOUD_RUN_GIB_PER_VCPU, host.max_memory_gib))
         if gib >= host.min_memory_gib:
-            cheapest, usd = _cheapest({place: _hourly(prices, accelerator, place, vcpu, gib) for place in places})
+            cheapest, usd = _cheapest({place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places})
             yield HostShape(
                 accelerator=accelerator,
                 platform="cloud-run",
@@ -175,17 +177,6 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
                 vcpu=vcpu,
                 memory_gib=gib,
             )
-
-
-def _hourly(
-    prices: PriceBook, accelerator: Accelerator, place: str, vcpu: float = 0.0, memory_gib: float = 0.0
-) -> tuple[HourlyPart, ...]:
-    """Return the bill per hour of a slice or instance, the accelerator first."""
-    if accelerator.is_tpu:
-        chips, chip = accelerator.devices, accelerator.name.partition("-")[0]
-        return slice_parts(prices, generation=chip, chips=chips, provisioning=PROVISIONING, place=place)
-    gpu = accelerator.name
-    return instance_parts(prices, gpu=gpu, vcpu=vcpu, memory_gib=memory_gib, zonal_redundancy=False, place=place)
 
 
 def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
@@ -214,20 +205,15 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
     usual_length = min(MAX_MODEL_LEN, limit)
     wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
     lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
-    bold = _bold(resolved)
-    utilizations = (None,) if bold is None else (None, bold)
+    utilizations = dict.fromkeys((None, _bold(resolved)))
     memories = [(None, utilization, None) for utilization in utilizations]
     memories += [(None, None, count) for count in replica_counts(resolved.spec, resolved.accelerator)]
     memories += [("fp8", utilization, None) for utilization in utilizations]
     for kv_cache_dtype, utilization, replicas in memories:
         for sequences, length in product(_sequences(resolved.accelerator, ceil_div(users, replicas or 1)), lengths):
+            memory = {"gpu_memory_utilization": utilization, "kv_cache_dtype": kv_cache_dtype}
             yield _tuned(
-                deployment,
-                max_model_len=length,
-                gpu_memory_utilization=utilization,
-                kv_cache_dtype=kv_cache_dtype,
-                max_num_seqs=sequences,
-                data_parallel_size=replicas,
+                deployment, max_model_len=length, max_num_seqs=sequences, data_parallel_size=replicas, **memory
             )
 
 
@@ -235,14 +221,9 @@ def throughput_settings_of(deployment: Deployment, need: int) -> Iterator[Deploy
     """Yield the deployment with each batch size and the most memory, in bf16 and fp8."""
     resolved = resolve(deployment)
     length = min(max(MAX_MODEL_LEN, align_to(need, _LENGTH_STEP)), resolved.spec.max_positions)
+    full = _tuned(deployment, max_model_len=length, gpu_memory_utilization=_bold(resolved))
     for kv_cache_dtype, sequences in product((None, "fp8"), _sequences(resolved.accelerator, 0)):
-        yield _tuned(
-            deployment,
-            max_model_len=length,
-            gpu_memory_utilization=_bold(resolved),
-            kv_cache_dtype=kv_cache_dtype,
-            max_num_seqs=sequences,
-        )
+        yield _tuned(full, kv_cache_dtype=kv_cache_dtype, max_num_seqs=sequences)
 
 
 def _bold(resolved: Resolved) -> float | None:
@@ -267,28 +248,25 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
 def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
     """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
-    images: dict[Modality, int] = {"image": workload.images}
-    if spec_of(served.checkpoint.id).audio_params:
-        images["audio"] = 1 if workload.audio_s > 0 else 0
-    return Deployment(
+    options = dict(adapter_options(workload))
+    if workload.images > _USUAL_IMAGES:
+        audio = {"audio": int(workload.audio_s > 0)} if spec_of(served.checkpoint.id).audio_params else {}
+        options["limit_mm_per_prompt"] = {"image": workload.images, **audio}
+    deployment = Deployment(
         model=served.checkpoint.id,
         accelerator=place.accelerator.name,
         platform=place.platform,
         quantization=served.quantization,
-        vllm=replace(
-            VllmOptions(limit_mm_per_prompt=images if workload.images > _USUAL_IMAGES else None),
-            **cast("dict[str, Any]", adapter_options(workload)),
-        ),
+        vllm=VllmOptions(**cast("dict[str, Any]", options)),
         weights_mode=WEIGHTS_MODES[place.platform][0],
         host_memory_gib=place.memory_gib,
         vcpu=place.vcpu,
-        tpu=TpuOptions(provisioning_model=PROVISIONING, max_run_duration_s=RUN_S, zones=place.places)
-        if place.platform == "tpu-vm"
-        else TpuOptions(),
-        cloud_run=CloudRunOptions(region=place.places[0]) if place.platform == "cloud-run" else CloudRunOptions(),
         workload=workload,
         image_version=image.version if image else None,
         image_supports=image.supports if image else (),
         image_audio=image.decodes_audio if image else None,
         prices=prices,
     )
+    if place.platform == "cloud-run":
+        return replace(deployment, cloud_run=CloudRunOptions(region=place.places[0]))
+    return replace(deployment, tpu=TpuOptions(zones=place.places))

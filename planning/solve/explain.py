@@ -1,5 +1,7 @@
 """The formulas with their numbers, line by line, for `--explain`."""
 
+from collections.abc import Iterator
+
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject
 from planning.data import overheads
@@ -16,11 +18,11 @@ _BILLION = 1e9
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return sections of lines: model, memory, KV cache, start-up, and the weights modes of Cloud Run."""
     return (
-        ("Model", _model(subject)),
-        ("Memory of one device", _memory(subject)),
-        ("KV cache", _kv(subject)),
-        ("Start-up", _startup(subject)),
-        *((("Weights modes", _ways(subject)),) if loading_modes(subject) else ()),
+        ("Model", tuple(_model(subject))),
+        ("Memory of one device", tuple(_memory(subject))),
+        ("KV cache", tuple(_kv(subject))),
+        ("Start-up", tuple(_startup(subject))),
+        *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
     )
 
 
@@ -28,100 +30,86 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _model(subject: Subject) -> tuple[str, ...]:
-    resolved = subject.resolved
+def _model(subject: Subject) -> Iterator[str]:
+    spec, scheme = subject.resolved.spec, subject.resolved.scheme
     groups = ", ".join(
         f"{g.count} x {'window ' + format(g.attention.window, ',') if g.attention.window else 'full'} "
         f"({g.attention.kv_heads} KV heads of {g.attention.head_dim}{'' if g.owns_kv else ', borrowed KV'})"
-        for g in resolved.spec.groups
+        for g in spec.groups
     )
-    return (
-        f"{text_params(resolved.spec) / _BILLION:.2f} billion parameters in the language model, {active_params(resolved.spec) / _BILLION:.2f} used per token",
-        f"{resolved.spec.layers} layers: {groups}",
-        f"{resolved.scheme.name}: {resolved.scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others",
-    )
+    whole, used = text_params(spec) / _BILLION, active_params(spec) / _BILLION
+    yield f"{whole:.2f} billion parameters in the language model, {used:.2f} used per token"
+    yield f"{spec.layers} layers: {groups}"
+    yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
 
 
-def _memory(subject: Subject) -> tuple[str, ...]:
+def _memory(subject: Subject) -> Iterator[str]:
     memory, resolved, weights = subject.memory, subject.resolved, subject.weights
     devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
-    lines = [
-        f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB",
-        f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB",
-        (
-            f"{f'- weights on one of {devices}':<31}{to_gib(weights.device):9.3f} GiB, "
-            f"including {to_gib(weights.tables):.3f} for position tables and buffers"
-        ),
-    ]
+    yield f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB"
+    yield f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB"
+    tables = f", including {to_gib(weights.tables):.3f} for position tables and buffers"
+    rows = [(f"- weights on one of {devices}", to_gib(weights.device), tables)]
     if memory.offloaded_gib:
-        lines.append(f"+ offloaded to the host        {memory.offloaded_gib:9.3f} GiB")
+        rows.append(("+ offloaded to the host", memory.offloaded_gib, ""))
     if not resolved.is_tpu:
-        lines += [
-            (
-                f"- activations                  {memory.activations_gib:9.3f} GiB, at {resolved.max_num_batched_tokens:,} tokens and "
-                f"{resolved.max_num_seqs:,} sequences per step"
-            ),
-            f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {captured_graphs(resolved)} graphs",
-        ]
-    lines.append(f"= KV cache                     {memory.kv_gib:9.3f} GiB")
+        step = f", at {resolved.max_num_batched_tokens:,} tokens and {resolved.max_num_seqs:,} sequences per step"
+        rows.append(("- activations", memory.activations_gib, step))
+        rows.append(("- CUDA graphs", memory.graphs_gib, f", {captured_graphs(resolved)} graphs"))
+    for name, gib, more in (*rows, ("= KV cache", memory.kv_gib, "")):
+        yield f"{name:<31}{gib:9.3f} GiB{more}"
     if resolved.is_tpu:
-        lines.append(
-            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; minimum {memory.outside_needs_gib:.2f} GiB, "
-            f"recommended {memory.outside_enough_gib:.2f} GiB"
+        needs, enough = memory.outside_needs_gib, memory.outside_enough_gib
+        yield (
+            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; minimum {needs:.2f} GiB, "
+            f"recommended {enough:.2f} GiB"
         )
     else:
-        lines.append(
-            f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, {memory.load_peak_host_gib:.2f} GiB of host memory"
+        yield (
+            f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, "
+            f"{memory.load_peak_host_gib:.2f} GiB of host memory"
         )
-    return tuple(lines)
 
 
-def _kv(subject: Subject) -> tuple[str, ...]:
+def _kv(subject: Subject) -> Iterator[str]:
     resolved, memory, layout = subject.resolved, subject.memory, layout_of(subject.resolved)
-    lines = [
-        f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
-    ]
+    length, flying = resolved.max_model_len, tokens_in_flight(resolved)
+    yield f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
     for kind in layout.kinds:
+        groups = _counted(kind.groups, "group")
         if kind.window is None:
-            lines.append(
-                f"full length: {_counted(kind.groups, 'group')} x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks per request"
-            )
+            yield f"full length: {groups} x ceil({length:,} / {kind.block_size}) blocks per request"
         else:
-            held = min(kind.window - 1 + tokens_in_flight(resolved), resolved.max_model_len)
-            lines.append(
-                f"window {kind.window:,}: {_counted(kind.groups, 'group')} x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
-                f"min({kind.window:,} - 1 + {tokens_in_flight(resolved):,}, {resolved.max_model_len:,}) tokens held"
+            held = min(kind.window - 1 + flying, length)
+            yield (
+                f"window {kind.window:,}: {groups} x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
+                f"min({kind.window:,} - 1 + {flying:,}, {length:,}) tokens held"
             )
-    per_request = blocks_per_request(
-        layout, max_model_len=resolved.max_model_len, tokens_in_flight=tokens_in_flight(resolved)
-    )
-    lines += [
-        (
-            f"{memory.kv_blocks:,} / {per_request:,} blocks per request = {memory.max_concurrency:.2f} requests of "
-            f"{resolved.max_model_len:,} = {memory.kv_tokens:,} tokens"
-        ),
-        f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device; longest request that fits: {memory.largest_max_model_len:,}",
-    ]
-    return tuple(lines)
+    each = blocks_per_request(layout, max_model_len=length, tokens_in_flight=flying)
+    requests = f"{memory.kv_blocks:,} / {each:,} blocks per request = {memory.max_concurrency:.2f} requests"
+    yield f"{requests} of {length:,} = {memory.kv_tokens:,} tokens"
+    more = f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device"
+    yield f"{more}; longest request that fits: {memory.largest_max_model_len:,}"
 
 
-def _startup(subject: Subject) -> tuple[str, ...]:
+def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.startup
-    work = (
-        f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
-        if resolved.is_tpu
-        else f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
-    )
-    lines = [
-        f"image and process   {startup.pull_s:8.1f} s",
-        f"weights, {resolved.weights_mode:<10} {startup.load_s:8.1f} s for {subject.memory.checkpoint_gib:.2f} GiB",
-        f"compile and warm-up {startup.compile_s:8.1f} s ({work}), between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s",
-        f"total               {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s",
+    work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
+    if resolved.is_tpu:
+        work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
+    between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
+    margin = f"with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s"
+    rows = [
+        ("image and process", startup.pull_s, ""),
+        (f"weights, {resolved.weights_mode}", startup.load_s, f" for {subject.memory.checkpoint_gib:.2f} GiB"),
+        ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
+        ("total", startup.total_s, f"; {margin}"),
     ]
     if (probe := startup.probe) is not None:
-        attempts = f"every {probe.period_s} s, {probe.failure_threshold} times"
-        waits = f"it waits {probe.initial_delay_s} s, then probes {attempts}"
-        lines.append(f"seen by the probe   {startup.ready_s:8.1f} s; {waits}")
+        waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
+        rows.append(("seen by the probe", startup.ready_s, f"{waits}, {probe.failure_threshold} times"))
+    for name, seconds, more in rows:
+        yield f"{name:<19} {seconds:8.1f} s{more}"
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),
@@ -129,19 +117,16 @@ def _startup(subject: Subject) -> tuple[str, ...]:
         ("node replacement, from the next boot", startup.node_replacement_s),
     ):
         if seconds is not None:
-            lines.append(f"{name:<42} {seconds:8.1f} s")
-    return tuple(lines)
+            yield f"{name:<42} {seconds:8.1f} s"
 
 
-def _ways(subject: Subject) -> tuple[str, ...]:
-    head = "                            load    start  2nd, with graphs   host memory   container       $/h"
-    rows = [head]
+def _ways(subject: Subject) -> Iterator[str]:
+    yield "                            load    start  2nd, with graphs   host memory   container       $/h"
     for one in loading_modes(subject):
-        vpc = "Direct VPC" if one.direct_vpc else ""
+        mode = f"{'*' if one.is_chosen else ' '} {one.mode:<13} {'Direct VPC' if one.direct_vpc else '':<10}"
         container = "does not fit" if one.memory_gib is None else f"{one.memory_gib:g} GiB, {one.vcpu:g} vCPU"
         price = "" if one.usd_per_hour is None else f"{one.usd_per_hour:.2f}"
-        rows.append(
-            f"{'*' if one.is_chosen else ' '} {one.mode:<13} {vpc:<10} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
+        yield (
+            f"{mode} {one.load_s:5.0f} s {one.start_s:6.0f} s {one.cached_start_s:11.0f} s "
             f"{one.host_gib:13.1f} GiB   {container:<15} {price:>6}"
         )
-    return tuple(rows)

@@ -5,7 +5,7 @@ request, and is billed until it has been idle for some minutes. A minimum instan
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
@@ -14,13 +14,12 @@ from planning.cost.running_costs import running_costs
 from planning.cost.subject import subject_of
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.memory.resolve import resolve
-from planning.solve.search import Goal, Solution
+from planning.question.types import RunningCosts
+from planning.solve.search import Goal, Rank, Solution, rank
 from planning.units import DAY_S, HOUR_S, MONTH_H, align_to
 
 DAY_H: Final = DAY_S / HOUR_S
-HOUR_MINUTES: Final = 60
-STEADY_MINUTES: Final = 60.0
-"""Minutes of traffic in each hour of steady traffic."""
+HOUR_MINUTES: Final = 60.0
 _RUN_STEP_S: Final = 300
 """A run duration is rounded up to this step."""
 _MILLION: Final = 1_000_000
@@ -30,35 +29,12 @@ Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-insta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Traffic of one day. It repeats each day of the month."""
+    """Traffic of each day."""
 
     hours_per_day: float
     """Hours per day in which the server has to answer: one period."""
-    busy_minutes: float = STEADY_MINUTES
-    """Minutes of traffic in each of these hours: 60 for steady traffic, fewer for one burst per hour."""
-
-    @property
-    def is_steady(self) -> bool:
-        """True if the traffic has no pauses in these hours."""
-        return self.busy_minutes >= STEADY_MINUTES
-
-    @property
-    def busy_h(self) -> float:
-        """Hours of traffic per day."""
-        return self.hours_per_day * self.busy_minutes / HOUR_MINUTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What the cost per day of a solution depends on."""
-
-    solution: Solution
-    usd_per_hour: float
-    start_s: float
-    """Start of the server, except for the first one."""
-    linger_s: float
-    """Seconds for which an idle instance is billed; 0 for a slice."""
-    always_on_usd_per_hour: float
+    busy_minutes: float = HOUR_MINUTES
+    """Minutes of traffic in each of these hours: fewer than 60 for one burst per hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,23 +42,15 @@ class Way:
     """A solution with one way to pay for it, under a profile."""
 
     kind: Kind
-    rates: Rates
+    solution: Solution
     profile: Profile
     usd_per_hour: float
+    start_s: float
+    """Start of the server, except for the first one."""
     billed_h: float
     """Hours per day that are billed."""
     starts_per_day: float = 0.0
     """Cold starts per day that clients wait for. A flex-start run starts before the period."""
-
-    @property
-    def solution(self) -> Solution:
-        """The deployment."""
-        return self.rates.solution
-
-    @property
-    def on_slice(self) -> bool:
-        """True on a TPU."""
-        return self.kind in {"flex-start", "on-demand"}
 
     @property
     def usd_per_day(self) -> float:
@@ -97,9 +65,8 @@ class Way:
     @property
     def usd_per_million_tokens(self) -> float:
         """Cost per million tokens, prompts and responses together."""
-        answer = self.solution.answer
-        tokens = answer.requests_per_s.typical * (answer.prompt_tokens + answer.workload.output_tokens)
-        return self.usd_per_day / (tokens * self.profile.busy_h * HOUR_S) * _MILLION
+        busy_s = self.profile.hours_per_day * self.profile.busy_minutes * HOUR_S / HOUR_MINUTES
+        return self.usd_per_day / (self.solution.tokens_per_s * busy_s) * _MILLION
 
     @property
     def run_s(self) -> int | None:
@@ -108,19 +75,20 @@ class Way:
             return None
         return FLEX_START_MAX_RUN_S if self.billed_h >= DAY_H else round(self.billed_h * HOUR_S)
 
+    def rank(self, goal: Goal) -> Rank:
+        """Return the order of ways by a goal, the lowest first."""
+        return rank(goal, self.usd_per_day, self.starts_per_day, self.solution.request_s, self.usd_per_million_tokens)
+
     def deployed(self) -> Solution:
         """Return the solution with the run duration, provisioning model or minimum instance of this way."""
         whole = self.solution.deployment
         if self.kind == "min-instance":
             whole = replace(whole, cloud_run=replace(whole.cloud_run, min_instances=1))
-        elif self.run_s is not None:
+        elif self.kind == "flex-start":
             whole = replace(whole, tpu=replace(whole.tpu, max_run_duration_s=self.run_s))
         elif self.kind == "on-demand":
             whole = replace(whole, tpu=replace(whole.tpu, provisioning_model="standard", max_run_duration_s=None))
-        subject = subject_of(resolve(whole))
-        return replace(
-            self.solution, deployment=whole, subject=subject, answer=subject.workload or self.solution.answer
-        )
+        return replace(self.solution, subject=subject_of(resolve(whole)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,45 +113,46 @@ class Choice:
 
 def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choice:
     """Return the best ways by the goal. `solutions` must not be empty."""
-    rates = tuple(_rates_of(one) for one in solutions)
-    found = tuple(sorted((way for one in rates for way in ways_of(one, profile)), key=_KEYS[goal]))
+    ways = (way for one in solutions for way in ways_of(one, running_costs(one.subject), profile))
+    found = sorted(ways, key=lambda way: way.rank(goal))
     chosen, groups = found[0], dict[str, Way]()
     has_families = len({way.solution.architecture for way in found}) > 1
     for way in found:
         groups.setdefault(way.solution.architecture if has_families else way.kind, way)
-    own = [way for way in found if way.rates is chosen.rates and way.starts_per_day == 0 < chosen.starts_per_day]
-    elsewhere = [way for way in found if way.on_slice != chosen.on_slice]
+    on_slice = chosen.solution.subject.resolved.is_tpu
+    elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
     otherwise = [way for way in found if way.kind != chosen.kind]
+    own = [way for way in otherwise if way.solution is chosen.solution and way.starts_per_day < chosen.starts_per_day]
     return Choice(
         profile=profile,
         goal=goal,
         ways=tuple(groups.values()),
         other=next(iter((*elsewhere, *otherwise)), None),
-        cheapest=min(found, key=_by_cost),
-        stays=min(own, key=_by_cost, default=None),
+        cheapest=min(found, key=lambda way: way.rank("cost")),
+        stays=next(iter(own), None),
     )
 
 
-def ways_of(rates: Rates, profile: Profile) -> Iterator[Way]:
-    """Yield the ways to pay for a solution."""
-    way = partial(Way, rates=rates, profile=profile, usd_per_hour=rates.usd_per_hour)
-    if rates.linger_s:
-        billed_h, starts = _on_request(rates, profile)
+def ways_of(solution: Solution, running: RunningCosts, profile: Profile) -> Iterator[Way]:
+    """Yield the ways to pay for a solution with these costs."""
+    start_s = running.cold_start_s
+    way = partial(Way, solution=solution, profile=profile, start_s=start_s, usd_per_hour=running.idle_usd_per_hour)
+    if running.idle_billing_s:
+        billed_h, starts = _on_request(start_s / HOUR_S, running.idle_billing_s / HOUR_S, profile)
         yield way(kind="scale-to-zero", billed_h=billed_h, starts_per_day=starts)
         yield way(kind="min-instance", billed_h=DAY_H)
         return
-    run_s = align_to(math.ceil(profile.hours_per_day * HOUR_S + rates.start_s), _RUN_STEP_S)
+    run_s = align_to(math.ceil(profile.hours_per_day * HOUR_S + start_s), _RUN_STEP_S)
     yield way(kind="flex-start", billed_h=min(run_s / HOUR_S, DAY_H))
-    yield way(kind="on-demand", billed_h=DAY_H, usd_per_hour=rates.always_on_usd_per_hour)
+    yield way(kind="on-demand", billed_h=DAY_H, usd_per_hour=running.always_on_usd_per_month / MONTH_H)
 
 
-def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
+def _on_request(start_h: float, linger_h: float, profile: Profile) -> tuple[float, float]:
     """Return the billed hours and the cold starts per day of an instance that scales to zero.
 
     If a pause is shorter than the billed idle time, the instance stays for the whole period, which is also the most.
     Otherwise each burst has its own start and its own idle time.
     """
-    start_h, linger_h = rates.start_s / HOUR_S, rates.linger_s / HOUR_S
     pause_h = (HOUR_MINUTES - profile.busy_minutes) / HOUR_MINUTES
     burst_h = min(profile.busy_minutes / HOUR_MINUTES, profile.hours_per_day)
     whole_h = start_h + max(profile.hours_per_day - pause_h, burst_h) + linger_h
@@ -191,25 +160,3 @@ def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
         return min(whole_h, DAY_H), 0.0 if whole_h >= DAY_H else 1.0
     bursts = math.ceil(profile.hours_per_day)
     return min(bursts * (start_h + burst_h + linger_h), whole_h, DAY_H), float(bursts)
-
-
-def _rates_of(solution: Solution) -> Rates:
-    running = running_costs(solution.subject)
-    return Rates(
-        solution=solution,
-        usd_per_hour=solution.usd_per_hour,
-        start_s=running.cold_start_s,
-        linger_s=running.idle_billing_s,
-        always_on_usd_per_hour=running.always_on_usd_per_month / MONTH_H,
-    )
-
-
-def _by_cost(way: Way) -> tuple[float, float, float]:
-    return round(way.usd_per_day, 2), way.starts_per_day, way.solution.answer.request_s.typical
-
-
-_KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
-    "cost": _by_cost,
-    "latency": lambda way: (way.solution.answer.request_s.typical, *_by_cost(way)[:2]),
-    "throughput": lambda way: (way.usd_per_million_tokens, *_by_cost(way)[:2]),
-}

@@ -5,10 +5,10 @@ and the fastest start. A solution has no blocking finding, no warning of a risk,
 fail. A warning about a choice (`Rule.is_choice`) does not exclude it if it is clearly cheaper than its family.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, cast
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
@@ -75,17 +75,34 @@ class ServiceLimits:
         return self.max_usd_per_hour is None or place.usd_per_hour < self.max_usd_per_hour + _CENT
 
 
+Rank: TypeAlias = tuple[float, float, float]
+
+
+def rank(goal: Goal, usd: float, starts: float, request_s: float, usd_per_million_tokens: float) -> Rank:
+    """Return the order of a deployment by a goal, the best lowest: its money, its cold starts, and the time of a request."""
+    by_cost = (round(usd, 2), starts, request_s)
+    first = {"cost": (), "latency": (request_s,), "throughput": (usd_per_million_tokens,)}[goal]
+    return cast("Rank", (*first, *by_cost)[:3])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A deployment that meets the limits."""
+    """A deployment that meets the limits, with every chosen setting."""
 
     served: Served
-    deployment: Deployment
-    """Deployment with every chosen setting."""
     subject: Subject
-    answer: WorkloadPlan
     warnings: tuple[str, ...] = ()
     """Ids of its warnings, all of them about a choice."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """Its settings."""
+        return self.subject.resolved.deployment
+
+    @property
+    def answer(self) -> WorkloadPlan:
+        """The results for the workload."""
+        return cast("WorkloadPlan", self.subject.workload)
 
     @property
     def is_price_assumed(self) -> bool:
@@ -98,10 +115,19 @@ class Solution:
         return self.subject.cost.usd_per_hour
 
     @property
+    def request_s(self) -> float:
+        """Typical seconds of a request."""
+        return self.answer.request_s.typical
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Typical tokens per second, prompts and responses together."""
+        return self.answer.requests_per_s.typical * (self.answer.prompt_tokens + self.answer.workload.output_tokens)
+
+    @property
     def usd_per_million_tokens(self) -> float:
         """Price per million tokens of the workload, prompts and responses together."""
-        tokens = self.answer.prompt_tokens + self.answer.workload.output_tokens
-        return self.usd_per_hour / HOUR_S / (self.answer.requests_per_s.typical * tokens) * _MILLION
+        return self.usd_per_hour / HOUR_S / self.tokens_per_s * _MILLION
 
     @property
     def architecture(self) -> str:
@@ -114,14 +140,13 @@ class Solution:
         name = image_for(self.served, self.subject.resolved.accelerator)
         return name if name not in DEFAULT_IMAGES.values() else None
 
+    def rank(self, goal: Goal) -> Rank:
+        """Return the order of solutions by a goal, the lowest first."""
+        return rank(goal, self.usd_per_hour, 0.0, self.request_s, self.usd_per_million_tokens)
 
-class Stage(IntEnum):
-    """Stage at which a candidate fails; later values are closer to meeting the limits."""
 
-    MEMORY = 0
-    FINDING = 1
-    LOAD = 2
-    LIMITS = 3
+Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
+"""Stage at which a candidate fails; later values are closer to meeting the limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +172,10 @@ class NearestMiss:
         usd, most = self.place.usd_per_hour, limits.max_usd_per_hour
         if most is None or limits.allows(self.place):
             return self
-        reason = f"${usd:.2f}/h exceeds --max-usd-per-hour {most:g}"
-        return replace(self, reasons=(*self.reasons, reason), excess=max(self.excess, usd / most))
+        reasons = (*self.reasons, f"${usd:.2f}/h exceeds --max-usd-per-hour {most:g}")
+        return replace(self, reasons=reasons, excess=max(self.excess, usd / most))
 
 
-_ORDERS: Final[dict[Goal, Callable[[Solution], tuple[float, float]]]] = {
-    "cost": lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
-    "latency": lambda one: (one.answer.request_s.typical, one.usd_per_hour),
-    "throughput": lambda one: (one.usd_per_million_tokens, one.usd_per_hour),
-}
 _MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
 
 
@@ -176,7 +196,7 @@ class SolutionSet:
 
     def best(self, goal: Goal) -> Solution | None:
         """Return the best solution by a goal."""
-        return min(self.solutions, key=_ORDERS[goal], default=None)
+        return min(self.solutions, key=lambda one: one.rank(goal), default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
@@ -188,17 +208,15 @@ class SolutionSet:
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
-def _worth_their_warnings(found: list[Solution]) -> list[Solution]:
+def _worth_their_warnings(found: Sequence[Solution]) -> Sequence[Solution]:
     """Return the solutions without a warning, and those that are clearly cheaper than their family."""
-    least: dict[str, float] = {}
-    for one in found:
-        if not one.warnings:
-            least[one.architecture] = min(one.usd_per_hour, least.get(one.architecture, one.usd_per_hour))
-    return [
-        one
-        for one in found
-        if not one.warnings or one.usd_per_hour < least.get(one.architecture, float("inf")) * (1 - WARNING_DISCOUNT)
-    ]
+
+    def least(architecture: str) -> float:
+        clean = (one.usd_per_hour for one in found if not one.warnings and one.architecture == architecture)
+        return min(clean, default=float("inf"))
+
+    share = 1 - WARNING_DISCOUNT
+    return [one for one in found if not one.warnings or one.usd_per_hour < least(one.architecture) * share]
 
 
 def solve(
@@ -232,7 +250,7 @@ def solve(
         affordable = tuple(filter(limits.allows, hosts))
         if affordable and isinstance(best := search.best(served, affordable), Solution):
             found.append(best)
-    solutions = tuple(sorted(_worth_their_warnings(found), key=_ORDERS[goal]))
+    solutions = tuple(sorted(_worth_their_warnings(found), key=lambda one: one.rank(goal)))
     return SolutionSet(solutions=solutions, nearest=None if solutions else _nearest(search, pairs), goal=goal)
 
 
@@ -245,12 +263,7 @@ def _nearest(search: "_Search", pairs: Sequence[tuple[Served, Hosts]]) -> Neares
             place = _place_of(outcome, hosts)
             outcome = [NearestMiss(served=served, place=place, reasons=(), excess=0.0, stage=Stage.LIMITS)]
         misses += [(miss, hosts) for miss in outcome]
-
-    def distance(one: tuple[NearestMiss, Hosts]) -> tuple[int, float, float]:
-        miss = one[0].priced(limits)
-        return -miss.stage, miss.excess, miss.place.usd_per_hour
-
-    misses.sort(key=distance)
+    misses.sort(key=lambda one: (-one[0].stage, one[0].priced(limits).excess, one[0].place.usd_per_hour))
     for miss, hosts in misses[:_MOST_TRIED]:
         if miss.untested is None:
             return miss.priced(limits)
@@ -284,20 +297,14 @@ class _Search:
                     return outcome
         misses: list[NearestMiss] = []
         warned: Solution | None = None
-        refused: set[tuple[str, ...]] = set()
         for candidate in settings_of(deployment, need, self.workload.users or 0):
             outcome = self._outcome(candidate, served, hosts)
-            if isinstance(outcome, Solution):
-                if not outcome.warnings:
-                    return outcome
-                reasons, warned = outcome.warnings, warned or outcome
-            else:
-                reasons = outcome.reasons
+            if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
-            is_found = isinstance(outcome, Solution) or outcome.stage == Stage.FINDING
-            if reasons in refused and is_found and candidate.vllm.data_parallel_size is None:
-                break  # more aggressive settings do not remove such a finding
-            refused.add(reasons)
+            elif not outcome.warnings:
+                return outcome
+            else:
+                warned = warned or outcome
         return warned or misses
 
     def _rate(self, candidate: Deployment) -> float:
@@ -359,10 +366,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
             subject = with_concurrency(replace(here, weights_mode=mode))
             found = warnings_of(subject)
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
-                whole = subject.resolved.deployment
-                return Solution(
-                    served=served, deployment=whole, subject=subject, answer=subject.workload, warnings=found
-                )
+                return Solution(served=served, subject=subject, warnings=found)
             reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
     return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 

@@ -41,21 +41,23 @@ def _profile_name(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    from stacks.settings import AlertSettings
+
+    try:
+        return AlertSettings.model_validate({"email": text}).email or text
+    except ValueError:
+        raise ValueError("one address such as name@example.com") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewOptions:
     """Options of the command."""
 
     name: Annotated[
-        str,
-        Option(
-            "Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.",
-            positional=True,
-        ),
+        str, Option("Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.", positional=True)
     ]
-    model: Annotated[
-        str,
-        Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M"),
-    ]
+    model: Annotated[str, Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M")]
     accelerator: Annotated[
         str | None,
         Option("Accelerator, such as v6e-4 or L4. Default: the cheapest that meets the limits.", metavar="A"),
@@ -81,7 +83,7 @@ class NewOptions:
     ] = None
     region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
     email: Annotated[
-        str | None, Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS")
+        str | None, Option("E-mail address that alerts are sent to. Default: none.", metavar="ADDRESS", parse=_address)
     ] = None
     secrets_key: Annotated[
         str | None,
@@ -105,7 +107,6 @@ def _new(options: NewOptions) -> ExitCode:
     from stacks.planned import finding_text, headline, to_deployment
     from stacks.wording import StackWording
 
-    _require_address(options.email)
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
     file, unmet = _file(options, provider)
@@ -151,7 +152,7 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
     from scripts.plan.face import StackFile
 
     profile, limits = USAGE_PROFILES.get(options.profile or ""), ServiceLimits(max_usd_per_hour=options.budget)
-    found = shaped(profile, _solved(options, limits, profile))
+    found = shaped(options.profile, _solved(options, limits, profile))
     file = StackFile(
         name=options.name,
         solution=found.solution,
@@ -164,15 +165,6 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
         secrets_provider=provider,
     )
     return file, found.unmet
-
-
-def _require_address(email: str | None) -> None:
-    from stacks.settings import AlertSettings
-
-    try:
-        AlertSettings.model_validate({} if email is None else {"email": email})
-    except ValueError:
-        raise CommandRefusedError(f"--email is {email}, but must be one address such as name@example.com.") from None
 
 
 def _provider(path: "Path", options: NewOptions) -> str:
@@ -202,15 +194,15 @@ def _solved(options: NewOptions, limits: "ServiceLimits", profile: "UsageProfile
     goal, checkpoints = profile.goal if profile else "cost", checkpoints_of(options.model)
     places = rented(options.region, accelerator=options.accelerator)
     suitable = tuple(hosts for hosts in places if profile is None or profile.suits(hosts[0]))
-    answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=suitable or places)
-    if answer.chosen is None and len(suitable) < len(places):
-        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=places)
-    if answer.chosen is None:
+    sentence = ""
+    for among in dict.fromkeys((suitable, places)):
+        answer = solve(workload, limits, goal=goal, checkpoints=checkpoints, places=among)
+        if answer.chosen is not None:
+            return answer.chosen
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
-        raise PlanningError(
-            f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
-        )
-    return answer.chosen
+    raise PlanningError(
+        f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
+    )
 
 
 def _revision(model: str) -> str | None:

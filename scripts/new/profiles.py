@@ -3,7 +3,7 @@
 The parallelism and the batch sizes are those of the vLLM recipe for Gemma 4 (table "Throughput vs. Latency Tuning").
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,30 +21,23 @@ _KEEPS_RATE: Final = 0.99
 class UsageProfile:
     """What a profile asks for."""
 
-    name: str
     goal: Goal
     workload: str
     """Default of `--workload`."""
     parallel: tuple[int, int] = (1, 8)
     """Fewest and most devices that share the model."""
-    sequences: tuple[int, int] = (0, 0)
-    """Batch sizes, the best first. (0, 0) for a server that must cost nothing while it is idle."""
+    sequences: tuple[int, ...] = ()
+    """Batch sizes, the best first. Empty for a server that must cost nothing while it is idle."""
     reasons: tuple[str, str] = ("", "")
     """Comments for the devices and for the batch size in the settings file."""
-
-    @property
-    def to_zero(self) -> bool:
-        """True if the server must cost nothing while it is idle."""
-        return self.sequences == (0, 0)
 
     def suits(self, place: HostShape) -> bool:
         """Return whether an accelerator has what the profile asks for."""
         fewest, most = self.parallel
-        return place.platform == "cloud-run" if self.to_zero else fewest <= place.accelerator.devices <= most
+        return fewest <= place.accelerator.devices <= most if self.sequences else place.platform == "cloud-run"
 
 
 _FULL: Final = UsageProfile(
-    name="throughput",
     goal="throughput",
     workload="in=700,out=300",
     parallel=(1, 2),
@@ -56,7 +49,6 @@ _FULL: Final = UsageProfile(
 )
 USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
     "latency": UsageProfile(
-        name="latency",
         goal="latency",
         workload="in=700,out=300,users=8",
         parallel=(4, 8),
@@ -67,8 +59,8 @@ USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
         ),
     ),
     "throughput": _FULL,
-    "batch": replace(_FULL, name="batch"),
-    "spiky": UsageProfile(name="spiky", goal="cost", workload="in=700,out=300,users=8"),
+    "batch": _FULL,
+    "spiky": UsageProfile(goal="cost", workload="in=700,out=300,users=8"),
 }
 
 
@@ -79,67 +71,57 @@ class Shaped:
     solution: Solution
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Comment for each key of the settings file that the profile decides."""
-    remarks: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
     """Comments for the head of the file."""
-    unmet: tuple[str, ...] = ()
+    unmet: Sequence[str] = ()
     """What the profile asks for and this deployment lacks, with what comes nearest."""
 
 
-def shaped(profile: UsageProfile | None, solution: Solution) -> Shaped:
-    """Return the solution with the settings of the profile, as far as the planner accepts them."""
-    if profile is None:
+def shaped(name: str | None, solution: Solution) -> Shaped:
+    """Return the solution with the settings of the profile with this name, as far as the planner accepts them."""
+    if name is None:
         return Shaped(solution=solution)
-    if profile.to_zero:
+    profile, resolved = USAGE_PROFILES[name], solution.subject.resolved
+    if not profile.sequences:
         return _spiky(solution)
-    resolved = solution.subject.resolved
     fitted = _with_batch(profile, solution)
-    whole = fitted or _changed(solution, resolved.tp, resolved.max_num_seqs) or solution
-    share, batch = profile.reasons
-    reasons = {
-        "tensorParallelSize": f"Profile {profile.name}: {share}",
-        "maxNumSeqs": f"Profile {profile.name}: {batch}",
-    }
-    is_lacking = fitted is None and (profile.goal == "latency" or resolved.max_num_seqs < min(profile.sequences))
+    reasons = zip(("tensorParallelSize", "maxNumSeqs"), profile.reasons, strict=True)
+    whole = fitted or _changed(solution, resolved.max_num_seqs) or solution
     return Shaped(
         solution=whole,
-        reasons=reasons,
-        remarks=tuple(_batch_remarks(whole)) if profile.name == "batch" else (),
-        unmet=tuple(_unmet(profile, solution, is_lacking=is_lacking)),
+        reasons={key: f"Profile {name}: {reason}" for key, reason in reasons},
+        remarks=list(_batch_remarks(whole)) if name == "batch" else (),
+        unmet=[f"Profile {name} asks for {lack}" for lack in _unmet(profile, solution, is_fitted=fitted is not None)],
     )
 
 
-def _unmet(profile: UsageProfile, solution: Solution, *, is_lacking: bool) -> Iterator[str]:
-    resolved, (least, most) = solution.subject.resolved, profile.parallel
-    name = resolved.accelerator.name
+def _unmet(profile: UsageProfile, solution: Solution, *, is_fitted: bool) -> Iterator[str]:
+    resolved, users, (least, most) = solution.subject.resolved, solution.answer.workload.users, profile.parallel
+    name, is_latency, (largest, smallest) = resolved.accelerator.name, profile.goal == "latency", profile.sequences
     if not least <= resolved.tp <= most:
         yield (
-            f"Profile {profile.name} asks for {least} to {most} devices, but {name} shares the model among {resolved.tp}. "
-            "This is the nearest on it."
+            f"{least} to {most} devices, but {name} shares the model among {resolved.tp}. This is the nearest on it."
         )
-    if is_lacking:
-        users, (largest, smallest) = solution.answer.workload.users, profile.sequences
-        is_busy = profile.goal == "latency" and users is not None and users > largest
+    if not is_fitted and (is_latency or resolved.max_num_seqs < smallest):
+        is_busy = is_latency and users is not None and users > largest
         why = f"the workload has {users} users" if is_busy else f"the memory or the speed of {name} does not allow it"
-        yield (
-            f"Profile {profile.name} asks for {smallest} to {largest} requests at a time, but {why}. "
-            f"The nearest is {resolved.max_num_seqs}."
-        )
+        yield f"{smallest} to {largest} requests at a time, but {why}. The nearest is {resolved.max_num_seqs}."
 
 
 def _with_batch(profile: UsageProfile, solution: Solution) -> Solution | None:
     """Return the solution with the first batch size that is accepted and loses no speed."""
     users, is_latency = solution.answer.workload.users, profile.goal == "latency"
+    least = 0.0 if is_latency else solution.answer.output_tok_per_s.typical * _KEEPS_RATE
     for size in profile.sequences:
-        if is_latency and users is not None and users > size:
-            continue
-        found = _changed(solution, solution.subject.resolved.tp, size)
-        least = solution.answer.output_tok_per_s.typical * _KEEPS_RATE
-        if found is not None and (is_latency or found.answer.output_tok_per_s.typical >= least):
+        found = None if is_latency and users is not None and users > size else _changed(solution, size)
+        if found is not None and found.answer.output_tok_per_s.typical >= least:
             return found
     return None
 
 
-def _changed(solution: Solution, devices: int, sequences: int) -> Solution | None:
+def _changed(solution: Solution, sequences: int) -> Solution | None:
+    """Return the solution with another batch size, and the devices that share the model; None if it has a new finding."""
+    devices = solution.subject.resolved.tp
     vllm = replace(solution.deployment.vllm, tensor_parallel_size=devices, max_num_seqs=sequences)
     return _accepted(solution, replace(solution.deployment, vllm=vllm))
 
@@ -147,9 +129,7 @@ def _changed(solution: Solution, devices: int, sequences: int) -> Solution | Non
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     """Return the solution with another deployment; None if that has a new finding."""
     subject = with_concurrency(deployment)
-    if subject.workload is None or not set(solution.warnings).issuperset(warnings_of(subject)):
-        return None
-    return replace(solution, deployment=subject.resolved.deployment, subject=subject, answer=subject.workload)
+    return replace(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
 
 
 def _batch_remarks(solution: Solution) -> Iterator[str]:

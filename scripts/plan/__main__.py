@@ -71,10 +71,7 @@ class PlanOptions:
     question: Question
     comparison: Comparison
     solving: Solving
-    write: Annotated[
-        str | None,
-        Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME"),
-    ] = None
+    write: Annotated[str | None, Option("With --solve: create Pulumi.NAME.yaml.", metavar="NAME")] = None
     explain: Annotated[bool, Option("Show the sums of memory and start-up, and the notes.")] = False
     costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
     as_json: JsonSwitch = False

@@ -165,16 +165,7 @@ def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
         usd, sku = (now.usd, now.sku) if now else (None, None)
         old, dated = (None, None) if before.is_assumed else (before.usd, before.as_of or None)
         if usd != old:
-            changes.append(
-                PriceChange(
-                    key=key,
-                    region=region,
-                    before_usd=old,
-                    before_as_of=dated,
-                    usd=usd,
-                    sku=sku,
-                )
-            )
+            changes.append(PriceChange(key=key, region=region, before_usd=old, before_as_of=dated, usd=usd, sku=sku))
     return changes
 
 

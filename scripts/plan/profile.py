@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from planning.solve.profiles import DAY_H, Choice, Kind, Profile, Way
+from planning.solve.profiles import DAY_H, HOUR_MINUTES, Choice, Kind, Profile, Way
 from planning.units import format_duration
 from scripts.cli.tables import FittedTable
 
@@ -50,7 +50,7 @@ def decision(choice: Choice) -> str:
     traffic = _traffic(choice.profile)
     head = f"{traffic[:1].upper()}{traffic[1:]}: {_name(best)}"
     if choice.goal == "latency" and best is not cheapest:
-        shortest, longer = _request_s(best), _request_s(cheapest)
+        shortest, longer = best.solution.request_s, cheapest.solution.request_s
         return (
             f"{head} has the shortest request, {shortest:.1f} s at {_day(best)}. "
             f"The cheapest, {_name(cheapest)}, takes {longer:.1f} s at {_day(cheapest)}."
@@ -91,7 +91,7 @@ def profile_json(choice: Choice) -> dict[str, Any]:
     """Return the choice in JSON types."""
     return {
         "hours_per_day": choice.profile.hours_per_day,
-        "traffic": "steady" if choice.profile.is_steady else "burst",
+        "traffic": "burst" if choice.profile.busy_minutes < HOUR_MINUTES else "steady",
         "busy_minutes_per_hour": choice.profile.busy_minutes,
         "ways": [{**_way_json(way), "chosen": way is choice.chosen} for way in choice.ways],
         "other": None if choice.other is None else _way_json(choice.other),
@@ -113,17 +113,16 @@ def _way_json(way: Way) -> dict[str, Any]:
         "usd_per_month": round(way.usd_per_month, 2),
         "usd_per_million_tokens": round(way.usd_per_million_tokens, 4),
         "cold_starts_per_day": way.starts_per_day,
-        "start_s": round(way.rates.start_s),
+        "start_s": round(way.start_s),
         "ends_after_s": way.run_s,
-        "request_s": round(_request_s(way), 2),
+        "request_s": round(way.solution.request_s, 2),
     }
 
 
 def _traffic(profile: Profile) -> str:
-    hours = f"{profile.hours_per_day:g} h per day"
-    if profile.is_steady:
-        return f"steady traffic for {hours}"
-    return f"one burst of {profile.busy_minutes:g} min per hour for {hours}"
+    is_burst = profile.busy_minutes < HOUR_MINUTES
+    shape = f"one burst of {profile.busy_minutes:g} min per hour" if is_burst else "steady traffic"
+    return f"{shape} for {profile.hours_per_day:g} h per day"
 
 
 def _name(way: Way) -> str:
@@ -133,15 +132,11 @@ def _name(way: Way) -> str:
 
 
 def _start(way: Way) -> str:
-    return f"{max(round(way.rates.start_s / 60), 1)} min"
+    return f"{max(round(way.start_s / 60), 1)} min"
 
 
 def _day(way: Way) -> str:
     return f"${way.usd_per_day:,.2f}/day"
-
-
-def _request_s(way: Way) -> float:
-    return way.solution.answer.request_s.typical
 
 
 def _reason(best: Way, other: Way) -> str:

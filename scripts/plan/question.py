@@ -19,7 +19,7 @@ from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
 from planning.question.types import Deployment
-from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, Limit, Modality, VllmOptions
+from planning.question.vllm_args import KEY_OF, KINDS, OPTIONS, Modality, VllmOptions
 from planning.question.workload import WORKLOAD_KEYS, parse_workload
 from planning.rules.findings import check_accepted
 from planning.solve.wording import NO_STACK, Wording
@@ -82,13 +82,9 @@ class Question:
             repeated=True,
         ),
     ] = ()
-    config: Annotated[
-        Path | None,
-        Option(
-            "config.json of an unlisted model: a file or a folder.",
-            metavar="PATH",
-        ),
-    ] = None
+    config: Annotated[Path | None, Option("config.json of an unlisted model: a file or a folder.", metavar="PATH")] = (
+        None
+    )
     index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
     workload: Annotated[
         str | None,
@@ -158,8 +154,7 @@ class Solving:
         float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
     ] = None
     region: Annotated[
-        tuple[str, ...],
-        Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
+        tuple[str, ...], Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
     conservative: Annotated[bool, Option("With --solve: apply the limits to the slow ends of the bands.")] = False
     hours_per_day: Annotated[
@@ -329,22 +324,16 @@ def _read_value(key: str, path: str, text: str) -> object:
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     if choices and text not in choices:
         raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
-    kind = str if choices else typing.get_origin(hint) or hint
-    words, read = KINDS[kind]
+    words, read = KINDS[str if choices else typing.get_origin(hint) or hint]
     limit = number_limits().get(path)
     try:
         value = read(text)
-        if limit is None or (isinstance(value, int | float) and limit.allows(value)):
-            return value
     except (ValueError, KeyError):
-        pass
-    raise PlanningError(f'--set {key} is "{text}"; it must be {words}{_of(limit)}.')
-
-
-def _of(limit: Limit | None) -> str:
-    if limit is None:
-        return ""
-    return f" {limit}" if limit.at_least is None else f" of {limit}"
+        value = None
+    if value is None or (limit is not None and not limit.allows(cast("float", value))):
+        allowed = f" of {limit}" if limit and limit.at_least is not None else f" {limit or ''}".rstrip()
+        raise PlanningError(f'--set {key} is "{text}"; it must be {words}{allowed}.')
+    return value
 
 
 def stack_file(name: str) -> Path:

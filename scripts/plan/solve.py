@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
+from planning.question.types import rounded
 from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
-from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
+from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
 from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
@@ -59,16 +60,16 @@ def solve_question(
 
         path = new_file(write)  # reject an unusable name before the search
     found = search(question, comparison, solving)
-    if write is not None and path is not None and found.chosen is not None:
+    chosen, goal, prices = found.chosen, found.answer.goal, question.prices
+    if write is not None and path is not None and chosen is not None:
         from scripts.plan.stack_text import StackFile, write_stack  # noqa: PLC0415 - only with --write
 
-        goal, prices = found.answer.goal, question.prices
-        write_stack(StackFile(name=write, solution=found.chosen, limits=found.limits, prices=prices, goal=goal))
+        write_stack(StackFile(name=write, solution=chosen, limits=found.limits, prices=prices, goal=goal))
         say("plan", f"wrote {path.name}. Run `gemma plan {write}` to show its plan.")
     if as_json:
-        written = path.name if path and found.chosen else None
+        written = path.name if path and chosen else None
         print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
-    if found.chosen is None:
+    if chosen is None:
         say("plan", nothing_is_enough(found.answer))
         return ExitCode.REFUSED
     if not as_json:
@@ -100,7 +101,7 @@ def search(question: Question, comparison: Comparison, solving: Solving) -> Foun
     )
     choice = None
     if solving.hours_per_day is not None and answer.solutions:
-        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
+        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or HOUR_MINUTES)
         choice = choose(answer.solutions, profile, goal)
     return Found(question=question, limits=limits, answer=answer, choice=choice)
 
@@ -228,10 +229,7 @@ def _row(one: Solution) -> dict[str, Any]:
         "ends_after_s": resolved.deployment.tpu.max_run_duration_s if resolved.is_tpu else None,
         "warnings": list(one.warnings),
         "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),
-        "ttft_s": result.ttft_s.rounded(4),
-        "tpot_s": result.tpot_s.rounded(6),
-        "output_tok_per_s": result.output_tok_per_s.rounded(2),
-        "requests_per_s": result.requests_per_s.rounded(4),
+        **rounded(result, ttft_s=4, tpot_s=6, output_tok_per_s=2, requests_per_s=4),
         "start_s": round(one.subject.startup.ready_s),
         "bound": result.bound,
     }

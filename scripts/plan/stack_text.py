@@ -159,22 +159,21 @@ def _config(file: StackFile) -> Iterator[str]:
         comments["image"] = (
             f"No published image loads this model. `pulumi up` builds the image with Docker from {build}."
         )
-    for key, value in config.items():
-        if value is None:
-            continue
-        if key in comments:
-            yield f"  # {comments[key]}"
-        block = cast("dict[str, object]", value if isinstance(value, dict) else {})
-        yield f"  {PRODUCT}:{key}:{'' if block else f' {value}'}"
-        for inner, inner_value in block.items():
-            if inner_value is None:
-                continue
-            if inner in comments:
-                yield f"    # {comments[inner]}"
-            yield f"    {inner}: {inner_value}"
+    yield from (f"  {line}" for line in _lines(config, comments, f"{PRODUCT}:"))
     if file.email is None:
         command = f"pulumi config set --path {PRODUCT}:alerts.email you@example.com --stack {file.name}"
         yield f"  # Only the console and scripts.alerts show alerts. To receive them, run {command}."
+
+
+def _lines(block: Mapping[str, object], comments: Mapping[str, str], namespace: str = "") -> Iterator[str]:
+    for key, value in block.items():
+        if value is not None and key in comments:
+            yield f"# {comments[key]}"
+        if isinstance(value, dict) and value:
+            yield f"{namespace}{key}:"
+            yield from (f"  {line}" for line in _lines(cast("dict[str, object]", value), comments))
+        elif value is not None:
+            yield f"{namespace}{key}: {value}"
 
 
 def _from_root(path: Path) -> str:

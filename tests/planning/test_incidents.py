@@ -116,7 +116,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
-    "ARG03": Incident("tpu-v6e1", TOKENS_1000, "block", r"to 1,000, but .* 560 or 1120 .*\['--mm-.*1120\}'\].*or set vllm\.extraArgs: \[\]"),
+    "ARG03": Incident("tpu-v6e1", TOKENS_1000, "block", r"to 1,000, but .* 560 or 1120 .*imageTokens: 1120.*or set vllm\.extraArgs: \[\]"),
     "ARG04": Incident("tpu-v6e1", {"vllm.toolCallParser": "hermes"}, "warn", r"toolCallParser is hermes, .*as text\. Set vllm\.toolCallParser: gemma4\."),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB with L4\. Set cloudRun\.memory: 32Gi"),
     "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),

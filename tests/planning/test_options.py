@@ -14,7 +14,6 @@ from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import model_ids
-from planning.question.recommendation import recommended
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS, vllm_arguments, vllm_environment
 from planning.solve.plan_json import plan_json
@@ -200,24 +199,11 @@ def test_recommended_options_stop_at_nothing_but_memory_and_precision(subtests: 
             assert p.vllm.tensor_parallel_size == ACCELERATORS[accelerator].devices
 
 
-def test_recommended_options_are_those_that_a_plan_fills_in():
-    options = recommended("google/gemma-4-E2B-it", "tpu-vm", accelerator="v6e-4")
-    assert plan(E2B).vllm == options
+def test_a_plan_fills_in_the_recommended_options():
+    options = plan(E2B).vllm
     assert (options.tensor_parallel_size, options.tool_call_parser, options.reasoning_parser) == (4, "gemma4", "gemma4")
-    assert recommended("google/gemma-4-26B-A4B-it-qat-w4a16-ct", "cloud-run").safetensors_load_strategy == "prefetch"
-
-
-@pytest.mark.parametrize(
-    ("model", "platform", "accelerator", "said"),
-    [
-        ("gemma-5", "tpu-vm", None, '"gemma-5" is not in the catalog'),
-        ("google/gemma-4-E2B-it", "moon", None, '"moon" is unknown'),
-        ("google/gemma-4-E2B-it", "gce", "T4", '"T4" is unknown'),
-    ],
-)
-def test_recommendations_for_unknown_names_are_refused(model: str, platform: str, accelerator: str | None, said: str):
-    with pytest.raises(PlanningError, match=said):
-        recommended(model, platform, accelerator=accelerator)
+    fused = plan(Deployment(model="google/gemma-4-26B-A4B-it-qat-w4a16-ct", accelerator="L4"))
+    assert fused.vllm.safetensors_load_strategy == "prefetch"
 
 
 @pytest.mark.parametrize(

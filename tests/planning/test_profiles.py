@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planning import plan
-from planning.cost.running_costs import CLOUD_RUN_LINGER_S
+from planning.cost.running_costs import CLOUD_RUN_LINGER_S, running_costs
 from planning.machine.hardware import FLEX_START_MAX_RUN_S
 from planning.question.workload import parse_workload
 from planning.solve.candidates import checkpoints_of, rented
-from planning.solve.profiles import Choice, Profile, Rates, Way, choose, ways_of
+from planning.solve.profiles import Choice, Profile, Way, choose, ways_of
 from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
-from planning.units import format_duration
+from planning.units import MONTH_H, format_duration
 from scripts.plan.__main__ import main
 from scripts.plan.profile import conditions, decision, profile_json
 from scripts.plan.stack_text import StackFile, stack_text
@@ -37,19 +38,13 @@ def chosen(profile: Profile = EIGHT, model: str | None = "26B", goal: Goal = "co
     return choose(solved(model, goal).solutions, profile, goal)
 
 
-def rates(*, on_cloud_run: bool, usd_per_hour: float = 2.0, start_s: float = START_S) -> Rates:
-    """Round figures, so that a test's expectation can be computed by hand."""
-    return Rates(
-        solution=solved().solutions[0],
-        usd_per_hour=usd_per_hour,
-        start_s=start_s,
-        linger_s=CLOUD_RUN_LINGER_S if on_cloud_run else 0.0,
-        always_on_usd_per_hour=usd_per_hour * 2,
-    )
-
-
-def ways(profile: Profile, *, on_cloud_run: bool) -> dict[str, Way]:
-    return {way.kind: way for way in ways_of(rates(on_cloud_run=on_cloud_run), profile)}
+def ways(profile: Profile, *, on_cloud_run: bool, start_s: float = START_S) -> dict[str, Way]:
+    """Return the ways at round figures, so that a test's expectation can be computed by hand."""
+    one = solved().solutions[0]
+    linger_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
+    running = replace(running_costs(one.subject), cold_start_s=start_s, idle_billing_s=linger_s, idle_usd_per_hour=2.0)
+    running = replace(running, always_on_usd_per_month=4.0 * MONTH_H)
+    return {way.kind: way for way in ways_of(one, running, profile)}
 
 
 @pytest.mark.parametrize(
@@ -94,11 +89,11 @@ MINUTES = st.integers(1, 60).map(float)
 @example((7.9, 8.1), (10, 10), True, START_S)
 def test_more_traffic_never_costs_less_and_no_day_has_more_than_24_hours(hours, minutes, on_cloud_run, start_s):
     less, more = (Profile(hours_per_day=end(hours), busy_minutes=end(minutes)) for end in (min, max))
-    measured = rates(on_cloud_run=on_cloud_run, start_s=start_s)
-    for before, after in zip(ways_of(measured, less), ways_of(measured, more), strict=True):
+    each = (ways(profile, on_cloud_run=on_cloud_run, start_s=start_s).values() for profile in (less, more))
+    for before, after in zip(*each, strict=True):
         assert before.billed_h <= after.billed_h + 1e-9
         assert 0 < after.billed_h <= 24
-        assert before.billed_h >= min(less.busy_h, 24) - 1e-9
+        assert before.billed_h >= min(less.hours_per_day * less.busy_minutes / 60, 24) - 1e-9
 
 
 def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_zero():

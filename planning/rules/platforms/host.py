@@ -24,7 +24,6 @@ def _host_limits(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"{'; '.join(wrong)}.",
         remedies=_cloud_run_remedies(resolved) if resolved.platform == "cloud-run" else _machine_remedies(resolved),
-        advice=_quota_advice(resolved) if resolved.platform == "cloud-run" else "",
     )
 
 
@@ -44,8 +43,7 @@ def _room_for_weights(subject: Subject) -> RuleResult | None:
     fails = disk_gib < least_gib
     return RuleResult(
         f"A {disk_gib} GB boot disk {'is' if fails else 'may be'} too small for the OS, the image and "
-        f"{weights_gib:.1f} GiB of weights. "
-        f"Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB.",
+        f"{weights_gib:.1f} GiB of weights. Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB.",
         severity="block" if fails else "warn",
         remedies=(change("tpu.boot_disk_size_gb", align_to(int(enough_gib) + 1, _DISK_STEP_GB)),),
         advice="Resizing the disk replaces the capacity.",
@@ -74,9 +72,8 @@ def _cloud_run(resolved: Resolved) -> Iterator[str]:
         yield f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
     elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
         yield (
-            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most "
-            f"{vcpu * CLOUD_RUN_GIB_PER_VCPU:g} GiB with "
-            f"`vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
+            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
+            f"GiB with `vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
         )
 
 
@@ -98,38 +95,19 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
 
     Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
-    host, allowed = resolved.host, cloud_run_vcpu(resolved.host)
+    host, allowed, run = resolved.host, cloud_run_vcpu(resolved.host), resolved.deployment.cloud_run
     memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), _most_gib(resolved))
     vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
     enough = next(count for count in allowed if count >= vcpu and count * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
-    yield Remedy(changes={"host_memory_gib": memory_gib, "vcpu": float(enough)})
     kept = next(count for count in allowed if count >= vcpu)
-    yield Remedy(changes={"host_memory_gib": float(kept * CLOUD_RUN_GIB_PER_VCPU), "vcpu": float(kept)})
-    yield Remedy(changes={"host_memory_gib": float(host.memory_gib), "vcpu": float(host.vcpu)})
-    instances = _instances_within_quota(resolved, memory_gib, enough)
-    if instances:
-        changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": instances}
+    largest = kept * CLOUD_RUN_GIB_PER_VCPU
+    for gib, count in dict.fromkeys(((memory_gib, enough), (largest, kept), (host.memory_gib, host.vcpu))):
+        yield Remedy(changes={"host_memory_gib": float(gib), "vcpu": float(count)})
+    quotas = ((run.cpu_quota, enough), (run.memory_quota_gib, memory_gib))
+    carried = [int(quota // needed) for quota, needed in quotas if quota is not None]
+    if carried and 0 < min(carried) < run.max_instances:
+        changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": min(carried)}
         yield Remedy(changes=changes)
-
-
-def _instances_within_quota(resolved: Resolved, memory_gib: float, vcpu: int) -> int:
-    """Return how many instances of this size the quotas allow, if fewer than requested; 0 if all are allowed, or none."""
-    run = resolved.deployment.cloud_run
-    quotas = ((run.cpu_quota, vcpu), (run.memory_quota_gib, memory_gib))
-    carried = min((int(quota // needed) for quota, needed in quotas if quota is not None), default=run.max_instances)
-    return carried if carried < run.max_instances else 0
-
-
-def _quota_advice(resolved: Resolved) -> str:
-    """Return the advice for a stated quota that is smaller than the smallest Cloud Run instance, which no change fixes."""
-    host, run = resolved.host, resolved.deployment.cloud_run
-    least = {"cloud_run.cpu_quota": min(cloud_run_vcpu(host)), "cloud_run.memory_quota_gib": host.min_memory_gib}
-    short = [
-        f"`{name}` is {quota:g}, but an instance needs at least {needed:g}"
-        for (name, needed), quota in zip(least.items(), (run.cpu_quota, run.memory_quota_gib), strict=True)
-        if quota is not None and quota < needed
-    ]
-    return f"{'; '.join(short)}. Request more quota, then set it." if short else ""
 
 
 def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:

@@ -30,7 +30,7 @@ from planning.question.types import Remedy, StartupProbe
 from planning.question.vllm_args import LORA_MODULES, STREAMER, TOKENIZER, TOKENIZER_REVISION
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
-from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.platforms.replicas import sized
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.serving import server_of
@@ -138,8 +138,7 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
     if not wrong:
         return None
     return RuleResult(
-        f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
-        remedies=_probe_remedies(subject),
+        f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.", remedies=_probe_remedies(subject)
     )
 
 
@@ -172,8 +171,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
         return RuleResult(
             f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
             f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} "
-            "tokens. "
-            "Requests will queue while the GPU is underused.",
+            "tokens. Requests will queue while the GPU is underused.",
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
                 change("cloud_run.max_instances", math.ceil(at_once / run.concurrency)),
@@ -188,12 +186,8 @@ def _queueing(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests "
-        f"{limit}. "
-        "The others will queue inside the instance, where scaling does not count them.",
-        remedies=(
-            change("cloud_run.concurrency", at_once),
-            change("vllm.max_num_seqs", run.concurrency),
-        ),
+        f"{limit}. The others will queue inside the instance, where scaling does not count them.",
+        remedies=(change("cloud_run.concurrency", at_once), change("vllm.max_num_seqs", run.concurrency)),
     )
 
 
@@ -237,20 +231,16 @@ def _without_quota(subject: Subject) -> int:
 
 
 def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
-    """Find a rollout whose two revisions need more GPUs than the quota.
-
-    A revision with traffic or a tag keeps its minimum instances. During a traffic split, each revision may scale to the maximum.
-    """
+    """Find a rollout whose two revisions need more GPUs than the quota. During a traffic split, each may scale to the maximum."""
     if most + extra <= allowed or not extra:
         return None
-    needs = (
-        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
-        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. "
-    )
-    if 2 * extra > allowed:
-        return RuleResult(f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
+    is_certain = 2 * extra > allowed  # a revision with traffic or a tag keeps its minimum instances
     return RuleResult(
-        f"{needs}The new revision will not start while all instances run.", severity="warn", advice=_MORE_QUOTA
+        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
+        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. The new revision will "
+        f"{'never start' if is_certain else 'not start while all instances run'}.",
+        severity="block" if is_certain else "warn",
+        advice=_MORE_QUOTA,
     )
 
 
@@ -287,8 +277,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
     faster = (change("weights_mode", "fuse-buffered"),) if resolved.weights_mode == "fuse" else ()
     return RuleResult(
         "`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to "
-        f"{duration(start_s)}. "
-        f"{', and '.join(causes)}.",
+        f"{duration(start_s)}. {', and '.join(causes)}.",
         remedies=(
             change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S),
             *faster,
@@ -370,8 +359,7 @@ def _zones(subject: Subject) -> RuleResult | None:
     own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
     return RuleResult(
         f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the "
-        "flex-start offer; "
-        "many have only two of the three.",
+        "flex-start offer; many have only two of the three.",
         remedies=(
             *((change("tpu.zones", known),) if known else ()),
             *(Remedy(changes={"tpu.zones": choice, **own_network}) for choice in choices if choice != known),
@@ -400,15 +388,13 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
             f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. "
-            "The image is older or of "
-            "unknown version, so the server will not start.",
+            "The image is older or of unknown version, so the server will not start.",
             remedies=remedies,
         )
     return RuleResult(
         "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
-        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s "
-        "to over 1 GB/s; the plan "
-        f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
+        f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to "
+        f"over 1 GB/s; the plan uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s.",
         severity="warn",
         remedies=remedies,
     )
@@ -449,10 +435,8 @@ def _hub_without_nat(subject: Subject) -> RuleResult | None:
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
         f"The server downloads {listed} from the Hugging Face hub at each start, because the bucket has no staged "
-        "copy. The "
-        "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in "
-        "the subnet of "
-        "tpu.existingNetwork, the server will not start.",
+        "copy. The machine has no external address, and the stack adds Cloud NAT only to its own network. Without "
+        "Cloud NAT in the subnet of tpu.existingNetwork, the server will not start.",
         remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
         advice=(
             "Or run scripts.stage_model, which copies drafters and adapters to the bucket. If that subnet has Cloud "
@@ -471,8 +455,7 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
         kinds -= {"adapter"}
     if kinds - {"drafter"}:
         named = {TOKENIZER, TOKENIZER_REVISION, LORA_MODULES}
-        dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in named]
-        changes["vllm.extra_args"] = kept_arguments(subject, dropped)
+        changes["vllm.extra_args"] = kept_arguments(subject, arguments_named(subject, named))
     return Remedy(changes=changes)
 
 
@@ -482,8 +465,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
-        "the machine is root on it, "
-        "and can read the stack's secrets and the token of its service account.",
+        "the machine is root on it, and can read the stack's secrets and the token of its service account.",
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
     )
@@ -534,8 +516,7 @@ def _whole_bill(subject: Subject) -> RuleResult | None:
     watched += f"; an alert above ${daily_usd:.2f} per day" if daily_usd else ""
     return RuleResult(
         f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}{watched}; ${cost.max_usd:,.2f} maximum "
-        f"({cost.max_usd_basis}); "
-        f"prices of {cost.prices_as_of or 'an unknown date'}.",
+        f"({cost.max_usd_basis}); prices of {cost.prices_as_of or 'an unknown date'}."
     )
 
 
@@ -555,9 +536,8 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     if not least:
         return None
     return RuleResult(
-        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, "
-        "even when idle. "
-        "Google never stops it.",
+        f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
+        "when idle. Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
             "An idle service then costs nothing, and the first request after a pause waits for a cold start of up to "
@@ -576,9 +556,8 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
         f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is "
-        f"${cost.max_usd:,.0f} "
-        f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will "
-        "tear the stack down then.",
+        f"${cost.max_usd:,.0f} ({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard "
+        "(docs/limits.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 
@@ -594,10 +573,8 @@ def _old_prices(subject: Subject) -> RuleResult | None:
     oldest = min(old, key=lambda price: price.as_of)
     age_days = oldest.age_days(today)
     age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
-    return RuleResult(
-        f"{len(old)} of {len(prices)} prices may be out of date: {_named(oldest)} is {age}.",
-        advice=_update(old),
-    )
+    named = f"{oldest.key}{f' in {oldest.region}' if oldest.region else ''}"
+    return RuleResult(f"{len(old)} of {len(prices)} prices may be out of date: {named} is {age}.", advice=_update(old))
 
 
 @rule("CST05")
@@ -607,7 +584,12 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
         return None
     missed = [price for price in prices if price.missed_on]
     if not missed:
-        return RuleResult(f"{_unknown(prices)} The highest known price is used.", advice=_update(prices))
+        regions, keys = (
+            ", ".join(dict.fromkeys(each)) for each in zip(*((p.region, p.key) for p in prices), strict=True)
+        )
+        return RuleResult(
+            f"No price of {keys} in {regions} is known. The highest known price is used.", advice=_update(prices)
+        )
     price = missed[0]
     found = "several prices" if price.is_unclear else "no price"
     others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
@@ -619,12 +601,6 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
         remedies=fixes,
         advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
     )
-
-
-def _unknown(prices: Sequence[Price]) -> str:
-    regions = ", ".join(dict.fromkeys(price.region for price in prices))
-    keys = ", ".join(dict.fromkeys(price.key for price in prices))
-    return f"No price of {keys} in {regions} is known."
 
 
 def _update(prices: Sequence[Price]) -> str:
@@ -647,7 +623,3 @@ def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Reme
 def _prices(subject: Subject) -> tuple[Price, ...]:
     """Return the hourly prices in every location, without duplicates."""
     return tuple(dict.fromkeys(price for place in subject.cost.places for price in place.prices))
-
-
-def _named(price: Price) -> str:
-    return f"{price.key}{f' in {price.region}' if price.region else ''}"

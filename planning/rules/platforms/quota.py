@@ -13,7 +13,7 @@ from planning.machine.hardware import (
 )
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
-from planning.rules.registry import RuleResult, change, rule
+from planning.rules.registry import RuleResult, rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,8 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
     """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
     run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
     uses = (
-        _Use("vcpu", "cloud_run.cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        _Use(
-            "host_memory_gib",
-            "cloud_run.memory_quota_gib",
-            "GiB",
-            memory_gib,
-            run.memory_quota_gib,
-            NEW_PROJECT_MEMORY_GIB,
-        ),
+        _Use("vcpu", "cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        _Use("host_memory_gib", "memory_quota_gib", "GiB", memory_gib, run.memory_quota_gib, NEW_PROJECT_MEMORY_GIB),
     )
     return [use for use in uses if use.given is not None or run.region is not None]
 
@@ -100,21 +93,19 @@ def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iter
     run = subject.resolved.deployment.cloud_run
     fewer = min(int(use.allowed / (use.each * revisions)) for use in uses)
     if fewer >= 1:
-        yield _instances(subject, fewer)
+        yield Remedy(changes=_instances(subject, fewer))
     smaller = _smaller(subject, uses, revisions * run.max_instances)
     if smaller is not None:
         yield Remedy(changes=smaller)
     one = _smaller(subject, uses, revisions) if fewer < 1 < run.max_instances else None
     if one is not None:
-        yield Remedy(changes={**_instances(subject, 1).changes, **one})
+        yield Remedy(changes={**_instances(subject, 1), **one})
 
 
-def _instances(subject: Subject, instances: int) -> Remedy:
-    run = subject.resolved.deployment.cloud_run
-    found = change("cloud_run.max_instances", instances)
-    if run.min_instances <= instances:
-        return found
-    return Remedy(changes={**found.changes, "cloud_run.min_instances": instances})
+def _instances(subject: Subject, instances: int) -> dict[str, object]:
+    least = subject.resolved.deployment.cloud_run.min_instances
+    found: dict[str, object] = {"cloud_run.max_instances": instances}
+    return found if least <= instances else {**found, "cloud_run.min_instances": instances}
 
 
 def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
@@ -132,5 +123,5 @@ def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str
 def _advice(uses: Sequence[_Use], instances: int) -> str:
     """Return the quota that the service and its updates need."""
     needs = [(use, use.each * REVISIONS_AT_AN_UPDATE * instances) for use in uses]
-    enough = " and ".join(f"{need:g} {use.unit} (`{use.quota}`)" for use, need in needs if need > use.allowed)
+    enough = " and ".join(f"{need:g} {use.unit} (`cloud_run.{use.quota}`)" for use, need in needs if need > use.allowed)
     return f"To raise the quota, request {enough}. To print the request, run `gemma doctor STACK`."

@@ -23,9 +23,9 @@ def sized(replicas: int | None, **others: object) -> Remedy:
 
 def more_replicas(resolved: Resolved, **others: object) -> Iterator[Remedy]:
     """Yield larger data-parallel sizes that may serve more (`replica_counts`), largest first, with other options of vLLM."""
-    yield from (
-        sized(count, **others) for count in replica_counts(resolved.spec, resolved.accelerator) if count > resolved.dp
-    )
+    for count in replica_counts(resolved.spec, resolved.accelerator):
+        if count > resolved.dp:
+            yield sized(count, **others)
 
 
 def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
@@ -34,11 +34,6 @@ def fewer_replicas(resolved: Resolved) -> Iterator[Remedy]:
     for count in range(resolved.dp - 1, 0, -1):
         if devices % count == 0:
             yield sized(count if count > 1 else None)
-
-
-def each_of(resolved: Resolved) -> str:
-    """Return words after a limit of one replica; empty without data parallelism."""
-    return f" in each of {resolved.dp} replicas" if resolved.dp > 1 else ""
 
 
 @rule("DPL01")
@@ -65,11 +60,10 @@ def _arithmetic(subject: Subject) -> RuleResult | None:
     if resolved.dp == 1 or is_blocked or is_out_of_memory(subject.memory):
         return None
     return RuleResult(
-        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one "
-        "replica, which was not measured. "
-        f"The start takes {duration(startup.total_s)} if the replicas load and compile at the same speed as one "
-        "alone, and up to "
-        f"{duration(startup.total_high_s)} if they slow each other down. Host memory counts each replica's load.",
+        f"`vllm.data_parallel_size` is {resolved.dp}: the planned rates are {resolved.dp} times those of one replica, "
+        f"which was not measured. The start takes {duration(startup.total_s)} if the replicas load and compile at the "
+        f"same speed as one alone, and up to {duration(startup.total_high_s)} if they slow each other down. Host "
+        "memory counts each replica's load.",
         remedies=(sized(None),),
         advice="Compare both with `gemma bench STACK --preset grid` before you rely on them, or accept this finding.",
     )

@@ -6,7 +6,7 @@ from typing import Final
 from planning.cost.subject import Subject
 from planning.data.exposure import inner_domains, open_domains
 from planning.question.server_flags import ServerArgument
-from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.arguments import arguments_named, kept_arguments
 from planning.rules.registry import RuleResult, change, rule
 
 _OPENS: Final[Mapping[str, str]] = {
@@ -37,8 +37,7 @@ def _public(subject: Subject) -> RuleResult | None:
         )
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
-        "request can start an instance and "
-        f"keep it running, at a cost of up to {at_most}.{limit}",
+        f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
         severity="warn" if deployment.max_usd is not None else "block",
         remedies=(change("public", False),),
         advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
@@ -49,13 +48,12 @@ def _public(subject: Subject) -> RuleResult | None:
 def _unguarded(subject: Subject) -> RuleResult | None:
     if not subject.resolved.deployment.has_api_key:
         return None
-    found = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name == "--grpc"]
+    found = arguments_named(subject, {"--grpc"})
     if not found:
         return None
     return RuleResult(
         f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, "
-        "which checks no API key "
-        "and lacks the /health that the stack polls.",
+        "which checks no API key and lacks the /health that the stack polls.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
 
@@ -90,7 +88,7 @@ def _inner_network(subject: Subject) -> str:
 
 @rule("SEC10")
 def _opened(subject: Subject) -> RuleResult | None:
-    found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
+    found = {one: words for one in arguments_named(subject, _OPENS) if (words := _opens(one))}
     if not found:
         return None
     listed = "; ".join(dict.fromkeys(found.values()))
@@ -102,10 +100,9 @@ def _opened(subject: Subject) -> RuleResult | None:
 
 def _opens(argument: ServerArgument) -> str:
     """Return the effect of an argument that opens the server, with its flag; empty for any other."""
-    flag = argument.flag.name if argument.flag is not None else ""
-    if flag not in _OPENS or argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}:
-        return ""
-    return f"{flag} {_OPENS[flag]}"
+    flag = argument.name
+    is_closed = argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}
+    return "" if is_closed else f"{flag} {_OPENS[flag]}"
 
 
 @rule("SEC08")
@@ -117,10 +114,8 @@ def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not "
-        "create. "
-        "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can "
-        "delete archives and "
-        "restore older ones of this stack.",
+        "create. Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but "
+        "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",
     )

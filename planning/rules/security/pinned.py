@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from planning.cost.subject import Subject
 from planning.data.checkpoints import find_checkpoint
 from planning.memory.resolve import Resolved
-from planning.question.hub_files import LoadedRepository, hub_files
+from planning.question.hub_files import hub_files
 from planning.question.types import Remedy
 from planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 from planning.rules.registry import RuleResult, change, rule
@@ -19,33 +18,22 @@ _UNPICKLES: Final = ("auto", "hf", "pt", "npcache")
 _SPECULATIVE: Final = "vllm.speculative_config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Floating:
-    """A hub repository that a server loads without a commit."""
-
-    name: str
-    what: str
-    advice: str
-    """Instruction, as a sentence."""
-    changes: Mapping[str, object]
-    """The change to a commit that public sources state; empty if none is known."""
-
-
 @rule("SEC07")
 def _floating_repository(subject: Subject) -> RuleResult | None:
     found = tuple(_floating(subject.resolved))
     if not found:
         return None
-    known = {path: value for one in found for path, value in one.changes.items()}
-    is_whole = all(one.changes for one in found)
-    named = " and ".join(f"the {one.what} {one.name}" for one in found)
+    is_whole = all(changes for _, _, changes in found)
+    named = " and ".join(f"the {name}" for name, _, _ in found)
     one_of = "the account that owns it" if len(found) == 1 else "an account that owns one of them"
     return RuleResult(
         f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
         f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat "
         "template without any sign in a preview.",
-        remedies=(Remedy(changes=known),) if is_whole else (),
-        advice=" ".join(one.advice for one in found if not (is_whole and one.changes)),
+        remedies=(Remedy(changes={path: value for _, _, one in found for path, value in one.items()}),)
+        if is_whole
+        else (),
+        advice=" ".join(advice for _, advice, changes in found if not (is_whole and changes)),
     )
 
 
@@ -57,10 +45,8 @@ def _pickled_weights(subject: Subject) -> RuleResult | None:
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
         f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. "
-        "Only PyTorch's restricted "
-        f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such "
-        "file; the server will not start "
-        "without any other.",
+        "Only PyTorch's restricted unpickler protects against it, and it has been bypassed (CVE-2025-32434). "
+        f"{SAFETENSORS} opens no such file; the server will not start without any other.",
         remedies=(change("vllm.load_format", None),),
     )
 
@@ -77,38 +63,28 @@ def _remote_code(subject: Subject) -> RuleResult | None:
     )
 
 
-def _floating(resolved: Resolved) -> Iterator[_Floating]:
-    deployment = resolved.deployment
+def _floating(resolved: Resolved) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+    """Yield kind and name of each repository without a commit, the advice, and the change to a commit that public sources state."""
+    deployment, config = resolved.deployment, resolved.vllm.speculative_config or {}
     if deployment.model_revision is None:
         return  # not a stack's question
     if resolved.weights_mode == "hub" and not deployment.model_revision:
         known = _known_commit(deployment.model)
-        yield _Floating(
-            name=deployment.model,
-            what="model",
-            advice=(
-                "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor "
-                "STACK`. Review the changes "
-                "before you adopt a newer one."
-            ),
-            changes={"model_revision": known} if known else {},
+        advice = (
+            "To find the commit of its main branch and the command that sets `model_revision`, run `gemma doctor "
+            "STACK`. Review the changes before you adopt a newer one."
         )
+        yield f"model {deployment.model}", advice, {"model_revision": known} if known else {}
+    advices = {
+        "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {{}}.",
+        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to `vllm.extra_args`.",
+        "adapter": "vLLM loads the main branch of an adapter. With `weights_mode` bucket, scripts.stage_model copies {} and pins it by its hash.",
+    }
     for one in hub_files(resolved):
         if not COMMIT.fullmatch(one.revision):
-            yield _floating_file(resolved, one)
-
-
-def _floating_file(resolved: Resolved, one: LoadedRepository) -> _Floating:
-    """Return a drafter, tokenizer or adapter without a commit, with how to give it one."""
-    known = _known_commit(one.name) if one.kind == "drafter" else ""
-    advice = {
-        "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {one.name}.",
-        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {one.name} to `vllm.extra_args`.",
-        "adapter": f"vLLM loads the main branch of an adapter. With `weights_mode` bucket, scripts.stage_model copies {one.name} and pins it by its hash.",
-    }
-    config = resolved.vllm.speculative_config or {}
-    changes = {_SPECULATIVE: {**config, "revision": known}} if known else {}
-    return _Floating(name=one.name, what=one.kind, advice=advice[one.kind], changes=changes)
+            known = _known_commit(one.name) if one.kind == "drafter" else ""
+            changes = {_SPECULATIVE: {**config, "revision": known}} if known else {}
+            yield f"{one.kind} {one.name}", advices[one.kind].format(one.name), changes
 
 
 def _known_commit(name: str) -> str:

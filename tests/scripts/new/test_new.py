@@ -71,7 +71,7 @@ def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
     assert [found.id for found in plan(to_deployment(settings)).findings if found.severity != "info"] == []
     assert "OBS01" not in out
     code, _, err = new("other", "--model", "E2B", "--email", "me at example.com")
-    assert (code, "--email is me at example.com, but must be one address" in err) == (2, True)
+    assert (code, "--email is 'me at example.com'; it must be one address" in err) == (2, True)
     assert not (tmp_path / "Pulumi.other.yaml").exists()
 
 
