@@ -27,7 +27,7 @@ def tables() -> Mapping[str, str]:
 
 def keys() -> Mapping[str, Mapping[str, str]]:
     """Return the meaning of labels, metadata keys, guest attributes and phases, by table."""
-    return tomllib.loads(Path(__file__).with_name("contract_keys.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).parents[1].joinpath("contracts", "keys.toml").read_text(encoding="utf-8"))
 
 
 def _outputs(*, are_details: bool) -> Mapping[str, str]:

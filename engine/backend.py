@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-import yaml
-
 from contracts.fields import as_mapping
 from engine import runner
 
@@ -62,6 +60,8 @@ def chosen_url(folder: Path) -> str:
     """Return the backend's URL: variable, project file, login. Empty if none is set."""
     if given := os.environ.get(BACKEND_VARIABLE):
         return given
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and many commands import this module
+
     project = folder / "Pulumi.yaml"
     found = as_mapping(yaml.safe_load(project.read_text(encoding="utf-8")) if project.is_file() else None)
     if url := as_mapping(found.get("backend")).get("url"):

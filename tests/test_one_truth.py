@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from authors.contract_tables import keys
 from contracts import labels, outputs, serving_document
 from contracts.dropped_words import FINDINGS
 from contracts.exit_codes import ExitCode
@@ -23,6 +22,7 @@ from contracts.fields import camel_case
 from planning.question.vllm_args import OPTIONS
 from planning.rules.findings import RULES
 from planning.rules.gateway import GATEWAY_RULES
+from tests.contract_keys import keys
 
 ROOT = Path(__file__).parents[1]
 APART = ("packages/localcloud", "packages/gcp-tpu")

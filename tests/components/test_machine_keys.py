@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from authors.contract_tables import keys
 from components.container_starter import STARTER_SECTIONS
 from components.startup_script import SECTIONS
 from contracts.collector import CollectorSettings, parse_collector
@@ -23,6 +22,7 @@ from contracts.serving_document import (
     parse_document,
 )
 from tests.components.test_tpu_queued_resource import DOCUMENT, declared
+from tests.contract_keys import keys
 
 OF_GOOGLE = {SCRIPT_METADATA_KEY, "enable-guest-attributes", "enable-oslogin"}
 """Metadata keys that Google's guest environment reads."""

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from authors.contract_tables import keys
 from contracts import guest_attributes
 from contracts.guest_attributes import RETRYING, WAITING, WITH_REASON
 from contracts.rollout import RolloutLimits
+from tests.contract_keys import keys
 from tests.vm_agent.docker import CONFINED_FAULT, REGISTRY_FAULT
 from tests.vm_agent.machine import IMAGE, Machine, eventually
 from tests.vm_agent.test_confinement import runs

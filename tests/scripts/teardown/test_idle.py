@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from authors.contract_tables import keys
 from cloud.tpu_machine import idle_since, reported
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
@@ -14,6 +13,7 @@ from contracts.guest_attributes import NOT_IDLE
 from contracts.labels import StackLimits
 from scripts.teardown import run
 from tests.cloud.populated import PROJECT, open_world, owner
+from tests.contract_keys import keys
 from tests.scripts.restart.test_restart import instance
 from tests.scripts.teardown.test_limits import used
 from tests.scripts.teardown.test_teardown import Desk
