@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from contracts.spelling import did_you_mean, meant
 from engine import runner
 from scripts.cli.command import Command, say
 from scripts.cli.options import option_fields
-from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE, Entry
+from scripts.gemma.catalog import NEVER_GUESSED, Entry
 
 
 class GemmaCall(NamedTuple):
@@ -52,8 +51,6 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     # A repeated word, such as an accelerator, has no limit.
     takes = sum(len(own) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
     if leading and (has_settings(leading[0]) or len(leading) > takes):
-        if call.name not in WITHOUT_STATE:
-            require_known(leading[0])
         if not takes and leading[1:] and has_settings(leading[1]):
             each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
             raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
@@ -103,22 +100,3 @@ def default_stack(command: str) -> tuple[str, str]:
         return deployed[0], "the only one deployed"
     several = f"Deployed: {', '.join(deployed)}." if deployed else "No stack is deployed."
     raise CommandRefusedError(f"No stack named and none selected. {several} Run `gemma {command} STACK`.")
-
-
-def require_known(word: str) -> None:
-    """Raise CommandRefusedError for a word that names no stack."""
-    with_settings = runner.stacks_in(runner.project_folder())
-    if word in with_settings:
-        return
-    try:
-        deployed = runner.listed_stacks()
-    except ScriptError:
-        if not meant(word, with_settings):
-            raise
-        deployed = frozenset[str]()  # the word is close to a stack with settings
-    known = sorted({*with_settings, *deployed})
-    if word not in known:
-        raise CommandRefusedError(
-            f"Stack {word} not found.{did_you_mean(word, known) or ' Stacks: ' + (', '.join(known) or 'none') + '.'} "
-            "Run `gemma new` to create the settings of a new one."
-        )

@@ -74,9 +74,6 @@ NEVER_GUESSED: Final = frozenset(
 )
 """Commands that change something: their stack is always named."""
 
-WITHOUT_STATE: Final = frozenset({"teardown", "recover"})
-"""Commands for a stack whose settings file and state may be lost."""
-
 
 def rows(entries: Sequence[Entry], width: int = 0) -> Sequence[str]:
     """Return lines of at most 80 columns with each word, in `width` columns, and what it does."""

@@ -153,7 +153,7 @@ GEMMA = (
     typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma help` to list the commands."),
     typed("gemma tear-down tpu-v6e1", "tear-down is not a command", "Did you mean teardown? Run `gemma help`"),
     typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
-    typed("gemma status tpu-v6e2", "Stack tpu-v6e2 not found", "Did you mean tpu-v6e1 or tpu-v6e4? Run `gemma new`"),
+    typed("gemma status tpu-v6e2", "Stack tpu-v6e2 does not exist", "Did you mean tpu-v6e1 or tpu-v6e4? Pass an"),
     typed("gemma rollout", "No stack named", "Run `gemma rollout STACK`."),
 )
 ENGINE = (
