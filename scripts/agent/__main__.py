@@ -75,7 +75,7 @@ def _code(options: CodeOptions) -> ExitCode:
 
 def _agent(options: AgentOptions) -> ExitCode:
     allowed = parse_permissions(options.allow)
-    tools = parse_toolsets(options.toolsets, allowed)
+    tools = parse_toolsets(options.toolsets)
     _require_packages()
     from engine import runner
     from engine.backend import absolute_backend

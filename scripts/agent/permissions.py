@@ -20,7 +20,6 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "delete": ("teardown", "wait", "cancel"),
 }
 """Groups of tools. Detached work needs the two tools that wait for it and stop it."""
-_TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
 
 
 def _words(option: str, text: str, known: Sequence[str]) -> Sequence[str]:
@@ -36,21 +35,10 @@ def parse_permissions(text: str) -> frozenset[Change]:
     return frozenset(cast("Sequence[Change]", _words("--allow", text, CHANGES)))
 
 
-def parse_toolsets(text: str, allowed: frozenset[Change]) -> frozenset[str] | None:
+def parse_toolsets(text: str) -> frozenset[str] | None:
     """Parse `plan,logs` and return the names of its tools; None for an empty text, which means all.
 
-    Raises CommandRefusedError for an unknown word, and for a permission whose tool is missing.
+    Raises CommandRefusedError for an unknown word.
     """
     words = _words("--toolsets", text, tuple(TOOLSETS))
-    if not words:
-        return None
-    tools = frozenset(tool for word in words for tool in TOOLSETS[word])
-    for change in CHANGES:
-        tool = _TOOL_OF.get(change, change)
-        if change in allowed and tool not in tools:
-            needed = next(name for name, group in TOOLSETS.items() if tool in group)
-            raise CommandRefusedError(
-                f"--allow has {change}, but --toolsets omits its tool {tool}. Add {needed} to --toolsets or remove "
-                f"{change} from --allow."
-            )
-    return tools
+    return frozenset(tool for word in words for tool in TOOLSETS[word]) if words else None
