@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from rich.progress import Progress, ProgressColumn, Task, TextColumn
-from rich.text import Text
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
@@ -160,20 +159,12 @@ def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[int, st
         return runner.attended(*words, *options, variables=VARIABLES, watch=watch)
 
 
-class _Elapsed(ProgressColumn):
-    """The time since the start, such as `12m03s`."""
-
-    def render(self, task: Task) -> Text:
-        minutes, seconds = divmod(int(task.elapsed or 0), 60)
-        return Text(f"{minutes}m{seconds:02d}s ")
-
-
 @contextlib.contextmanager
 def moving(step: str) -> Generator[Callable[[str, str], None]]:
     """Show a step and its time until the body ends. Yield a function that shows another step and its detail."""
     is_terminal = sys.stderr.isatty()
     text = TextColumn("{task.description}", markup=False)
-    progress = Progress(_Elapsed(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
+    progress = Progress(TimeElapsedColumn(), text, console=console(sys.stderr), transient=True, disable=not is_terminal)
     task = progress.add_task(step, total=None)
 
     def show(step: str, detail: str) -> None:
