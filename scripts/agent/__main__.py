@@ -64,12 +64,8 @@ def _code(options: CodeOptions) -> ExitCode:
     from engine import runner
     from scripts.agent.codes import FOLDER, CodeShelf, show_codes
 
-    folder = runner.project_folder()
-    if not (folder / f"Pulumi.{options.stack}.yaml").is_file():
-        raise CommandRefusedError(
-            f"Pulumi.{options.stack}.yaml not found in {folder}. Pass a stack that has a settings file."
-        )
-    show_codes(options.stack, CodeShelf(folder=folder / FOLDER))
+    runner.require_stacks([options.stack])
+    show_codes(options.stack, CodeShelf(folder=runner.project_folder() / FOLDER))
     return ExitCode.DONE
 
 

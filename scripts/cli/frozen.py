@@ -69,8 +69,7 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
 def freeze(stack: str, into: Path) -> FrozenProject:
     """Copy the program, the stack's settings and the files that they name. Raises CommandRefusedError."""
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
-    if not (root / name).is_file():
-        raise CommandRefusedError(f"{name} not found. Pass a stack that has a settings file.")
+    runner.require_stacks([stack])
     _copy(root, root / name, into)
     settings = stack_settings(stack, folder=into)
     for key, named in _named(settings):
