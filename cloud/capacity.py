@@ -27,8 +27,6 @@ PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
     "RESERVATION_BOUND": "reservation",
 }
 """Provisioning models that the API states unambiguously; gcloud sends STANDARD in addition to the tier `spot`."""
-_FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod"}
-"""Generation by type of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig)."""
 
 
 def capacity_kind(inputs: Item) -> str:
@@ -65,7 +63,7 @@ class QueuedResource:
         self.stack: Final = owner.stack if owner else None
         """The stack of this product that its labels name; None if another owner's."""
         self.nodes: Final[Sequence[Item]] = [as_mapping(spec.get("node")) for spec in specs]
-        self.accelerators: Final = tuple(kind for spec in specs for kind in _accelerators(spec))
+        self.accelerators: Final = tuple(_text(node, "acceleratorType") for node in self.nodes)
         """Type of each node, with the API's name: v5litepod-4."""
         self.created: Final = datetime.fromisoformat(_text(document, "createTime") or "1970-01-01T00:00:00Z")
         self.detail: Final = _text(as_mapping(as_mapping(state.get("failedData")).get("error")), "message")
@@ -137,20 +135,6 @@ def urn_marks(document: Item) -> Iterator[str]:
     for labels in (*by_name(QUEUED).labels(document), as_mapping(document.get("labels"))):
         if labels.get(URN_LABEL):
             yield str(labels[URN_LABEL])
-
-
-def _accelerators(spec: Item) -> Sequence[str]:
-    count = int(_text(as_mapping(spec.get("multiNodeParams")), "nodeCount") or 1)
-    return [_accelerator(as_mapping(spec.get("node")))] * count
-
-
-def _accelerator(node: Item) -> str:
-    """Return the type of a node, which the API states by name or by generation and topology."""
-    if node.get("acceleratorType"):
-        return str(node["acceleratorType"])
-    config = as_mapping(node.get("acceleratorConfig"))
-    sides = [int(side) for side in _text(config, "topology").split("x") if side.isdigit()]
-    return f"{_FAMILIES.get(str(config.get('type')), '')}-{math.prod(sides)}"
 
 
 def _text(item: Item, key: str) -> str:
