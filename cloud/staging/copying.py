@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 from cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, changed, crc32c, crc32c_text, extend_crc32c
 from cloud.staging.sources import BucketSource, FolderSource, HubSource, SourceFile
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import json_object
 from contracts.parallel import each, in_order
 from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE, manifest_hash, own_folder, strangers
 
@@ -76,10 +75,10 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
     return [FilePart(file=file, start=start, end=min(start + part_bytes, file.size_bytes)) for start in starts]
 
 
-def in_own_folder(plan: CopyPlan, stack: str, on_bytes: OnBytes) -> CopyPlan:
+def in_own_folder(plan: CopyPlan, on_bytes: OnBytes) -> CopyPlan:
     """Return the copy with hashed files, to a folder next to `prefix` that their hash names."""
     files = _hashed(plan, on_bytes)
-    return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files, stack))
+    return replace(plan, files=files, prefix=prepared_folder(plan.target, plan.prefix, files))
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
@@ -131,9 +130,14 @@ class _Reading:
         self._sha256.update(data)
 
     def verified(self, source: FolderSource | HubSource) -> str:
-        """Return the SHA-256. Raises ScriptError if it differs from the source's."""
-        source.verify(self.file, self._sha256.hexdigest())
-        return self._sha256.hexdigest()
+        """Return the SHA-256. Raises ScriptError if the source stated another one, or its first reading had it."""
+        found, stated = self._sha256.hexdigest(), self.file.sha256
+        if stated not in {None, found}:
+            raise ScriptError(
+                f"{self.file.name} of {source.place} has SHA-256 {found}, but {stated} was stated or read before. "
+                "Run this again."
+            )
+        return found
 
 
 def _hashed(plan: CopyPlan, on_bytes: OnBytes) -> Sequence[SourceFile]:
@@ -256,28 +260,20 @@ class _Copy:
         return f"{PARTS}/{self._plan.prefix}/{file.name}/{start}-{end}"
 
 
-def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile], stack: str) -> str:
+def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile]) -> str:
     """Return the folder for these files.
 
-    Raises CommandRefusedError if it has anything else: another file, the manifest of other weights, or other
-    bytes with the same stated hash. A copy within Google reads none, so it cannot tell which hash is wrong.
+    Raises CommandRefusedError if it has another file, which a server would load, or other bytes with the same stated
+    hash: a copy within Google reads none, so it cannot tell which hash is wrong.
     """
-    digest = manifest_hash(_manifest("", files))
-    folder = own_folder(name, digest)
+    folder = own_folder(name, manifest_hash(_manifest("", files)))
     present = target.objects(f"{folder}/")
     uri = f"gs://{target.name}/{folder}"
     extra = strangers(present, folder, [file.name for file in files])
     if extra:
-        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         raise CommandRefusedError(
-            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. "
+            f"{uri} has {extra[0]}, which this checkpoint does not have but a server would load. "
             f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
-        )
-    manifest = f"{folder}/{MANIFEST}"
-    if manifest in present and manifest_hash(json_object(target.text(manifest) or "")) != digest:
-        raise CommandRefusedError(
-            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `gemma stage_model "
-            f"{stack} --remove {folder}`, then run this again."
         )
     for file in files:
         found = present.get(f"{folder}/{file.name}")

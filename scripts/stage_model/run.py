@@ -67,7 +67,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     await_api(connect(settings.project), "storage", f"storage/v1/b/{target.name}/o?maxResults=1", say=_say)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(_say, overwrite=overwrite) as transfer:
-        staged = {name: _copied(plan, stack, transfer) for name, plan in plans.items()}
+        staged = {name: _copied(plan, transfer) for name, plan in plans.items()}
     # Only the hub proves a commit, but a source with the one of the settings keeps that setting.
     model = staged[settings.model]
     proven = model.revision if options.origin is None or model.revision == settings.model_revision else None
@@ -121,8 +121,8 @@ def _announce(name: str, files: Sequence[SourceFile]) -> None:
     _say(f"{name}: {len(files)} files, {(real or size) / GIB:.2f} GiB{simulated}")
 
 
-def _copied(plan: CopyPlan, stack: str, transfer: Transfer) -> StagingOutcome:
-    plan = copying.in_own_folder(plan, stack, transfer)
+def _copied(plan: CopyPlan, transfer: Transfer) -> StagingOutcome:
+    plan = copying.in_own_folder(plan, transfer)
     return copying.stage(plan, _line_for_each(plan.files, transfer), transfer)
 
 

@@ -193,10 +193,10 @@ def test_a_folder_that_changes_meanwhile_is_refused(staging_world, checkpoint):
         def read(self, file, start, end):
             data = FolderSource.read(self, file, start, end)
             if start == 5000:
-                (self.folder / file.name).write_bytes(LARGE[:-1] + b"?")
+                (self.folder / file.name).write_bytes(b"?" + LARGE[1:])
             return data
 
-    with pytest.raises(ScriptError, match=r"model-1.safetensors was changed during the copy. Run this again."):
+    with pytest.raises(ScriptError, match=r"model-1.safetensors (was changed|of .* has SHA-256 ).*Run this again."):
         staging_world.stage(Changing(folder=checkpoint))
     found = staging_world.target.objects("m/")
     assert "m/model-1.safetensors" not in found
