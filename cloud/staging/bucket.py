@@ -100,6 +100,7 @@ class WeightsBucket:
         sha256: str | None = None,
     ) -> BucketObject:
         """Join at most MOST_SOURCES objects in exactly these generations. A known `crc32c` tells a lost response from a second writer."""
+
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
@@ -123,22 +124,20 @@ class WeightsBucket:
         *,
         replaced: BucketObject | None,
         sha256: str | None,
-        on_step: Callable[[int], None],
     ) -> BucketObject:
-        """Copy an object of another bucket within Google. `on_step` gets the bytes copied so far after each call."""
+        """Copy an object of another bucket within Google."""
         origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped
             token: str | None = ""
             while token is not None:
-                token, copied, _size = blob.rewrite(
+                token, _copied, _size = blob.rewrite(
                     origin,
                     token=token or None,
                     if_generation_match=_generation(replaced),
                     if_source_generation_match=source.generation,
                     timeout=_LIMIT_S,
                 )
-                on_step(copied)
 
         with storage_errors(f"{source_bucket} or gs://{self.name}"):
             return self._written(name, write, source.size_bytes, source.crc32c, sha256)
@@ -202,20 +201,16 @@ def storage_errors(bucket: str) -> Generator[None]:
     import requests  # noqa: PLC0415 - slow to load
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed, RetryError  # noqa: PLC0415 - slow to load
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - slow to load
-    from google.cloud.storage.exceptions import DataCorruption  # noqa: PLC0415 - slow to load
 
     try:
         yield
     except PreconditionFailed:
         raise changed(f"An object of gs://{bucket}") from None
-    except DataCorruption:
-        raise ScriptError("Cloud Storage received corrupted data. Run this again.") from None
     except (RetryError, requests.RequestException, TransportError) as error:
         cause = (cast("Exception | None", error.cause) or error) if isinstance(error, RetryError) else error
         status = getattr(getattr(cause, "response", None), "status_code", None)
-        if status is None:
-            raise ScriptError(f"Cloud Storage cannot be reached ({type(cause).__name__}). Run this again.") from None
-        raise ScriptError(f"Cloud Storage is not available (HTTP {status}). Run this again.") from None
+        why = type(cause).__name__ if status is None else f"HTTP {status}"
+        raise ScriptError(f"Cloud Storage cannot be reached ({why}). Run this again.") from None
     except GoogleAuthError as error:
         raise ScriptError(
             f"Google rejected the credentials ({type(error).__name__}). Run `gcloud auth application-default login`."

@@ -236,21 +236,13 @@ class _Copy:
 
     def _rewritten(self, source: BucketSource, file: SourceFile, progress: _Progress) -> SourceFile:
         """Copy a file of another bucket within Google. Raises ScriptError."""
-        name, before = self._name(file), 0
-
-        def on_step(copied: int) -> None:
-            nonlocal before
-            progress.add(copied - before)
-            before = copied
-
+        name = self._name(file)
         origin, replaced = source.objects[file.name], self._present.get(name)
-        copy = self._plan.target.rewrite(
-            name, source.bucket.name, origin, replaced=replaced, sha256=file.sha256, on_step=on_step
-        )
+        copy = self._plan.target.rewrite(name, source.bucket.name, origin, replaced=replaced, sha256=file.sha256)
         if (copy.size_bytes, copy.crc32c) != (file.size_bytes, file.crc32c):
             self._plan.target.delete(copy)
             raise ScriptError(f"The copy of {file.name} differs from {source.place}, and was deleted. Run this again.")
-        on_step(file.size_bytes)
+        progress.add(file.size_bytes)
         return file
 
     def _name(self, file: SourceFile) -> str:

@@ -48,9 +48,8 @@ def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config
     place, files = source.place, {file.name: file for file in source.files()}
     weights = [file for name, file in files.items() if name.endswith(_WEIGHTS)]
     if config not in files:
-        is_model = config == CONFIG
-        what = "a checkpoint. Pass the source with the weights." if is_model else "a LoRA adapter in PEFT's format."
-        raise CommandRefusedError(f"{place} has no {config}, so it is not {what}")
+        what = "a checkpoint" if config == CONFIG else "a LoRA adapter in PEFT's format"
+        raise CommandRefusedError(f"{place} has no {config}, so it is not {what}.")
     if not weights:
         raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
     if INDEX in files:
@@ -61,10 +60,7 @@ def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config
             raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
         absent = sorted(named.difference(files))
         if absent:
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            raise CommandRefusedError(
-                f"{place} has no {absent[0]}{more}, which {INDEX} lists. Complete it there first."
-            )
+            raise CommandRefusedError(f"{place} has no {absent[0]}, which {INDEX} lists. Complete it there first.")
     each([partial(_require_whole, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
 
 
@@ -97,7 +93,11 @@ class FolderSource:
     def files(self) -> Sequence[SourceFile]:
         """List the folder's files."""
         paths = (path for path in self.folder.rglob("*") if _is_wanted(path.relative_to(self.folder).as_posix()))
-        return [self._listed(path) for path in sorted(paths) if path.is_file()]
+        return [
+            SourceFile(name=path.relative_to(self.folder).as_posix(), size_bytes=path.stat().st_size, sha256=None)
+            for path in sorted(paths)
+            if path.is_file()
+        ]
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
         """Return a part of a file. Raises ScriptError if it cannot be read or has become shorter."""
@@ -110,10 +110,6 @@ class FolderSource:
         if len(data) != end - start:
             raise ScriptError(f"{self.folder / file.name} was changed during the copy. Run this again.")
         return data
-
-    def _listed(self, path: Path) -> SourceFile:
-        name = path.relative_to(self.folder).as_posix()
-        return SourceFile(name=name, size_bytes=path.stat().st_size, sha256=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,6 @@ def test_a_checkpoint_is_copied_and_listed(world):
     }
     total = len(LARGE) + 8
     assert world.progress[-1] == ("copying", total, total)
-    assert len(world.progress) >= 5  # three steps of the large file and two ends
     assert set(world.target.objects("")) == {"m/config.json", "m/model.safetensors", f"m/{MANIFEST}"}
 
 
