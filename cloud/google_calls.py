@@ -17,11 +17,7 @@ Json: TypeAlias = Mapping[str, object]
 
 async def call(api: str, path: str, *, project: str, limit_s: float, body: Json | None = None) -> Json:
     """Return the response of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds."""
-    work = _started(endpoint(api) + path, project, body, limit_s)
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(work), limit_s)
-    except TimeoutError:
-        raise _late(limit_s) from None
+    return await asyncio.to_thread(call_now, api, path, project=project, limit_s=limit_s, body=body)
 
 
 def call_now(
@@ -32,11 +28,7 @@ def call_now(
     try:
         return work.result(limit_s)
     except TimeoutError:
-        raise _late(limit_s) from None
-
-
-def _late(limit_s: float) -> GoogleCallError:
-    return GoogleCallError(0, f"no response within {limit_s:.0f} s")
+        raise GoogleCallError(0, f"no response within {limit_s:.0f} s") from None
 
 
 def _ask(url: str, project: str, body: Json | None, limit_s: float, verb: str | None = None) -> Json:
