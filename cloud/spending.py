@@ -247,7 +247,11 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
     owner, project = read.found[0].owner, read.found[0].project
     name = service.id if service else Names(project=project, stack=owner.stack).base
     if limits.max_usd is not None:
-        read.unknown += _doubts(name, use, start, read.now)
+        was_recreated = use.seen is not None and use.seen.requested_s > use.run.start_s
+        if was_recreated or read.now - start > _LONGEST_WINDOW:
+            read.unknown.append(
+                f"{name} was recreated or is older than six weeks, so Cloud Monitoring may lack some of its cost."
+            )
     try:
         billed_s = _billed_s(read.api, project, name, start, read.now)
     except (GoogleListError, ScriptError) as error:
@@ -262,17 +266,6 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
         f"since {_shown(run.start_s)}, from Cloud Monitoring"
     )
     return usd
-
-
-def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str]:
-    """Yield usage of a service that Cloud Monitoring may no longer have."""
-    if now - start > _LONGEST_WINDOW:
-        yield f"{name} is older than six weeks, but Cloud Monitoring keeps only that much. Its earlier cost is unknown."
-    if use.seen is not None and use.seen.requested_s > use.run.start_s:
-        yield (
-            f"{name} was recreated at {_shown(use.seen.requested_s)}. "
-            "Cloud Monitoring may not include the use of the former service."
-        )
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
