@@ -43,12 +43,12 @@ def machine_of(stack: str) -> FoundMachine:
     outputs = outputs_in(stack, resources)
     require_server(stack, outputs, what="restart")
     names = [one.outputs.get("nodeName") for one in resources if one.type == CAPACITY_TYPE and not one.delete]
-    name = str(names[0] or "") if names else ""
-    if not name:
+    if not names or not names[0]:
         raise CommandRefusedError(
             f"Stack {stack} has no TPU machine. `gemma status {stack}` shows its capacity; "
             "docs/cloud-run.md#restart-the-server has the commands for a Cloud Run service."
         )
+    name = str(names[0])
     machine = TpuMachine(api=connect(outputs.project), name=name)
     document = machine.owned_document(Ownership(project=PRODUCT, stack=stack))
     published = machine.published()
@@ -73,7 +73,6 @@ def machine_of(stack: str) -> FoundMachine:
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
     machine, stack, clock, shown = found.machine, found.stack, found.machine.clock, ""
-    before = machine.published().get(RESTART_KEY, "")
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
     machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
     began_s = clock.now_s()
@@ -83,8 +82,7 @@ def restart(found: FoundMachine) -> str:
             raise ScriptError(
                 f"Machine {machine.name} is gone, so its server does not restart. Run `gemma status {stack}`."
             )
-        # Another restart at the same time stands for this one: the agent follows the last one.
-        is_taken = published.get(RESTART_KEY, "") not in {"", before}
+        is_taken = published.get(RESTART_KEY) == nonce
         phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the machine to read the request"
         document = published.get(SERVING_HASH_KEY, "")
         serving = f"Document {document[:12] or 'none'} is serving after {duration(elapsed_s)}."
