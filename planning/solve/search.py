@@ -8,6 +8,7 @@ fail. A warning about a choice (`Rule.is_choice`) does not exclude it if it is c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
@@ -43,8 +44,6 @@ from planning.speed.startup import startup_plan
 from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
-_MOST_TRIED: Final = 100
-"""Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
 WARNING_DISCOUNT: Final = 0.1
 """Share by which such a deployment must be cheaper than its family without one."""
@@ -69,10 +68,6 @@ class ServiceLimits:
     def judged(self, band: Band) -> float:
         """Return the value of a time that is compared with its limit."""
         return band.high if self.conservative else band.typical
-
-    def allows(self, place: HostShape) -> bool:
-        """Return whether a price per hour is within the limit."""
-        return self.max_usd_per_hour is None or place.usd_per_hour < self.max_usd_per_hour + _CENT
 
 
 Rank: TypeAlias = tuple[float, float, float]
@@ -159,21 +154,11 @@ class NearestMiss:
     excess: float
     """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
     stage: Stage
-    untested: Deployment | None = None
-    """The deployment, if it exceeds limits only and its findings are not known yet."""
 
     def __str__(self) -> str:
         """Return it in one line."""
         where = f"{self.served.words} on {self.place.accelerator.name} (${self.place.usd_per_hour:.2f}/h)"
         return f"{where}: {'; '.join(self.reasons)}"
-
-    def priced(self, limits: ServiceLimits) -> "NearestMiss":
-        """Return the miss with its price, if that exceeds its limit too."""
-        usd, most = self.place.usd_per_hour, limits.max_usd_per_hour
-        if most is None or limits.allows(self.place):
-            return self
-        reasons = (*self.reasons, f"${usd:.2f}/h exceeds --max-usd-per-hour {most:g}")
-        return replace(self, reasons=reasons, excess=max(self.excess, usd / most))
 
 
 _MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
@@ -238,44 +223,26 @@ def solve(
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
-    search = _Search(workload=workload, limits=limits, prices=prices)
-    pairs = [
-        (served, hosts)
-        for served in servings_of(checkpoints)
-        for hosts in places
-        if image_for(served, hosts[0].accelerator)
-    ]
-    found: list[Solution] = []
-    for served, hosts in pairs:
-        affordable = tuple(filter(limits.allows, hosts))
-        if affordable and isinstance(best := search.best(served, affordable), Solution):
-            found.append(best)
+    search, found, misses = (
+        _Search(workload=workload, limits=limits, prices=prices),
+        list[Solution](),
+        list[NearestMiss](),
+    )
+    for served, hosts in product(servings_of(checkpoints), places):
+        if image_for(served, hosts[0].accelerator):
+            outcome = search.best(served, hosts)
+            if isinstance(outcome, Solution):
+                found.append(outcome)
+            else:
+                misses += outcome
     solutions = tuple(sorted(_worth_their_warnings(found), key=lambda one: one.rank(goal)))
-    return SolutionSet(solutions=solutions, nearest=None if solutions else _nearest(search, pairs), goal=goal)
-
-
-def _nearest(search: "_Search", pairs: Sequence[tuple[Served, Hosts]]) -> NearestMiss | None:
-    """Return the nearest miss that could be deployed with looser limits; None without misses."""
-    limits, misses = search.limits, list[tuple[NearestMiss, Hosts]]()
-    for served, hosts in pairs:
-        outcome = search.best(served, hosts)
-        if isinstance(outcome, Solution):  # it exceeds the price alone
-            place = _place_of(outcome, hosts)
-            outcome = [NearestMiss(served=served, place=place, reasons=(), excess=0.0, stage=Stage.LIMITS)]
-        misses += [(miss, hosts) for miss in outcome]
-    misses.sort(key=lambda one: (-one[0].stage, one[0].priced(limits).excess, one[0].place.usd_per_hour))
-    for miss, hosts in misses[:_MOST_TRIED]:
-        if miss.untested is None:
-            return miss.priced(limits)
-        outcome = _deployed(miss.untested, miss.served, hosts)
-        if isinstance(outcome, Solution):
-            return replace(miss, place=_place_of(outcome, hosts)).priced(limits)
-    return misses[0][0].priced(limits) if misses else None
+    nearest = min(misses, key=lambda one: (-one.stage, one.excess, one.place.usd_per_hour), default=None)
+    return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One search. Its caller selects hosts by their price."""
+    """One search."""
 
     workload: Workload
     limits: ServiceLimits
@@ -316,37 +283,44 @@ class _Search:
 
     def _outcome(self, candidate: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
         resolved = resolve(candidate)
-        short = list(self._shortfalls(resolved, memory_plan(resolved)))
-        if not short:
-            return _deployed(candidate, served, hosts)
-        stage = short[0][0]
-        return NearestMiss(
-            served=served,
-            place=hosts[0],
-            reasons=tuple(reason for _, reason, _ in short),
-            excess=max(excess for _, _, excess in short),
-            stage=stage,
-            untested=candidate if stage == Stage.LIMITS else None,
-        )
+        missing = self._missing(resolved, memory_plan(resolved))
+        if missing is not None:
+            stage, reason, excess = missing
+            return NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
+        outcome = _deployed(candidate, served, hosts)
+        if isinstance(outcome, NearestMiss):
+            return outcome
+        place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
+        over = list(self._exceeded(outcome.answer, place))
+        if not over:
+            return outcome
+        reasons, excess = tuple(reason for reason, _ in over), max(factor for _, factor in over)
+        return NearestMiss(served=served, place=place, reasons=reasons, excess=excess, stage=Stage.LIMITS)
 
-    def _shortfalls(self, resolved: Resolved, memory: MemoryPlan) -> Iterator[tuple[Stage, str, float]]:
-        """Yield the missing memory or speed with its factor, or each exceeded limit."""
-        users, rate, limits = self.workload.users, self.workload.rate_per_s, self.limits
+    def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
+        """Return the missing memory or speed with its factor."""
+        users, rate = self.workload.users, self.workload.rate_per_s
         if (too_large := _too_large(memory, resolved)) is not None:
-            yield Stage.MEMORY, *too_large
-            return
+            return Stage.MEMORY, *too_large
         if rate is not None:
             server = server_of(resolved, memory, self.workload)
             most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
             certain = band_of("rate", kind_of(resolved, server.prompt), most).low  # as in WRK01
             if rate > certain:
-                yield Stage.LOAD, f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive", rate / certain
-                return
-        answer = workload_plan(resolved, memory, 0.0, self.workload)
-        if users is not None and users > answer.most_users:
-            reason = f"it runs {answer.most_users:,} of {users:,} concurrent users"
-            yield Stage.LOAD, reason, users / answer.most_users
-            return
+                return (
+                    Stage.LOAD,
+                    f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive",
+                    rate / certain,
+                )
+        if users is not None:
+            most_users = workload_plan(resolved, memory, 0.0, self.workload).most_users
+            if users > most_users:
+                return Stage.LOAD, f"it runs {most_users:,} of {users:,} concurrent users", users / most_users
+        return None
+
+    def _exceeded(self, answer: WorkloadPlan, place: HostShape) -> Iterator[tuple[str, float]]:
+        """Yield each exceeded limit with its factor."""
+        limits = self.limits
         for name, option, band, limit in (
             ("TTFT", "--max-ttft-s", answer.ttft_s, limits.max_ttft_s),
             ("TPOT", "--max-tpot-s", answer.tpot_s, limits.max_tpot_s),
@@ -354,7 +328,10 @@ class _Search:
             value = limits.judged(band)
             if limit is not None and value > limit:
                 end = " (worst case)" if limits.conservative else ""
-                yield Stage.LIMITS, f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+        most = limits.max_usd_per_hour
+        if most is not None and place.usd_per_hour >= most + _CENT:
+            yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
 
 
 def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
@@ -389,10 +366,6 @@ def with_concurrency(deployment: Deployment) -> Subject:
 
 def _start_s(deployment: Deployment, mode: WeightsMode) -> float:
     return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
-
-
-def _place_of(solution: Solution, hosts: Hosts) -> HostShape:
-    return next(one for one in hosts if one.memory_gib == solution.deployment.host_memory_gib)
 
 
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
