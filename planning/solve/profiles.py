@@ -77,7 +77,9 @@ class Way:
 
     def rank(self, goal: Goal) -> Rank:
         """Return the order of ways by a goal, the lowest first."""
-        return rank(goal, self.usd_per_day, self.starts_per_day, self.solution.request_s, self.usd_per_million_tokens)
+        per_token = self.usd_per_million_tokens
+        starts, usd = self.starts_per_day, self.usd_per_day
+        return rank(goal, usd=usd, starts=starts, solution=self.solution, usd_per_million_tokens=per_token)
 
     def deployed(self) -> Solution:
         """Return the solution with the run duration, provisioning model or minimum instance of this way."""

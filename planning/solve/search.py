@@ -2,13 +2,13 @@
 
 Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
 and the fastest start. A solution has no blocking finding, no warning of a risk, and no memory limit so close that it may
-fail. A warning about a choice (`Rule.is_choice`) does not exclude it if it is clearly cheaper than its family.
+fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import product
+from itertools import chain, product
 from typing import Final, Literal, TypeAlias, cast
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
@@ -45,8 +45,6 @@ from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
 _CENT: Final = 0.005
-WARNING_DISCOUNT: Final = 0.1
-"""Share by which such a deployment must be cheaper than its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
 """Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
@@ -70,14 +68,13 @@ class ServiceLimits:
         return band.high if self.conservative else band.typical
 
 
-Rank: TypeAlias = tuple[float, float, float]
+Rank: TypeAlias = tuple[float, ...]
 
 
-def rank(goal: Goal, usd: float, starts: float, request_s: float, usd_per_million_tokens: float) -> Rank:
-    """Return the order of a deployment by a goal, the best lowest: its money, its cold starts, and the time of a request."""
-    by_cost = (round(usd, 2), starts, request_s)
-    first = {"cost": (), "latency": (request_s,), "throughput": (usd_per_million_tokens,)}[goal]
-    return cast("Rank", (*first, *by_cost)[:3])
+def rank(goal: Goal, *, usd: float, starts: float, solution: "Solution", usd_per_million_tokens: float) -> Rank:
+    """Return the order of a deployment by a goal, the best lowest: its warnings, its money, its cold starts, and the time of a request."""
+    first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
+    return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +134,8 @@ class Solution:
 
     def rank(self, goal: Goal) -> Rank:
         """Return the order of solutions by a goal, the lowest first."""
-        return rank(goal, self.usd_per_hour, 0.0, self.request_s, self.usd_per_million_tokens)
+        per_token = self.usd_per_million_tokens
+        return rank(goal, usd=self.usd_per_hour, starts=0.0, solution=self, usd_per_million_tokens=per_token)
 
 
 Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
@@ -193,17 +191,6 @@ class SolutionSet:
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
-def _worth_their_warnings(found: Sequence[Solution]) -> Sequence[Solution]:
-    """Return the solutions without a warning, and those that are clearly cheaper than their family."""
-
-    def least(architecture: str) -> float:
-        clean = (one.usd_per_hour for one in found if not one.warnings and one.architecture == architecture)
-        return min(clean, default=float("inf"))
-
-    share = 1 - WARNING_DISCOUNT
-    return [one for one in found if not one.warnings or one.usd_per_hour < least(one.architecture) * share]
-
-
 def solve(
     workload: Workload,
     limits: ServiceLimits,
@@ -235,7 +222,7 @@ def solve(
                 found.append(outcome)
             else:
                 misses += outcome
-    solutions = tuple(sorted(_worth_their_warnings(found), key=lambda one: one.rank(goal)))
+    solutions = tuple(sorted(found, key=lambda one: one.rank(goal)))
     nearest = min(misses, key=lambda one: (-one.stage, one.excess, one.place.usd_per_hour), default=None)
     return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
 
@@ -257,14 +244,13 @@ class _Search:
             excess = need / longest
             return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        candidates = settings_of(deployment, need, self.workload.users or 0)
         if self.workload.users is None and self.workload.rate_per_s is None:
-            for candidate in sorted(throughput_settings_of(deployment, need), key=self._rate, reverse=True):
-                outcome = self._outcome(candidate, served, hosts)
-                if isinstance(outcome, Solution) and not outcome.warnings:
-                    return outcome
+            fullest = sorted(throughput_settings_of(deployment, need), key=self._rate, reverse=True)
+            candidates = chain(fullest, candidates)
         misses: list[NearestMiss] = []
         warned: Solution | None = None
-        for candidate in settings_of(deployment, need, self.workload.users or 0):
+        for candidate in candidates:
             outcome = self._outcome(candidate, served, hosts)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)

@@ -12,7 +12,7 @@ from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
 from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
-from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
+from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, Solving, prices_of
@@ -169,8 +169,7 @@ def _notes(found: Found) -> Iterator[str]:
         yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
     for name in sorted({name for one in printed for name in one.warnings}):
-        discount = f"at least {WARNING_DISCOUNT:.0%} cheaper than all of its family without the warning"
-        yield f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is {discount}."
+        yield f"{name} warns of {RULES[name].what}. Such a deployment ranks last."
     if any(one.is_price_assumed for one in printed):
         yield "* No price is known for a location of this row. The highest known price is used there."
 
