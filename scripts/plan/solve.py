@@ -163,8 +163,7 @@ def _notes(found: Found) -> Iterator[str]:
     if found.choice is None:
         end = "typical values; --conservative compares the slow ends of their bands"
         end = "the slow ends of their bands" if found.limits.conservative else end
-        more = f" {len(found.answer.solutions)} combinations meet the limits; --model shows all of a family."
-        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day.{more if is_open else ''}"
+        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day."
     else:
         yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
