@@ -14,9 +14,9 @@ _WORDS: Final[dict[Kind, str]] = {
     "scale-to-zero": "Cloud Run, scales to zero",
     "min-instance": "Cloud Run, minInstances 1",
 }
-_NUMBERS: Final = ("billed h", "$/day", "$/month", "start", "TTFT s", "$/M")
+_NUMBERS: Final = ("billed h", "$/day", "$/month", "start", "$/M")
 _HEADINGS: Final = ("way and model", "on", *_NUMBERS)
-_LEAST: Final = ("TTFT s", "$/M", "start", "billed h")
+_LEAST: Final = ("$/M", "start", "billed h")
 """Columns that a narrow terminal loses, the least important first."""
 
 
@@ -36,7 +36,6 @@ def profile_table(choice: Choice) -> FittedTable:
             f"{way.usd_per_day:,.2f}{mark}",
             f"{way.usd_per_month:,.0f}{mark}",
             _start(way),
-            f"{one.answer.ttft_s.typical:,.2f}",
             f"{way.usd_per_million_tokens:.3f}",
         )
     return shown
