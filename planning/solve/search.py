@@ -8,7 +8,7 @@ fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import chain, product
+from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
@@ -35,7 +35,6 @@ from planning.solve.candidates import (
     longest_request,
     servings_of,
     settings_of,
-    throughput_settings_of,
 )
 from planning.speed.bands import band as band_of
 from planning.speed.bands import kind_of
@@ -210,11 +209,9 @@ def solve(
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
-    search, found, misses = (
-        _Search(workload=workload, limits=limits, prices=prices),
-        list[Solution](),
-        list[NearestMiss](),
-    )
+    search = _Search(workload=workload, limits=limits, prices=prices)
+    found: list[Solution] = []
+    misses: list[NearestMiss] = []
     for served, hosts in product(servings_of(checkpoints), places):
         if image_for(served, hosts[0].accelerator):
             outcome = search.best(served, hosts)
@@ -246,8 +243,7 @@ class _Search:
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
         candidates = settings_of(deployment, need, self.workload.users or 0)
         if self.workload.users is None and self.workload.rate_per_s is None:
-            fullest = sorted(throughput_settings_of(deployment, need), key=self._rate, reverse=True)
-            candidates = chain(fullest, candidates)
+            candidates = sorted(candidates, key=self._rate, reverse=True)
         misses: list[NearestMiss] = []
         warned: Solution | None = None
         for candidate in candidates:
