@@ -6,30 +6,19 @@ from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject
 from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
-from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
 
-_BILLION = 1e9
-
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, and the weights modes of Cloud Run."""
+    """Return sections of lines: memory, KV cache, start-up, and the weights modes of Cloud Run."""
     return (
-        ("Model", tuple(_model(subject))),
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
         *((("Weights modes", tuple(_ways(subject))),) if loading_modes(subject) else ()),
     )
-
-
-def _model(subject: Subject) -> Iterator[str]:
-    spec, scheme = subject.resolved.spec, subject.resolved.scheme
-    whole, used = text_params(spec) / _BILLION, active_params(spec) / _BILLION
-    yield f"{whole:.2f} billion parameters in {spec.layers} layers of the language model, {used:.2f} used per token"
-    yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
 
 
 def _memory(subject: Subject) -> Iterator[str]:
