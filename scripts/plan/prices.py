@@ -28,7 +28,6 @@ from scripts.cli.tables import console, paragraph
 from stacks.loading import project_from_environment
 
 _API: Final = "cloudbilling"
-_CURRENCY: Final = "USD"
 _ROLE: Final = "roles/serviceusage.serviceUsageConsumer"
 """A call of the catalog needs no permission but the use of its quota project."""
 _SERVICES: Final[Mapping[str, str]] = {"Compute Engine": "6F81-5844-456A", "Cloud Run": "152E-C115-5142"}
@@ -99,7 +98,7 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
         read, before = 0, len(matches)
-        for page in api.pages(_API, f"v1/services/{service}/skus?currencyCode={_CURRENCY}&pageSize=5000"):
+        for page in api.pages(_API, f"v1/services/{service}/skus?currencyCode=USD&pageSize=5000"):
             for sku in map(as_mapping, as_sequence(page.get("skus"))):
                 read += 1
                 for key, which in wanted.items():
@@ -166,7 +165,7 @@ def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
         skus.setdefault(region, {})[key] = price.sku
     for key, region in sorted(found.unclear):
         unclear.setdefault(region, []).append(key)
-    catalog = {"url": f"{endpoint(_API)}v1/services", "currency": _CURRENCY, "keys": sorted(found.keys)}
+    catalog = {"url": f"{endpoint(_API)}v1/services", "currency": "USD", "keys": sorted(found.keys)}
     return {"as_of": today, "catalog": {**catalog, "unclear": unclear, "skus": skus}, "regions": regions}
 
 
