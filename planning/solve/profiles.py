@@ -77,9 +77,7 @@ class Way:
 
     def rank(self, goal: Goal) -> Rank:
         """Return the order of ways by a goal, the lowest first."""
-        per_token = self.usd_per_million_tokens
-        starts, usd = self.starts_per_day, self.usd_per_day
-        return rank(goal, usd=usd, starts=starts, solution=self.solution, usd_per_million_tokens=per_token)
+        return rank(goal, self.solution, self.usd_per_day, self.usd_per_million_tokens, starts=self.starts_per_day)
 
     def deployed(self) -> Solution:
         """Return the solution with the run duration, provisioning model or minimum instance of this way."""

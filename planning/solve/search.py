@@ -70,7 +70,7 @@ class ServiceLimits:
 Rank: TypeAlias = tuple[float, ...]
 
 
-def rank(goal: Goal, *, usd: float, starts: float, solution: "Solution", usd_per_million_tokens: float) -> Rank:
+def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: float, *, starts: float = 0.0) -> Rank:
     """Return the order of a deployment by a goal, the best lowest: its warnings, its money, its cold starts, and the time of a request."""
     first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
     return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
@@ -133,8 +133,7 @@ class Solution:
 
     def rank(self, goal: Goal) -> Rank:
         """Return the order of solutions by a goal, the lowest first."""
-        per_token = self.usd_per_million_tokens
-        return rank(goal, usd=self.usd_per_hour, starts=0.0, solution=self, usd_per_million_tokens=per_token)
+        return rank(goal, self, self.usd_per_hour, self.usd_per_million_tokens)
 
 
 Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
@@ -276,8 +275,13 @@ class _Search:
         over = list(self._exceeded(outcome.answer, place))
         if not over:
             return outcome
-        reasons, excess = tuple(reason for reason, _ in over), max(factor for _, factor in over)
-        return NearestMiss(served=served, place=place, reasons=reasons, excess=excess, stage=Stage.LIMITS)
+        return NearestMiss(
+            served=served,
+            place=place,
+            reasons=tuple(reason for reason, _ in over),
+            excess=max(factor for _, factor in over),
+            stage=Stage.LIMITS,
+        )
 
     def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
         """Return the missing memory or speed with its factor."""
