@@ -25,8 +25,6 @@ class UsageProfile:
     """Fewest and most requests at a time. None for a server that must cost nothing while it is idle."""
     reasons: Mapping[str, str]
     """Comments for keys of the settings file."""
-    remark: str = ""
-    """Comment for the head of the file."""
 
     def suits(self, place: HostShape) -> bool:
         """Return whether an accelerator has what the profile asks for."""
@@ -56,15 +54,20 @@ USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
         },
     ),
     "throughput": _FULL,
-    "batch": replace(_FULL, remark="send a file of requests as docs/evaluate.md shows, then destroy the stack."),
+    "batch": replace(
+        _FULL,
+        reasons={
+            **_FULL.reasons,
+            "workload": "send a file of requests as docs/evaluate.md shows, then destroy the stack.",
+        },
+    ),
     "spiky": UsageProfile(
         goal="cost",
         workload="in=700,out=300,users=8",
         reasons={
-            "maxInstances": "raise it for higher spikes; each instance is billed while it runs.",
+            "maxInstances": "raise it for higher spikes. Without requests no instance runs or costs, so a request after a pause waits for a cold start.",
             "compileCache": "a later cold start takes compiled graphs from the bucket.",
         },
-        remark="an idle service costs nothing, but a request after a pause waits for a cold start (`gemma plan NAME --costs`).",
     ),
 }
 
@@ -76,8 +79,6 @@ class Shaped:
     solution: Solution
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Comment for each key of the settings file that the profile decides."""
-    remarks: Sequence[str] = ()
-    """Comments for the head of the file."""
     unmet: Sequence[str] = ()
     """What the profile asks for and this deployment lacks, with what comes nearest."""
 
@@ -93,7 +94,6 @@ def shaped(name: str | None, solution: Solution) -> Shaped:
     return Shaped(
         solution=whole,
         reasons={key: f"Profile {name}: {reason}" for key, reason in profile.reasons.items()},
-        remarks=[f"Profile {name}: {profile.remark}"] if profile.remark else (),
         unmet=[
             f"Profile {name} asks for {wish}. The nearest on {resolved.accelerator.name} with this workload is {got}."
             for wish, got in _unmet(profile, whole)

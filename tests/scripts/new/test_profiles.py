@@ -65,7 +65,8 @@ def test_spiky_scales_to_zero_and_says_what_a_cold_start_costs(new):
     assert found["profile_unmet"] == []
     assert "a request after a pause waits for a cold start" in text
     assert plan(to_deployment(settings)).fits
-    settings, _, found, _ = new("--model", "12B", "--profile", "spiky", "--accelerator", "v6e-1")
+    settings, text, found, _ = new("--model", "12B", "--profile", "spiky", "--accelerator", "v6e-1")
+    assert "cold start" not in text
     assert settings.tpu.accelerator_type == "v6e-1"
     assert "a slice that is billed until it is deleted" in found["profile_unmet"][0]
 
