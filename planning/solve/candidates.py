@@ -217,15 +217,6 @@ def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deplo
             )
 
 
-def throughput_settings_of(deployment: Deployment, need: int) -> Iterator[Deployment]:
-    """Yield the deployment with each batch size and the most memory, in bf16 and fp8."""
-    resolved = resolve(deployment)
-    length = min(max(MAX_MODEL_LEN, align_to(need, _LENGTH_STEP)), resolved.spec.max_positions)
-    full = _tuned(deployment, max_model_len=length, gpu_memory_utilization=_bold(resolved))
-    for kv_cache_dtype, sequences in product((None, "fp8"), _sequences(resolved.accelerator, 0)):
-        yield _tuned(full, kv_cache_dtype=kv_cache_dtype, max_num_seqs=sequences)
-
-
 def _bold(resolved: Resolved) -> float | None:
     """Return the highest comfortable utilization, if the planner's own is lower."""
     bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)

@@ -2,15 +2,16 @@
 
 Each checkpoint on each accelerator is tried with settings from conservative to aggressive, then with the cheapest host
 and the fastest start. A solution has no blocking finding, no warning of a risk, and no memory limit so close that it may
-fail. A warning about a choice (`Rule.is_choice`) does not exclude it if it is clearly cheaper than its family.
+fail. A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
-from planning.cost.subject import Subject, is_out_of_memory, subject_of
+from planning.cost.subject import Subject, subject_of
 from planning.data.checkpoints import Checkpoint
 from planning.data.images import DEFAULT_IMAGES
 from planning.data.prices import PriceBook
@@ -34,7 +35,6 @@ from planning.solve.candidates import (
     longest_request,
     servings_of,
     settings_of,
-    throughput_settings_of,
 )
 from planning.speed.bands import band as band_of
 from planning.speed.bands import kind_of
@@ -43,11 +43,7 @@ from planning.speed.startup import startup_plan
 from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
-_MOST_TRIED: Final = 100
-"""Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
-WARNING_DISCOUNT: Final = 0.1
-"""Share by which such a deployment must be cheaper than its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
 """Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
@@ -70,19 +66,14 @@ class ServiceLimits:
         """Return the value of a time that is compared with its limit."""
         return band.high if self.conservative else band.typical
 
-    def allows(self, place: HostShape) -> bool:
-        """Return whether a price per hour is within the limit."""
-        return self.max_usd_per_hour is None or place.usd_per_hour < self.max_usd_per_hour + _CENT
+
+Rank: TypeAlias = tuple[float, ...]
 
 
-Rank: TypeAlias = tuple[float, float, float]
-
-
-def rank(goal: Goal, usd: float, starts: float, request_s: float, usd_per_million_tokens: float) -> Rank:
-    """Return the order of a deployment by a goal, the best lowest: its money, its cold starts, and the time of a request."""
-    by_cost = (round(usd, 2), starts, request_s)
-    first = {"cost": (), "latency": (request_s,), "throughput": (usd_per_million_tokens,)}[goal]
-    return cast("Rank", (*first, *by_cost)[:3])
+def rank(goal: Goal, solution: "Solution", usd: float, usd_per_million_tokens: float, *, starts: float = 0.0) -> Rank:
+    """Return the order of a deployment by a goal, the best lowest: its warnings, its money, its cold starts, and the time of a request."""
+    first = {"cost": (), "latency": (solution.request_s,), "throughput": (usd_per_million_tokens,)}[goal]
+    return (len(solution.warnings), *first, round(usd, 2), starts, solution.request_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +133,7 @@ class Solution:
 
     def rank(self, goal: Goal) -> Rank:
         """Return the order of solutions by a goal, the lowest first."""
-        return rank(goal, self.usd_per_hour, 0.0, self.request_s, self.usd_per_million_tokens)
+        return rank(goal, self, self.usd_per_hour, self.usd_per_million_tokens)
 
 
 Stage = IntEnum("Stage", ("MEMORY", "FINDING", "LOAD", "LIMITS"))
@@ -159,21 +150,11 @@ class NearestMiss:
     excess: float
     """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
     stage: Stage
-    untested: Deployment | None = None
-    """The deployment, if it exceeds limits only and its findings are not known yet."""
 
     def __str__(self) -> str:
         """Return it in one line."""
         where = f"{self.served.words} on {self.place.accelerator.name} (${self.place.usd_per_hour:.2f}/h)"
         return f"{where}: {'; '.join(self.reasons)}"
-
-    def priced(self, limits: ServiceLimits) -> "NearestMiss":
-        """Return the miss with its price, if that exceeds its limit too."""
-        usd, most = self.place.usd_per_hour, limits.max_usd_per_hour
-        if most is None or limits.allows(self.place):
-            return self
-        reasons = (*self.reasons, f"${usd:.2f}/h exceeds --max-usd-per-hour {most:g}")
-        return replace(self, reasons=reasons, excess=max(self.excess, usd / most))
 
 
 _MARKS: Final[dict[Goal, str]] = {"cost": "cheapest", "latency": "fastest", "throughput": "cheapest/M"}
@@ -208,17 +189,6 @@ class SolutionSet:
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
-def _worth_their_warnings(found: Sequence[Solution]) -> Sequence[Solution]:
-    """Return the solutions without a warning, and those that are clearly cheaper than their family."""
-
-    def least(architecture: str) -> float:
-        clean = (one.usd_per_hour for one in found if not one.warnings and one.architecture == architecture)
-        return min(clean, default=float("inf"))
-
-    share = 1 - WARNING_DISCOUNT
-    return [one for one in found if not one.warnings or one.usd_per_hour < least(one.architecture) * share]
-
-
 def solve(
     workload: Workload,
     limits: ServiceLimits,
@@ -239,43 +209,23 @@ def solve(
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":
         raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, prices=prices)
-    pairs = [
-        (served, hosts)
-        for served in servings_of(checkpoints)
-        for hosts in places
-        if image_for(served, hosts[0].accelerator)
-    ]
     found: list[Solution] = []
-    for served, hosts in pairs:
-        affordable = tuple(filter(limits.allows, hosts))
-        if affordable and isinstance(best := search.best(served, affordable), Solution):
-            found.append(best)
-    solutions = tuple(sorted(_worth_their_warnings(found), key=lambda one: one.rank(goal)))
-    return SolutionSet(solutions=solutions, nearest=None if solutions else _nearest(search, pairs), goal=goal)
-
-
-def _nearest(search: "_Search", pairs: Sequence[tuple[Served, Hosts]]) -> NearestMiss | None:
-    """Return the nearest miss that could be deployed with looser limits; None without misses."""
-    limits, misses = search.limits, list[tuple[NearestMiss, Hosts]]()
-    for served, hosts in pairs:
-        outcome = search.best(served, hosts)
-        if isinstance(outcome, Solution):  # it exceeds the price alone
-            place = _place_of(outcome, hosts)
-            outcome = [NearestMiss(served=served, place=place, reasons=(), excess=0.0, stage=Stage.LIMITS)]
-        misses += [(miss, hosts) for miss in outcome]
-    misses.sort(key=lambda one: (-one[0].stage, one[0].priced(limits).excess, one[0].place.usd_per_hour))
-    for miss, hosts in misses[:_MOST_TRIED]:
-        if miss.untested is None:
-            return miss.priced(limits)
-        outcome = _deployed(miss.untested, miss.served, hosts)
-        if isinstance(outcome, Solution):
-            return replace(miss, place=_place_of(outcome, hosts)).priced(limits)
-    return misses[0][0].priced(limits) if misses else None
+    misses: list[NearestMiss] = []
+    for served, hosts in product(servings_of(checkpoints), places):
+        if image_for(served, hosts[0].accelerator):
+            outcome = search.best(served, hosts)
+            if isinstance(outcome, Solution):
+                found.append(outcome)
+            else:
+                misses += outcome
+    solutions = tuple(sorted(found, key=lambda one: one.rank(goal)))
+    nearest = min(misses, key=lambda one: (-one.stage, one.excess, one.place.usd_per_hour), default=None)
+    return SolutionSet(solutions=solutions, nearest=None if solutions else nearest, goal=goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One search. Its caller selects hosts by their price."""
+    """One search."""
 
     workload: Workload
     limits: ServiceLimits
@@ -290,14 +240,12 @@ class _Search:
             excess = need / longest
             return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        candidates = settings_of(deployment, need, self.workload.users or 0)
         if self.workload.users is None and self.workload.rate_per_s is None:
-            for candidate in sorted(throughput_settings_of(deployment, need), key=self._rate, reverse=True):
-                outcome = self._outcome(candidate, served, hosts)
-                if isinstance(outcome, Solution) and not outcome.warnings:
-                    return outcome
+            candidates = sorted(candidates, key=self._rate, reverse=True)
         misses: list[NearestMiss] = []
         warned: Solution | None = None
-        for candidate in settings_of(deployment, need, self.workload.users or 0):
+        for candidate in candidates:
             outcome = self._outcome(candidate, served, hosts)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
@@ -316,37 +264,49 @@ class _Search:
 
     def _outcome(self, candidate: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
         resolved = resolve(candidate)
-        short = list(self._shortfalls(resolved, memory_plan(resolved)))
-        if not short:
-            return _deployed(candidate, served, hosts)
-        stage = short[0][0]
+        missing = self._missing(resolved, memory_plan(resolved))
+        if missing is not None:
+            stage, reason, excess = missing
+            return NearestMiss(served=served, place=hosts[0], reasons=(reason,), excess=excess, stage=stage)
+        outcome = _deployed(candidate, served, hosts)
+        if isinstance(outcome, NearestMiss):
+            return outcome
+        place = next(one for one in hosts if one.memory_gib == outcome.deployment.host_memory_gib)
+        over = list(self._exceeded(outcome.answer, place))
+        if not over:
+            return outcome
         return NearestMiss(
             served=served,
-            place=hosts[0],
-            reasons=tuple(reason for _, reason, _ in short),
-            excess=max(excess for _, _, excess in short),
-            stage=stage,
-            untested=candidate if stage == Stage.LIMITS else None,
+            place=place,
+            reasons=tuple(reason for reason, _ in over),
+            excess=max(factor for _, factor in over),
+            stage=Stage.LIMITS,
         )
 
-    def _shortfalls(self, resolved: Resolved, memory: MemoryPlan) -> Iterator[tuple[Stage, str, float]]:
-        """Yield the missing memory or speed with its factor, or each exceeded limit."""
-        users, rate, limits = self.workload.users, self.workload.rate_per_s, self.limits
+    def _missing(self, resolved: Resolved, memory: MemoryPlan) -> tuple[Stage, str, float] | None:
+        """Return the missing memory or speed with its factor."""
+        users, rate = self.workload.users, self.workload.rate_per_s
         if (too_large := _too_large(memory, resolved)) is not None:
-            yield Stage.MEMORY, *too_large
-            return
+            return Stage.MEMORY, *too_large
         if rate is not None:
             server = server_of(resolved, memory, self.workload)
             most = server.load(float(server.slots), wave=0.0).requests_per_s * resolved.dp
             certain = band_of("rate", kind_of(resolved, server.prompt), most).low  # as in WRK01
             if rate > certain:
-                yield Stage.LOAD, f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive", rate / certain
-                return
-        answer = workload_plan(resolved, memory, 0.0, self.workload)
-        if users is not None and users > answer.most_users:
-            reason = f"it runs {answer.most_users:,} of {users:,} concurrent users"
-            yield Stage.LOAD, reason, users / answer.most_users
-            return
+                return (
+                    Stage.LOAD,
+                    f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive",
+                    rate / certain,
+                )
+        if users is not None:
+            most_users = workload_plan(resolved, memory, 0.0, self.workload).most_users
+            if users > most_users:
+                return Stage.LOAD, f"it runs {most_users:,} of {users:,} concurrent users", users / most_users
+        return None
+
+    def _exceeded(self, answer: WorkloadPlan, place: HostShape) -> Iterator[tuple[str, float]]:
+        """Yield each exceeded limit with its factor."""
+        limits = self.limits
         for name, option, band, limit in (
             ("TTFT", "--max-ttft-s", answer.ttft_s, limits.max_ttft_s),
             ("TPOT", "--max-tpot-s", answer.tpot_s, limits.max_tpot_s),
@@ -354,7 +314,10 @@ class _Search:
             value = limits.judged(band)
             if limit is not None and value > limit:
                 end = " (worst case)" if limits.conservative else ""
-                yield Stage.LIMITS, f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+        most = limits.max_usd_per_hour
+        if most is not None and place.usd_per_hour >= most + _CENT:
+            yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
 
 
 def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution | NearestMiss:
@@ -391,18 +354,11 @@ def _start_s(deployment: Deployment, mode: WeightsMode) -> float:
     return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
 
 
-def _place_of(solution: Solution, hosts: Hosts) -> HostShape:
-    return next(one for one in hosts if one.memory_gib == solution.deployment.host_memory_gib)
-
-
 def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | None:
     """Return the memory that is too small, and the factor by which it is exceeded."""
     name, peak = resolved.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:
         return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib
-    if is_out_of_memory(memory):
-        left = max(memory.budget_gib - memory.weights_gib, 1.0)
-        return "no memory is left for the KV cache", memory.usable_gib / left
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
         least = " (--min-context)" if length == LEAST_CONTEXT else ""

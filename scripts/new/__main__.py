@@ -160,7 +160,7 @@ def _file(options: NewOptions, provider: str) -> "tuple[StackFile, Sequence[str]
         goal=profile.goal if profile else "cost",
         revision=_revision(found.solution.served.checkpoint.id),
         email=options.email,
-        head=(*found.remarks, *found.unmet),
+        head=tuple(found.unmet),
         reasons=found.reasons,
         secrets_provider=provider,
     )

@@ -7,14 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from planning.cost.running_costs import running_costs
 from planning.question.types import Deployment
 from planning.solve.candidates import HostShape
 from planning.solve.search import Goal, Solution, warnings_of, with_concurrency
-from planning.units import format_duration
-
-_KEEPS_RATE: Final = 0.99
-"""Share of the planned output rate that a larger batch must keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +21,10 @@ class UsageProfile:
     """Default of `--workload`."""
     parallel: tuple[int, int] = (1, 8)
     """Fewest and most devices that share the model."""
-    sequences: tuple[int, ...] = ()
-    """Batch sizes, the best first. Empty for a server that must cost nothing while it is idle."""
-    reasons: tuple[str, str] = ("", "")
-    """Comments for the devices and for the batch size in the settings file."""
+    sequences: tuple[int, int] | None = None
+    """Fewest and most requests at a time. None for a server that must cost nothing while it is idle."""
+    reasons: Mapping[str, str]
+    """Comments for keys of the settings file."""
 
     def suits(self, place: HostShape) -> bool:
         """Return whether an accelerator has what the profile asks for."""
@@ -41,26 +36,39 @@ _FULL: Final = UsageProfile(
     goal="throughput",
     workload="in=700,out=300",
     parallel=(1, 2),
-    sequences=(512, 256),
-    reasons=(
-        "1 or 2 devices spend the least time on exchange, but a machine is billed whole, so all of its devices share the model.",
-        "many requests at a time, best 256 to 512, share each read of the weights.",
-    ),
+    sequences=(256, 1024),
+    reasons={
+        "tensorParallelSize": "1 or 2 devices spend the least time on exchange, but a machine is billed whole, so all of its devices share the model.",
+        "maxNumSeqs": "many requests at a time, at least 256, share each read of the weights.",
+    },
 )
 USAGE_PROFILES: Final[Mapping[str, UsageProfile]] = {
     "latency": UsageProfile(
         goal="latency",
         workload="in=700,out=300,users=8",
         parallel=(4, 8),
-        sequences=(16, 8),
-        reasons=(
-            "devices read the weights together, so each token is sooner with 4 to 8 of them.",
-            "few requests at a time, best 8 to 16, keep each step short. Further requests wait.",
-        ),
+        sequences=(8, 16),
+        reasons={
+            "tensorParallelSize": "devices read the weights together, so each token is sooner with 4 to 8 of them.",
+            "maxNumSeqs": "few requests at a time, best 8 to 16, keep each step short. Further requests wait.",
+        },
     ),
     "throughput": _FULL,
-    "batch": _FULL,
-    "spiky": UsageProfile(goal="cost", workload="in=700,out=300,users=8"),
+    "batch": replace(
+        _FULL,
+        reasons={
+            **_FULL.reasons,
+            "workload": "send a file of requests as docs/evaluate.md shows, then destroy the stack.",
+        },
+    ),
+    "spiky": UsageProfile(
+        goal="cost",
+        workload="in=700,out=300,users=8",
+        reasons={
+            "maxInstances": "raise it for higher spikes. Without requests no instance runs or costs, so a request after a pause waits for a cold start.",
+            "compileCache": "a later cold start takes compiled graphs from the bucket.",
+        },
+    ),
 }
 
 
@@ -71,8 +79,6 @@ class Shaped:
     solution: Solution
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Comment for each key of the settings file that the profile decides."""
-    remarks: Sequence[str] = ()
-    """Comments for the head of the file."""
     unmet: Sequence[str] = ()
     """What the profile asks for and this deployment lacks, with what comes nearest."""
 
@@ -81,49 +87,31 @@ def shaped(name: str | None, solution: Solution) -> Shaped:
     """Return the solution with the settings of the profile with this name, as far as the planner accepts them."""
     if name is None:
         return Shaped(solution=solution)
-    profile, resolved = USAGE_PROFILES[name], solution.subject.resolved
-    if not profile.sequences:
-        return _spiky(solution)
-    fitted = _with_batch(profile, solution)
-    reasons = zip(("tensorParallelSize", "maxNumSeqs"), profile.reasons, strict=True)
-    whole = fitted or _changed(solution, resolved.max_num_seqs) or solution
+    profile = USAGE_PROFILES[name]
+    accepted = (_accepted(solution, deployment) for deployment in _wished(profile, solution))
+    whole = next(filter(None, accepted), solution)
+    resolved = whole.subject.resolved
     return Shaped(
         solution=whole,
-        reasons={key: f"Profile {name}: {reason}" for key, reason in reasons},
-        remarks=list(_batch_remarks(whole)) if name == "batch" else (),
-        unmet=[f"Profile {name} asks for {lack}" for lack in _unmet(profile, solution, is_fitted=fitted is not None)],
+        reasons={key: f"Profile {name}: {reason}" for key, reason in profile.reasons.items()},
+        unmet=[
+            f"Profile {name} asks for {wish}. The nearest on {resolved.accelerator.name} with this workload is {got}."
+            for wish, got in _unmet(profile, whole)
+        ],
     )
 
 
-def _unmet(profile: UsageProfile, solution: Solution, *, is_fitted: bool) -> Iterator[str]:
-    resolved, users, (least, most) = solution.subject.resolved, solution.answer.workload.users, profile.parallel
-    name, is_latency, (largest, smallest) = resolved.accelerator.name, profile.goal == "latency", profile.sequences
-    if not least <= resolved.tp <= most:
-        yield (
-            f"{least} to {most} devices, but {name} shares the model among {resolved.tp}. This is the nearest on it."
-        )
-    if not is_fitted and (is_latency or resolved.max_num_seqs < smallest):
-        is_busy = is_latency and users is not None and users > largest
-        why = f"the workload has {users} users" if is_busy else f"the memory or the speed of {name} does not allow it"
-        yield f"{smallest} to {largest} requests at a time, but {why}. The nearest is {resolved.max_num_seqs}."
-
-
-def _with_batch(profile: UsageProfile, solution: Solution) -> Solution | None:
-    """Return the solution with the first batch size that is accepted and loses no speed."""
-    users, is_latency = solution.answer.workload.users, profile.goal == "latency"
-    least = 0.0 if is_latency else solution.answer.output_tok_per_s.typical * _KEEPS_RATE
-    for size in profile.sequences:
-        found = None if is_latency and users is not None and users > size else _changed(solution, size)
-        if found is not None and found.answer.output_tok_per_s.typical >= least:
-            return found
-    return None
-
-
-def _changed(solution: Solution, sequences: int) -> Solution | None:
-    """Return the solution with another batch size, and the devices that share the model; None if it has a new finding."""
-    devices = solution.subject.resolved.tp
-    vllm = replace(solution.deployment.vllm, tensor_parallel_size=devices, max_num_seqs=sequences)
-    return _accepted(solution, replace(solution.deployment, vllm=vllm))
+def _wished(profile: UsageProfile, solution: Solution) -> Iterator[Deployment]:
+    """Yield the settings that the profile asks for, the best first."""
+    whole, resolved, users = solution.deployment, solution.subject.resolved, solution.answer.workload.users or 0
+    if profile.sequences is None:
+        if not resolved.is_tpu:
+            yield replace(whole, cloud_run=replace(whole.cloud_run, graph_cache="bucket"))
+        return
+    most = profile.sequences[1]
+    batches = (most, resolved.max_num_seqs) if users <= most < resolved.max_num_seqs else (resolved.max_num_seqs,)
+    for batch in batches:
+        yield replace(whole, vllm=replace(whole.vllm, tensor_parallel_size=resolved.tp, max_num_seqs=batch))
 
 
 def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
@@ -132,31 +120,16 @@ def _accepted(solution: Solution, deployment: Deployment) -> Solution | None:
     return replace(solution, subject=subject) if set(solution.warnings).issuperset(warnings_of(subject)) else None
 
 
-def _batch_remarks(solution: Solution) -> Iterator[str]:
-    yield "Profile batch: send a file of requests as docs/evaluate.md shows, then destroy the stack."
-    run_s = solution.deployment.tpu.max_run_duration_s
-    if not solution.subject.resolved.is_tpu:
-        yield "No minimum instance is set, so the service costs nothing some minutes after the last request."
-    elif run_s is not None:
-        yield f"The slice ends by itself after {format_duration(run_s)} (maxRunDuration). Set it to the planned time of your file."
-
-
-def _spiky(solution: Solution) -> Shaped:
-    resolved, deployment = solution.subject.resolved, solution.deployment
-    if resolved.is_tpu:
-        unmet = (
-            f"Profile spiky asks for a server that costs nothing between requests, but {resolved.accelerator.name} is billed until it is deleted. "
-            f"The nearest on it is a run of {format_duration(deployment.tpu.max_run_duration_s or 0)}; L4 on Cloud Run scales to zero."
-        )
-        return Shaped(solution=solution, unmet=(unmet,))
-    cached = _accepted(solution, replace(deployment, cloud_run=replace(deployment.cloud_run, graph_cache="bucket")))
-    reasons = {"maxInstances": "Profile spiky: raise it for higher spikes; each instance is billed while it runs."}
-    if cached is not None:
-        reasons["compileCache"] = "Profile spiky: a later cold start takes compiled graphs from the bucket."
-    whole = cached or solution
-    wait_min = running_costs(whole.subject).cold_start_s / 60
-    remarks = (
-        f"Profile spiky: minInstances stays 0, so an idle service costs nothing, and a request after a pause waits about {wait_min:.0f} min for a cold start.",
-        f"minInstances: 1 avoids the wait, at ${whole.usd_per_hour * 24:.2f} per day.",
-    )
-    return Shaped(solution=whole, reasons=reasons, remarks=remarks)
+def _unmet(profile: UsageProfile, solution: Solution) -> Iterator[tuple[str, str]]:
+    """Yield what the profile asks for, and what the solution has instead."""
+    resolved = solution.subject.resolved
+    if profile.sequences is None:
+        if resolved.is_tpu:
+            yield "a server that costs nothing between requests", "a slice that is billed until it is deleted"
+        return
+    for (least, most), count, what in (
+        (profile.parallel, resolved.tp, "devices that share the model"),
+        (profile.sequences, resolved.max_num_seqs, "requests at a time"),
+    ):
+        if not least <= count <= most:
+            yield f"{least} to {most} {what}", str(count)

@@ -34,22 +34,16 @@ from scripts.cli.command import Command, run_command, say, tell
 from scripts.cli.options import JsonSwitch, Option, project_id
 from scripts.plan.question import Comparison, Question, Solving, deployment_from, given, wording_of
 
-_CATALOG: Final = "the search chooses from the catalog"
-_SETTINGS: Final = "the stack's settings define the deployment"
 _CONFLICTS: Final = (
-    ("solve", "stack compare explain costs", ""),
-    ("solve", "platform quantization vllm image set config draft-config device", _CATALOG),
-    ("solve", "from-hub from-bucket text-only", _CATALOG),
-    ("solve", "min-concurrency", "--workload has the concurrency"),
-    ("stack", "model accelerator platform quantization vllm config", _SETTINGS),
-    ("stack", "image text-only device draft-config compare", _SETTINGS),
-    ("compare", "vllm image", "a TPU and a GPU have different images"),
-    ("costs", "explain compare", ""),
-    ("costs", "device", "a custom device has no Google price"),
-    ("from-hub", "from-bucket config", ""),
-    ("latency-first", "throughput-first", ""),
+    ("solve", "stack compare explain costs platform quantization vllm image set config draft-config device"),
+    ("solve", "from-hub from-bucket text-only min-concurrency"),
+    ("stack", "model accelerator platform quantization vllm config image text-only device draft-config compare"),
+    ("compare", "vllm image"),
+    ("costs", "explain compare device"),
+    ("from-hub", "from-bucket config"),
+    ("latency-first", "throughput-first"),
 )
-"""An option, those that it cannot be combined with, and the reason."""
+"""An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
     ("write max-ttft-s max-tpot-s region conservative", "--solve"),
     ("hours-per-day traffic latency-first throughput-first", "--solve"),
@@ -132,10 +126,9 @@ def _check(options: PlanOptions) -> None:
 
 
 def _wrong(used: set[str]) -> Iterator[str]:
-    for option, others, reason in _CONFLICTS:
-        because = f", because {reason}" if reason else ""
+    for option, others in _CONFLICTS:
         found = (other for other in others.split() if {option, other} <= used)
-        yield from (f"--{option} and --{other} cannot be combined{because}." for other in found)
+        yield from (f"--{option} and --{other} cannot be combined." for other in found)
     for dependent, needed in _NEEDS:
         if used.isdisjoint(word.removeprefix("--") for word in needed.split()):
             found = (option for option in dependent.split() if option in used)

@@ -12,12 +12,11 @@ from planning.planner import plan
 from planning.question.fields import changed
 from planning.question.types import Deployment, Plan
 from planning.solve.plan_json import plan_json
-from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
+from scripts.plan.question import OF_THE_IMAGE, CommandWording, Comparison, Question, deployment_from
 
-_NUMBERS = ("KV tokens", "concurrent", "tok/s, 1 request", "tok/s, full", "start", "$/h", "$/M tokens")
+_NUMBERS = ("concurrent", "tok/s, 1 request", "tok/s, full", "$/h", "$/M tokens")
 """Headings of the numeric columns."""
-_OF_THE_IMAGE = frozenset({"image_version", "image_supports", "image_audio"})
-_LEAST = ("start", "KV tokens", "as", "why", "tok/s, 1 request")
+_LEAST = ("as", "why", "tok/s, 1 request")
 """Columns that a narrow terminal loses, the least important first."""
 
 
@@ -63,7 +62,7 @@ def _row(deployment: Deployment) -> Row:
     planned = plan(deployment)
     for finding in planned.findings:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
-            if "image_version" in remedy.changes and remedy.changes.keys() <= _OF_THE_IMAGE:
+            if "image_version" in remedy.changes and remedy.changes.keys() <= set(OF_THE_IMAGE):
                 return plan(changed(deployment, remedy.changes)), built_name(remedy.changes["image_version"])
     return planned, None
 
@@ -91,11 +90,9 @@ def _table(rows: list[Row], chosen: Plan | None, limits: Comparison) -> None:
             one.quantization,
             "may fail" if one.fits and one.margin else one.verdict,
             ", ".join(f.id for f in one.stopping),
-            f"{one.memory.kv_tokens * one.replicas:,}",
             f"{one.memory.max_concurrency * one.replicas:.1f}",
             f"{one.throughput.decode_tok_per_s:.0f}",
             f"{one.throughput.saturated_tok_per_s:,.0f}",
-            f"{one.startup.total_s / 60:.0f} min",
             f"{one.cost.usd_per_hour:.2f}" if one.cost.is_known else "-",
             f"{one.cost.usd_per_million_tokens_saturated:.2f}" if one.cost.is_known else "-",
             style="bold green" if one is chosen else "" if _is_enough(one, limits) else "dim",

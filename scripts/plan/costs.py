@@ -8,11 +8,10 @@ from typing import Final
 from rich.console import Console
 
 from planning.question.types import BillPart, Plan
-from planning.units import HOUR_S, duration
+from planning.units import duration
 from scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
-_PER: Final = {"start": "cold start"}
 _ASSUMED: Final = "* price of this location unknown; the highest known price is used"
 
 
@@ -68,7 +67,7 @@ def _bill(out: Console, plan: Plan) -> None:
 
 
 def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
-    price, per = part.price, _PER.get(part.basis, part.basis)
+    price, per = part.price, part.basis
     if price is None:
         return (part.name, "", "", f"{part.usd:.4f}", per, "", "")
     source = "price file" if price.is_own else f"({urls.index(price.url) + 1})"
@@ -87,12 +86,7 @@ def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "up to " if plan.platform == "cloud-run" else ""
     yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
-    linger = (
-        f" An instance stays for {duration(running.idle_billing_s)} after its last request."
-        if running.idle_billing_s
-        else ""
-    )
-    yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
+    yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
 
 
 def _windows(out: Console, plan: Plan) -> None:
@@ -122,6 +116,3 @@ def _break_even(plan: Plan) -> Iterator[str]:
         yield f"{running.always_on} for the whole month is cheaper above {running.even_hours_per_day:.1f} h per day."
     elif running.shortest_window_h is not None:
         yield f"Runs of any length cost less than {running.always_on} for the whole month."
-    if running.shortest_window_h is not None:
-        shortest = duration(running.shortest_window_h * HOUR_S)
-        yield f"A run shorter than {shortest} costs more per hour of output than {running.always_on}, because of its cold start."

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -28,7 +28,6 @@ from scripts.cli.tables import console, paragraph
 from stacks.loading import project_from_environment
 
 _API: Final = "cloudbilling"
-_CURRENCY: Final = "USD"
 _ROLE: Final = "roles/serviceusage.serviceUsageConsumer"
 """A call of the catalog needs no permission but the use of its quota project."""
 _SERVICES: Final[Mapping[str, str]] = {"Compute Engine": "6F81-5844-456A", "Cloud Run": "152E-C115-5142"}
@@ -50,8 +49,8 @@ class CatalogPrices:
     """What a whole reading of the catalog found, by key and region."""
 
     found: Mapping[tuple[str, str], SkuPrice]
-    unclear: Mapping[tuple[str, str], Sequence[SkuPrice]]
-    """Several SKUs with different prices, or one that cannot be read. None of them is chosen."""
+    unclear: Mapping[tuple[str, str], Sequence[str]]
+    """In words: several SKUs with different prices, or one that cannot be read. None of them is chosen."""
     skus: int
 
     @property
@@ -59,17 +58,10 @@ class CatalogPrices:
         """Keys with a SKU in any region."""
         return {key for key, _ in (*self.found, *self.unclear)}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceChange:
-    """A price that is not the planner's. None: unknown, undated, or no longer in the catalog."""
-
-    key: str
-    region: str
-    before_usd: float | None
-    before_as_of: str | None
-    usd: float | None
-    sku: str | None
+    @property
+    def missing(self) -> Sequence[str]:
+        """Keys without a SKU in any region: renamed, or no longer sold."""
+        return [key for key, price in PRICES.items() if price.sku and key not in self.keys]
 
 
 def refresh_prices(stack: str | None, project: str | None, *, dry_run: bool, as_json: bool) -> ExitCode:
@@ -106,7 +98,7 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
     for name, service in _SERVICES.items():
         wanted = {key: price.sku for key, price in PRICES.items() if price.sku and price.sku.service == name}
         read, before = 0, len(matches)
-        for page in api.pages(_API, f"v1/services/{service}/skus?currencyCode={_CURRENCY}&pageSize=5000"):
+        for page in api.pages(_API, f"v1/services/{service}/skus?currencyCode=USD&pageSize=5000"):
             for sku in map(as_mapping, as_sequence(page.get("skus"))):
                 read += 1
                 for key, which in wanted.items():
@@ -117,7 +109,7 @@ def read_catalog(api: GoogleApi) -> CatalogPrices:
         total += read
     # Google lists some SKUs twice. With the same price, they agree.
     agreed = {place for place, each in matches.items() if each[0].usd and len({one.usd for one in each}) == 1}
-    unclear = {place: each for place, each in matches.items() if place not in agreed}
+    unclear = {place: [one.said for one in each] for place, each in matches.items() if place not in agreed}
     return CatalogPrices(found={place: matches[place][0] for place in agreed}, unclear=unclear, skus=total)
 
 
@@ -125,47 +117,44 @@ def _match(sku: Mapping[str, object], key: str, which: Sku, matches: dict[tuple[
     described, usage = str(sku.get("description") or ""), as_mapping(sku.get("category")).get("usageType")
     if usage != which.usage or not re.fullmatch(which.description, described, re.IGNORECASE):
         return
-    try:
-        usd = _usd_per(which.unit, sku)
-        said = f"${usd:g}"
-    except ValueError as error:
-        usd, said = None, str(error)
-    price = SkuPrice(sku=str(sku.get("skuId")), usd=usd, said=f'"{described}" ({sku.get("skuId")}): {said}')
+    usd = _usd_per(which.unit, sku)
+    said = "no price" if usd is None else f"${usd:g}"
+    price = SkuPrice(
+        sku=str(sku.get("skuId")), usd=usd, said=f'"{described}" ({sku.get("skuId")}): {said} per {which.unit}'
+    )
     for region in map(str, as_sequence(sku.get("serviceRegions"))):
         if region_of(region) == region:
             matches.setdefault((key, region), []).append(price)
 
 
-def _usd_per(unit: str, sku: Mapping[str, object]) -> float:
-    """Return the first price that is not 0, in US dollars per `unit`. Raises ValueError."""
+def _usd_per(unit: str, sku: Mapping[str, object]) -> float | None:
+    """Return the first price that is not 0, in US dollars per `unit`; None without one."""
     expression: Mapping[str, object] = {}
     for version in as_sequence(sku.get("pricingInfo")):
         expression = as_mapping(as_mapping(version).get("pricingExpression"))
-    usage = str(expression.get("usageUnit") or "nothing")
-    (wanted, _, wanted_time), (given, _, given_time) = unit.rpartition("."), usage.rpartition(".")
+    wanted, _, wanted_time = unit.rpartition(".")
+    given, _, given_time = str(expression.get("usageUnit")).rpartition(".")
     if wanted != given or given_time not in _SECONDS:
-        raise ValueError(f"priced per {usage}, expected {unit}")
+        return None
     tiers = [as_mapping(tier) for tier in as_sequence(expression.get("tieredRates"))]
     for tier in sorted(tiers, key=lambda tier: float(str(tier.get("startUsageAmount") or 0))):
         price = as_mapping(tier.get("unitPrice"))
         usd = Decimal(str(price.get("units") or 0)) + Decimal(str(price.get("nanos") or 0)) / 10**9
-        if price.get("currencyCode") != _CURRENCY:
-            raise ValueError(f"a price in {price.get('currencyCode')}, expected {_CURRENCY}")
         if usd > 0:
             return float(round(usd * _SECONDS[wanted_time] / _SECONDS[given_time], 15))
-    raise ValueError("a price of 0")
+    return None
 
 
-def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
-    listed = {(key, region) for key in found.keys for region in PRICES[key].regions if region}
+def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[Mapping[str, Any]]:
     earlier = {(key, region) for region, prices in known.regions.items() for key in found.keys & prices.keys()}
-    changes: list[PriceChange] = []
-    for key, region in sorted({*found.found, *(earlier or listed)} - found.unclear.keys()):
+    changes: list[Mapping[str, Any]] = []
+    for key, region in sorted({*found.found, *earlier} - found.unclear.keys()):
         before, now = known.price(key, region), found.found.get((key, region))
         usd, sku = (now.usd, now.sku) if now else (None, None)
         old, dated = (None, None) if before.is_assumed else (before.usd, before.as_of or None)
         if usd != old:
-            changes.append(PriceChange(key=key, region=region, before_usd=old, before_as_of=dated, usd=usd, sku=sku))
+            was = {"before_usd": old, "before_as_of": dated}
+            changes.append({"key": key, "region": region, **was, "usd": usd, "sku": sku})
     return changes
 
 
@@ -176,11 +165,11 @@ def _document(found: CatalogPrices, today: str) -> dict[str, Any]:
         skus.setdefault(region, {})[key] = price.sku
     for key, region in sorted(found.unclear):
         unclear.setdefault(region, []).append(key)
-    catalog = {"url": f"{endpoint(_API)}v1/services", "currency": _CURRENCY, "keys": sorted(found.keys)}
+    catalog = {"url": f"{endpoint(_API)}v1/services", "currency": "USD", "keys": sorted(found.keys)}
     return {"as_of": today, "catalog": {**catalog, "unclear": unclear, "skus": skus}, "regions": regions}
 
 
-def _print_json(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
+def _print_json(found: CatalogPrices, changes: Sequence[Mapping[str, Any]], today: str, *, dry_run: bool) -> None:
     report = {
         "simulated": is_simulated(),
         "file": REFRESHED,
@@ -188,34 +177,24 @@ def _print_json(found: CatalogPrices, changes: Sequence[PriceChange], today: str
         "as_of": today,
         "skus": found.skus,
         "prices": len(found.found),
-        "changes": [asdict(one) for one in changes],
-        "unclear": [
-            {"key": key, "region": region, "skus": [one.said for one in each]}
-            for (key, region), each in found.unclear.items()
-        ],
-        "missing": _missing(found),
+        "changes": changes,
+        "unclear": [{"key": key, "region": region, "skus": each} for (key, region), each in found.unclear.items()],
+        "missing": found.missing,
     }
     print(json.dumps(report, allow_nan=False))
 
 
-def _missing(found: CatalogPrices) -> Sequence[str]:
-    """Return the keys without a SKU in any region: renamed, or no longer sold."""
-    return [key for key, price in PRICES.items() if price.sku and key not in found.keys]
-
-
-def _show(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, dry_run: bool) -> None:
+def _show(found: CatalogPrices, changes: Sequence[Mapping[str, Any]], today: str, *, dry_run: bool) -> None:
     out = console(sys.stdout)
-    shown = [one for one in changes if one.before_usd is not None]
+    shown = [one for one in changes if one["before_usd"] is not None]
     for one in shown:
-        now = f"${one.usd:g} (SKU {one.sku})" if one.usd else "absent"
-        before = f"${one.before_usd:g} of {one.before_as_of or 'an unknown date'}"
-        paragraph(out, f"{one.key} in {one.region}: {before}, now {now}.")
+        now = f"${one['usd']:g} (SKU {one['sku']})" if one["usd"] else "absent"
+        paragraph(out, f"{one['key']} in {one['region']}: ${one['before_usd']:g} of {one['before_as_of']}, now {now}.")
     for (key, region), each in found.unclear.items():
-        usd, skus = LIST_PRICES.price(key, region).usd, " and ".join(one.said for one in each)
-        paragraph(out, f"{key} in {region} is unclear, so the shipped price counts, ${usd:g}: {skus}.")
-    if missing := _missing(found):
-        paragraph(out, f"No SKU was found for {', '.join(missing)}. The shipped prices count.")
-    new = f", {len(changes) - len(shown)} new" if len(changes) > len(shown) else ""
+        usd = LIST_PRICES.price(key, region).usd
+        paragraph(out, f"{key} in {region} is unclear, so the shipped price counts, ${usd:g}: {' and '.join(each)}.")
+    if found.missing:
+        paragraph(out, f"No SKU was found for {', '.join(found.missing)}. The shipped prices count.")
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     said = f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{simulated}, {len(shown) or 'none'} changed"
-    say("plan", f"{said}{new}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")
+    say("plan", f"{said}; {'nothing was written (--dry-run)' if dry_run else f'wrote {REFRESHED}'}")

@@ -36,7 +36,7 @@ NONE: Final = "none"
 """The value of `--set` that unsets a field."""
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
-_OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
+OF_THE_IMAGE: Final = ("image_version", "image_supports", "image_audio")
 _OPTIONS: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
     "image_version": "--vllm",
@@ -207,7 +207,7 @@ class CommandWording:
         """Return the options that apply the changes."""
         image = _image_name(changes)
         words = () if image is None else ("--image", image, *(("--vllm", NONE) if self.has_release else ()))
-        rest = {path: value for path, value in changes.items() if image is None or path not in _OF_THE_IMAGE}
+        rest = {path: value for path, value in changes.items() if image is None or path not in OF_THE_IMAGE}
         return "add " + shlex.join((*(word for path in rest for word in self._words(path, rest[path])), *words))
 
     def _words(self, path: str, value: object) -> Sequence[str]:

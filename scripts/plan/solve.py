@@ -12,7 +12,7 @@ from planning.question.workload import format_workload, parse_workload
 from planning.rules.findings import RULES
 from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented
 from planning.solve.profiles import HOUR_MINUTES, Choice, Profile, choose
-from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
+from planning.solve.search import Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, Solving, prices_of
@@ -163,14 +163,12 @@ def _notes(found: Found) -> Iterator[str]:
     if found.choice is None:
         end = "typical values; --conservative compares the slow ends of their bands"
         end = "the slow ends of their bands" if found.limits.conservative else end
-        more = f" {len(found.answer.solutions)} combinations meet the limits; --model shows all of a family."
-        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day.{more if is_open else ''}"
+        yield f"TTFT and TPOT are {end}. --hours-per-day compares the cost of a day."
     else:
         yield "The cost includes cold starts and idle time; --costs has the other items of the bill."
     printed = found.shown if found.choice is None else [way.solution for way in found.choice.ways]
     for name in sorted({name for one in printed for name in one.warnings}):
-        discount = f"at least {WARNING_DISCOUNT:.0%} cheaper than all of its family without the warning"
-        yield f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is {discount}."
+        yield f"{name} warns of {RULES[name].what}. Such a deployment ranks last."
     if any(one.is_price_assumed for one in printed):
         yield "* No price is known for a location of this row. The highest known price is used there."
 

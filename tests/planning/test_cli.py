@@ -330,7 +330,9 @@ def test_costs_show_the_bill_with_its_sources_and_the_break_even(run, stack: str
     assert f"${document['always_on']['usd_per_month']:,.2f}" in out
     assert all(f"${window['usd_per_month']:,.2f}" in out for window in document["windows"])
     requests = document["break_even"]["requests_per_day"]
-    said = "A run shorter than" if requests is None else f"cheaper above {requests:.0f} single requests per day"
+    said = (
+        "Runs of any length cost less" if requests is None else f"cheaper above {requests:.0f} single requests per day"
+    )
     assert said in out
     zones = [place["place"] for place in document["places"]]
     assert all(zone in out for zone in zones)

@@ -218,26 +218,18 @@ def fully_doubled(monkeypatch):
     return lambda: solve(workload, ServiceLimits(), checkpoints=checkpoints_of("26B"), places=places)
 
 
-def test_a_warning_about_a_choice_does_not_exclude_what_is_clearly_cheaper(monkeypatch):
-    solve_again = fully_doubled(monkeypatch)
-    found = solve_again()
-    assert found.best("cost").warnings == ("FIT07",)
-    clean = min(one.usd_per_hour for one in found.solutions if not one.warnings)
-    assert found.best("cost").usd_per_hour < 0.9 * clean
-    monkeypatch.setattr(search, "WARNING_DISCOUNT", 0.5)
-    dear = solve_again()
-    assert dear.best("cost").warnings == ()
-    assert dear.best("cost").usd_per_hour == clean
+def test_a_warning_about_a_choice_ranks_last(monkeypatch):
+    solutions = fully_doubled(monkeypatch)().solutions
+    assert {one.warnings for one in solutions} == {(), ("FIT07",)}
+    assert [bool(one.warnings) for one in solutions] == sorted(bool(one.warnings) for one in solutions)
 
 
 def test_a_warning_of_a_risk_excludes(monkeypatch):
     solve_again = fully_doubled(monkeypatch)
-    usual = solve_again().best("cost")
+    assert any(one.warnings for one in solve_again().solutions)
     risks = {name: replace(one, is_choice=False) for name, one in RULES.items()}
     monkeypatch.setattr(search, "RULES", risks)
-    strict = solve_again()
-    assert {one.warnings for one in strict.solutions} == {()}
-    assert strict.best("cost").usd_per_hour > usual.usd_per_hour
+    assert {one.warnings for one in solve_again().solutions} == {()}
 
 
 def test_a_base_checkpoint_is_found_by_its_id_with_its_warning():

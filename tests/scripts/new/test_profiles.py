@@ -30,12 +30,12 @@ def new(monkeypatch, tmp_path, capsys):
 
 CASES = {
     "latency": (("--model", "31B"), (4, 8), (8, 16), []),
-    "latency of 64 users": (("--model", "E4B", "--workload", "in=700,out=300,users=64"), (4, 8), (64, 1000), ["the workload has 64 users"]),
-    "latency on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (8, 16), ["L4 shares the model among 1"]),
+    "latency of 64 users": (("--model", "E4B", "--workload", "in=700,out=300,users=64"), (4, 8), (64, 1000), ["asks for 8 to 16 requests at a time."]),
+    "latency on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (8, 16), ["The nearest on L4 with this workload is 1."]),
     "throughput": (("--model", "12B"), (1, 2), (256, 1000), []),
-    "throughput on four chips": (("--model", "26B-A4B", "--accelerator", "v6e-4"), (4, 4), (256, 512), ["v6e-4 shares the model among 4"]),
+    "throughput on four chips": (("--model", "26B-A4B", "--accelerator", "v6e-4"), (4, 4), (256, 1000), ["The nearest on v6e-4 with this workload is 4."]),
     "batch": (("--model", "26B-A4B"), (1, 2), (600, 1000), []),  # 512 requests at a time would be slower by the plan
-    "batch on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (16, 128), ["memory or the speed of L4 does not allow it. The nearest is"]),
+    "batch on an L4": (("--model", "12B", "--accelerator", "L4"), (1, 1), (256, 256), []),
 }  # fmt: skip
 
 
@@ -63,12 +63,12 @@ def test_spiky_scales_to_zero_and_says_what_a_cold_start_costs(new):
     settings, text, found, _ = new("--model", "12B", "--profile", "spiky")
     assert (settings.cloud_run.min_instances, settings.cloud_run.compile_cache) == (0, "bucket")
     assert found["profile_unmet"] == []
-    assert "a request after a pause waits about" in text
-    assert "minInstances: 1 avoids the wait, at $" in text
+    assert "a request after a pause waits for a cold start" in text
     assert plan(to_deployment(settings)).fits
-    settings, _, found, _ = new("--model", "12B", "--profile", "spiky", "--accelerator", "v6e-1")
+    settings, text, found, _ = new("--model", "12B", "--profile", "spiky", "--accelerator", "v6e-1")
+    assert "cold start" not in text
     assert settings.tpu.accelerator_type == "v6e-1"
-    assert "L4 on Cloud Run scales to zero." in found["profile_unmet"][0]
+    assert "a slice that is billed until it is deleted" in found["profile_unmet"][0]
 
 
 def test_a_profile_differs_from_the_default_and_without_one_nothing_is_said(new):
