@@ -100,7 +100,6 @@ class WeightsBucket:
         sha256: str | None = None,
     ) -> BucketObject:
         """Join at most MOST_SOURCES objects in exactly these generations. A known `crc32c` tells a lost response from a second writer."""
-
         from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
 
         def write(blob: Any) -> None:  # noqa: ANN401 - the library is untyped

@@ -127,7 +127,7 @@ def refusal_of(command):
         words = ["--help"]  # a command that is only named
     said = io.StringIO()
     try:
-        with mock.patch.object(arguments, "default_stack", lambda _: (STACK, "")):
+        with mock.patch.object(arguments, "default_stack", return_value=(STACK, "")):
             given = arguments.with_stack(arguments.call_of(entry, words))
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
             code = run_command(reading_only(entry.whole()), given)
