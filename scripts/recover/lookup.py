@@ -5,11 +5,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
-from cloud.google_api import GoogleApi, GoogleListError, answer_of
+from cloud.google_api import GoogleApi, answer_of
 from cloud.kinds import BY_TYPE, INSTANCE, ResourceKind
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
@@ -153,9 +152,9 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     wanted = [str(zone) for zone in as_sequence(inputs.get("zones"))]
     if capacity_kind(inputs) == INSTANCE:
         answer = answer_of("compute", lambda: list(_instances(search, project, identifier)))
+        existing = search.known(answer, stateless) or ()
     else:
-        answer = answer_of("tpu", lambda: _queued(search, inputs, wanted))
-    existing = search.known(answer, stateless) or ()
+        existing = _queued(search, inputs, wanted)
     mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
     owned = [name for name, body in existing if mark in urn_marks(body)]
     if owned:
@@ -176,7 +175,8 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
 
 def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
     zones = {*wanted}
-    for page in search.api.pages("tpu", f"v2alpha1/projects/{inputs['project']}/locations"):
+    path = f"v2alpha1/projects/{inputs['project']}/locations"
+    for page in search.known(answer_of("tpu", lambda: list(search.api.pages("tpu", path))), path) or ():
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
     names = capacity_names(inputs, sorted(zones))
     bodies = each([partial(_in_zone, search, name) for name in names], workers=_ZONES_AT_ONCE)
@@ -185,13 +185,9 @@ def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tup
 
 def _in_zone(search: Search, name: str) -> Json | None:
     """Return the queued resource; None without one, or without access to the zone."""
-    try:
-        return search.api.get("tpu", f"v2alpha1/{name}")
-    except GoogleListError as error:
-        is_no_place = error.status == HTTPStatus.FORBIDDEN and NO_SUCH_PLACE in str(error)
-        if is_no_place or error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
-            return None
-        raise
+    answer = answer_of("tpu", lambda: search.api.get("tpu", f"v2alpha1/{name}"))
+    is_no_place = isinstance(answer, Unknown) and answer.cause == "denied" and NO_SUCH_PLACE in answer.why
+    return None if is_no_place else search.known(answer, name)
 
 
 KINDS: Final[Mapping[str, AdoptableKind]] = {
