@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.google_session import CONNECTIONS
+from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, accounts_of, without
 from cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
 from contracts.errors import ScriptError
@@ -59,7 +59,7 @@ def delete_all(
     done: list[DeletedResource] = []
     for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):
         tasks = [*_tasks(api, tuple(step), report, used)]
-        done += [deletion for deletions in each(tasks, workers=CONNECTIONS) for deletion in deletions]
+        done += [deletion for deletions in each(tasks, workers=AT_ONCE) for deletion in deletions]
     return tuple(done)
 
 
@@ -130,9 +130,9 @@ class _Deleting:
             return "not owned"
         operation: Item = {}
         if not self._is_ending(fresh):
-            if self.kind.kind == BUCKET:
-                self._empty()
             try:
+                if self.kind.kind == BUCKET:
+                    self._empty()
                 path = self._address(fresh)
                 operation = self.api.change("DELETE", self.kind.api, path, parameters=self.kind.deletion(fresh))
             except GoogleListError as error:
@@ -191,7 +191,7 @@ class _Deleting:
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
-            each([partial(self._delete_object, bucket, item) for item in objects], workers=CONNECTIONS)
+            each([partial(self._delete_object, bucket, item) for item in objects], workers=AT_ONCE)
 
     def _delete_object(self, bucket: str, item: Item) -> None:
         path = f"{bucket}/o/{quote(str(item.get('name')), safe='')}"

@@ -17,7 +17,11 @@ Json: TypeAlias = Mapping[str, object]
 
 async def call(api: str, path: str, *, project: str, limit_s: float, body: Json | None = None) -> Json:
     """Return the response of a GET, or of a POST if there is a body. Raises GoogleCallError, also after `limit_s` seconds."""
-    return await asyncio.to_thread(call_now, api, path, project=project, limit_s=limit_s, body=body)
+    work = _started(endpoint(api) + path, project, body, limit_s)
+    try:  # not in the loop's executor, whose threads may all wait for the hook that awaits this
+        return await asyncio.wait_for(asyncio.wrap_future(work), limit_s)
+    except TimeoutError:
+        raise GoogleCallError(0, f"no response within {limit_s:.0f} s") from None
 
 
 def call_now(

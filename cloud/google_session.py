@@ -50,6 +50,8 @@ QUOTA_HEADER: Final = "x-goog-user-project"
 """Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 CONNECTIONS: Final = 64
+AT_ONCE: Final = 32
+"""Lists of a search, and deletions, that run at the same time."""
 
 
 def endpoint(api: str) -> str:

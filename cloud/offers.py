@@ -145,6 +145,9 @@ def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
 def _replies(caller: GoogleCaller, calls: Mapping[_Key, _Call], remaining_s: Callable[[], float]) -> dict[_Key, Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
     answers = each_within(tasks, workers=CONNECTIONS, limit_s=max(remaining_s(), 0.0))
+    for _, error in answers:
+        if error is not None and not isinstance(error, TimeoutError):
+            raise error
     return {
         key: reply or Reply(what=call.what, problem=str(error))
         for (key, call), (reply, error) in zip(calls.items(), answers, strict=True)

@@ -16,7 +16,7 @@ from cloud.clock import WaitClock
 from cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
-from cloud.google_session import CONNECTIONS
+from cloud.google_session import AT_ONCE
 from cloud.grants import PolicyHolder, bindings_of, grants_in
 from cloud.kinds import ACCOUNT, BUCKET, GRANT, KINDS, LOCATIONS, NETWORK, SECRET, Item, Places, ResourceKind, list_in
 from contracts.answers import Absent, Answer, Present, Unknown
@@ -163,12 +163,12 @@ class _ListReader:
             self.clock.sleep(PAUSE_S if is_off else _SETTLE_S)
             again = iter(self._each([read.list for read in reads if read.service in late]))
             reads = [next(again) if read.service in late else read for read in reads]
-            if not is_off:
+            if not is_off and not any(read.is_off and read.service in late for read in reads):
                 break
         return reads
 
     def _each(self, lists: Sequence[_List]) -> Sequence[_Read]:
-        return each([partial(_read, self.api, self.scope, one) for one in lists], workers=CONNECTIONS)
+        return each([partial(_read, self.api, self.scope, one) for one in lists], workers=AT_ONCE)
 
     def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
         if self.end_s is None:

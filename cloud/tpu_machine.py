@@ -155,7 +155,7 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
 
 
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
-    """Return the idle time in a machine's guest  Unknown continues a sentence about it."""
+    """Return the idle time in a machine's guest attributes. Unknown continues a sentence about it."""
     phase = published.get(guest_attributes.PHASE_KEY, "")
     if not phase:
         return Unknown("has published no phase")

@@ -19,6 +19,7 @@ from contracts.settings_files import no_settings_file, stacks_in
 from contracts.spelling import did_you_mean
 from engine.children import started
 
+_MOST_CHARACTERS = 600
 QUERY_LIMIT_S = 120.0
 
 _POLL_S: Final = 0.2
@@ -205,7 +206,16 @@ def reasons(errors: Sequence[str]) -> Sequence[str]:
 
 def _errors(text: str) -> Sequence[str]:
     found = (line.removeprefix("error:").strip() for line in _lines(text) if line.startswith("error:"))
-    return [error for error in found if error]
+    return [_shortened(error) for error in found if error]
+
+
+def _shortened(error: str) -> str:
+    """Return a long error up to its last sentence or word that fits, so that no hint ends in its middle."""
+    if len(error) <= _MOST_CHARACTERS:
+        return error
+    start = error[:_MOST_CHARACTERS]
+    sentences, end, _ = start.rpartition(". ")
+    return f"{sentences}." if end else f"{start.rpartition(' ')[0]} ..."
 
 
 def _lines(text: str) -> Sequence[str]:

@@ -176,8 +176,9 @@ def _readers(bucket: str, stack: str, settings: Settings) -> _Readers:
     found, api = states.all_states(), connect(settings.project)
     every = {stack: settings}
     for state in found:
-        with suppress(CommandRefusedError):  # a stack whose file cannot be read has no folder
-            every.setdefault(state.stack, stack_settings(state.stack))
+        if state.stack not in every:
+            with suppress(CommandRefusedError):  # a stack whose file cannot be read has no folder
+                every[state.stack] = stack_settings(state.stack)
     unreadable = [state.stack for state in found if state.status in {"unreadable", "no engine"}]
     unknown = [f"the state of stack {name} could not be read" for name in unreadable]
     texts, serving = dict[str, str](), set[str]()

@@ -136,3 +136,13 @@ def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
 
     assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
     assert preview_errors(said("preview failed")) == ["preview failed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [("word " * 100 + "Run this. " + "word " * 100, "Run this."), ("word " * 200, "word ..."), ("Short.", "Short.")],
+)
+def test_a_long_reason_ends_after_a_sentence_or_a_word(text, end):
+    shown = runner.first_error(f"error: {text}", 1)
+    assert shown.endswith(end)
+    assert len(shown) <= 604
