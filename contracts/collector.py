@@ -61,7 +61,7 @@ class CollectorSettings:
 
 
 def parse_collector(text: str) -> CollectorSettings:
-    """Parse the metadata value, which the stack wrote. Raises ValueError."""
+    """Parse the metadata value, which the stack wrote. Raises ValueError, KeyError or TypeError."""
     raw = json.loads(text)
     return CollectorSettings(raw["image"], raw["config"], raw.get("key"))
 

@@ -35,7 +35,7 @@ class RolloutLimits:
 
 
 def parse_rollout(text: "str | None") -> RolloutLimits:
-    """Parse the limits; None means the defaults. Raises ValueError."""
+    """Parse the limits; None means the defaults. Raises ValueError, TypeError or AttributeError."""
     raw = json.loads(text or "{}")
     return RolloutLimits(
         ready_timeout_s=float(raw.get("readyTimeoutS", DEFAULT_READY_TIMEOUT_S)),

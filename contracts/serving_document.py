@@ -99,9 +99,9 @@ def parse_document(text: str) -> ServingDocument:
             image=raw["image"],
             command=tuple(raw.get("command", ())),
             arguments=tuple(raw.get("args", ())),
-            environment=raw.get("env", {}),
-            secret_environment=raw.get("secretEnv", {}),
-            port=raw["port"],
+            environment=dict(raw.get("env", {})),
+            secret_environment=dict(raw.get("secretEnv", {})),
+            port=int(raw["port"]),
             shm_size_gib=raw.get("shmSizeGib", DEFAULT_SHM_SIZE_GIB),
             weights=None if weights["mode"] == "hub" else BucketWeights(weights["uri"], weights["path"]),
             parts=tuple(BucketWeights(part["uri"], part["path"]) for part in raw.get("parts", ())),
@@ -113,6 +113,8 @@ def parse_document(text: str) -> ServingDocument:
     unknown = sorted(set(raw) - set(DOCUMENT_KEYS))
     if unknown:
         raise DocumentError(f"Serving document: `{unknown[0]}` is unknown. Known keys: {', '.join(DOCUMENT_KEYS)}.")
+    if any(".." in copy.path.split("/") for copy in document.copies):
+        raise DocumentError("Serving document: the path of `weights` or `parts` leaves its folder.")
     if raw.get("schema") != DOCUMENT_SCHEMA:
         raise DocumentError(f"Serving document: `schema` is {raw.get('schema')}, but must be {DOCUMENT_SCHEMA}.")
     return document

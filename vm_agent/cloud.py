@@ -88,7 +88,7 @@ def near_image(metadata: MetadataClient, image: str) -> str:
     try:
         text, _ = metadata.attribute(REPOSITORIES_METADATA_KEY)
         return image if text is None else image_in(metadata.zone().rpartition("-")[0], image, dict(json.loads(text)))
-    except CONNECTION_ERRORS as error:
+    except (*CONNECTION_ERRORS, TypeError) as error:
         log(f"Pulling the image from the location in the document because the nearest repository is unknown ({error}).")
         return image
 

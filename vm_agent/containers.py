@@ -217,11 +217,13 @@ def run_followed(
         env={**os.environ, **env},
     )
     lines: deque[str] = deque(maxlen=10)
+    over = threading.Event()
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line.strip())
-            tell(line.strip())
+            if not over.is_set():
+                tell(line.strip())
 
     reader, deadline = threading.Thread(target=read, daemon=True), time.monotonic() + limit_s
     reader.start()
@@ -237,7 +239,8 @@ def run_followed(
                 return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
             time.sleep(0.1)
     finally:
-        reader.join(5)  # a line reported later would replace the phase that follows
+        reader.join(5)
+        over.set()  # a line reported later would replace the phase that follows
     return process.returncode, lines
 
 

@@ -80,7 +80,7 @@ class LatestDocument:
         self._limits = text
         try:
             self._parsed = parse_rollout(text)
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             log(f"The limits of the change are ignored: {error}.")
             self._parsed = RolloutLimits()
 

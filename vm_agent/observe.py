@@ -69,7 +69,7 @@ class Observer:
             else:
                 self._serve_metrics()
                 self._start(parse_collector(text), document_hash(text), version)
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             log(f"No metrics are collected: {error}.")
         except SupersededError:
             return True

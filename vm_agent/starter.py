@@ -80,10 +80,13 @@ def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, p
     deadline = time.monotonic() + READY_LIMIT_S
     while os.getppid() == server and time.monotonic() < deadline:
         with suppress(*CONNECTION_ERRORS), DIRECT.open(url, timeout=10):
-            os.nice(LOWEST_NICE)  # in favor of the server
-            save_graphs(metadata, graphs)
-            return
+            break
         time.sleep(READY_INTERVAL_S)
+    else:
+        return
+    with suppress(OSError):
+        os.nice(LOWEST_NICE)  # in favor of the server
+    save_graphs(metadata, graphs)
 
 
 def start_server(arguments: Sequence[str]) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union,
 from contracts.fields import Doc, camel_case, to_json
 from planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
 from planning.errors import PlanningError
-from planning.numbers import is_number, read_json, whole_number
+from planning.numbers import LARGEST, is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -70,7 +70,7 @@ class Limit:
         """Yield the limits as `annotated_types` constraints."""
         from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
-        yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
+        yield from Interval(ge=self.at_least, gt=self.above, le=LARGEST if self.at_most is None else self.at_most)
         if self.one_of:
             from annotated_types import Predicate  # noqa: PLC0415 - as above
 

@@ -128,8 +128,8 @@ SecretVersion = Annotated[
         "projects/my-project/secrets/hf-token/versions/1",
     ),
 ]
-Positive = Annotated[int, Field(gt=0)]
-PositiveNumber = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**15)]
+PositiveNumber = Annotated[float, Field(gt=0, le=1e15)]
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
