@@ -189,21 +189,16 @@ class _ListReader:
             self.enabled |= {(project, api): api in names for api in apis}
         return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
 
-    def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
+    @staticmethod
+    def switched_off(reads: Sequence[_Read]) -> Iterator[str]:
         """Yield a sentence for each project with APIs that are off."""
         off = [read for read in reads if read.is_off]
         for project in dict.fromkeys(read.list.project for read in off):
             apis = sorted({read.list.api for read in off if read.list.project == project})
-            starting = [api for api in apis if self.enabled.get((project, api))]
             names = " and ".join(f"{api}.googleapis.com" for api in apis)
-            fix = (
-                "Recently enabled: run the same command again in a few minutes."
-                if starting == apis
-                else f"Run `{enable_command(project, apis)}`, then the same command again."
-            )
             yield (
                 f"Could not check resources of {names} in project {project} because the API is off. "
-                f"They may still be running. {fix}"
+                f"They may still be running. Run `{enable_command(project, apis)}`, then the same command again."
             )
 
 

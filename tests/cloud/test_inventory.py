@@ -170,7 +170,7 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
         assert found.unknown == ()
     else:
         assert waited[0] == searching.START_LIMIT_S
-        assert [line.endswith("run the same command again in a few minutes.") for line in found.unknown] == [True]
+        assert [line.endswith("then the same command again.") for line in found.unknown] == [True]
 
 
 def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
