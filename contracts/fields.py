@@ -69,8 +69,7 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
 def from_json(kind: type[T], value: object, *, path: str = "") -> T:
     """Parse a JSON object as a contract. Unknown keys are ignored, so documents of newer writers can be read.
 
-    Raises:
-        ContractError: for a missing key or a value of another type. The message names the full path of the key.
+    Raises ContractError for a missing key or a value of another type. The message names the full path of the key.
     """
     if not isinstance(value, Mapping):
         raise ContractError(f"{path or 'the value'} is {repr(value)[:60]}; it must be an object.")

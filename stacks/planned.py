@@ -37,9 +37,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     """Return the planner's view of the settings, with everything that the planner can judge.
 
     `folder` has the files that settings name. Without `today` the age of prices is not checked.
-
-    Raises:
-        PlanningError: if a file that the settings name cannot be read or is invalid.
+    Raises PlanningError if a file that the settings name cannot be read or is invalid.
     """
     run = settings.cloud_run
     deployment = Deployment(

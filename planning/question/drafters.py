@@ -27,9 +27,7 @@ def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpe
     """Return the architecture of the draft model that the options name; None if they name none, or one outside the catalog.
 
     `given` is an architecture from the draft model's own config.json. The weights are stored as `native_quantization` states.
-
-    Raises:
-        PlanningError: if `given` is passed but the options name no draft model.
+    Raises PlanningError if `given` is passed but the options name no draft model.
     """
     named = named_drafter(options)
     if named is None:

@@ -92,9 +92,7 @@ def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
 
     Base and unrounded QAT checkpoints are found by id only: the first cannot chat, the second are as large as the original.
-
-    Raises:
-        PlanningError: for a model outside the catalog, missing on the hub, or only usable as a draft model.
+    Raises PlanningError for a model outside the catalog, missing on the hub, or only usable as a draft model.
     """
     if wanted is None:
         return tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
@@ -127,8 +125,7 @@ def rented(
 ) -> tuple[tuple[HostShape, ...], ...]:
     """Return the available accelerators with their hosts, cheapest first, in the cheapest known locations of these regions (none: all).
 
-    Raises:
-        PlanningError: for an accelerator that this project cannot deploy, or a region that has none of them.
+    Raises PlanningError for an accelerator that this project cannot deploy, or a region that has none of them.
     """
     named = deployable_accelerators(accelerator)
     known = {region_of(place) for one in named for place in known_places(one)}

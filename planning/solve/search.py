@@ -201,9 +201,7 @@ def solve(
     """Return the deployments that serve the workload within the limits.
 
     The workload is that of one slice or instance; `checkpoints_of` and `rented` of `planning.solve.candidates` return checkpoints and places.
-
-    Raises:
-        PlanningError: for a workload without users or a rate. For throughput, the server is then full.
+    Raises PlanningError for a workload without users or a rate. For throughput, the server is then full.
     """
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None and goal != "throughput":

@@ -152,10 +152,8 @@ class Chat:
     def ask(self, prompt: str, files: Sequence[Attachment] = ()) -> Turn:
         """Send a prompt with its files, stream the response, and store both.
 
-        Raises:
-            ChatError: if the server rejects the request, or if the response is incomplete. Nothing is stored, so that the prompt can be
-                sent again.
-            KeyboardInterrupt: after storing the response as far as it was received.
+        Raises ChatError if the server rejects the request or the response is incomplete: nothing is stored, so the prompt can be
+        sent again. Raises KeyboardInterrupt after storing the response as far as it was received.
         """
         before = len(self.messages)
         text: dict[str, object] = {"type": "text", "text": prompt}

@@ -27,8 +27,7 @@ def from_hub(model: str, *, save: Path | None) -> ModelSpec:
 def from_bucket(bucket: str, folder: str, *, name: str, save: Path | None) -> ModelSpec:
     """Return the architecture that `gemma stage_model` wrote next to the weights in a bucket's folder.
 
-    Raises:
-        PlanningError: if nothing is staged there. ScriptError: if Cloud Storage cannot be read.
+    Raises PlanningError if nothing is staged there, ScriptError if Cloud Storage cannot be read.
     """
     from cloud import google_api  # noqa: PLC0415 - slow to load
     from contracts.staged_weights import MANIFEST, file_names, folder_uri, object_name, weights_bytes  # noqa: PLC0415 - only with a bucket
