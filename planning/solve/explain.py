@@ -1,19 +1,24 @@
-"""Sums that the plan's table does not show, line by line, for `--explain`."""
+"""The formulas with their numbers, line by line, for `--explain`."""
 
 from collections.abc import Iterator
 
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject
+from planning.data import overheads
 from planning.memory.budget import captured_graphs
 from planning.memory.kv_cache import blocks_per_request, layout_of
+from planning.model.spec import active_params, text_params
 from planning.question.releases import tokens_in_flight
 from planning.speed.startup import xla_programs
 from planning.units import KIB, to_gib
 
+_BILLION = 1e9
+
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: memory, KV cache, start-up, and the weights modes of Cloud Run."""
+    """Return sections of lines: model, memory, KV cache, start-up, and the weights modes of Cloud Run."""
     return (
+        ("Model", tuple(_model(subject))),
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
@@ -21,12 +26,30 @@ def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _model(subject: Subject) -> Iterator[str]:
+    spec, scheme = subject.resolved.spec, subject.resolved.scheme
+    groups = ", ".join(
+        f"{g.count} x {'window ' + format(g.attention.window, ',') if g.attention.window else 'full'} "
+        f"({g.attention.kv_heads} KV heads of {g.attention.head_dim}{'' if g.owns_kv else ', borrowed KV'})"
+        for g in spec.groups
+    )
+    whole, used = text_params(spec) / _BILLION, active_params(spec) / _BILLION
+    yield f"{whole:.2f} billion parameters in the language model, {used:.2f} used per token"
+    yield f"{spec.layers} layers: {groups}"
+    yield f"{scheme.name}: {scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others"
+
+
 def _memory(subject: Subject) -> Iterator[str]:
     memory, resolved, weights = subject.memory, subject.resolved, subject.weights
+    devices = _counted(resolved.tp, "device") + (f" of each of {resolved.dp} replicas" if resolved.dp > 1 else "")
     yield f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB"
     yield f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB"
     tables = f", including {to_gib(weights.tables):.3f} for position tables and buffers"
-    rows = [(f"- weights, TP {resolved.tp}", to_gib(weights.device), tables)]
+    rows = [(f"- weights on one of {devices}", to_gib(weights.device), tables)]
     if memory.offloaded_gib:
         rows.append(("+ offloaded to the host", memory.offloaded_gib, ""))
     if not resolved.is_tpu:
@@ -50,9 +73,19 @@ def _memory(subject: Subject) -> Iterator[str]:
 
 def _kv(subject: Subject) -> Iterator[str]:
     resolved, memory, layout = subject.resolved, subject.memory, layout_of(subject.resolved)
-    length = resolved.max_model_len
-    each = blocks_per_request(layout, max_model_len=length, tokens_in_flight=tokens_in_flight(resolved))
+    length, flying = resolved.max_model_len, tokens_in_flight(resolved)
     yield f"block = {layout.block_bytes / KIB:,.0f} KiB; {memory.kv_gib:.3f} GiB / block = {memory.kv_blocks:,} blocks"
+    for kind in layout.kinds:
+        groups = _counted(kind.groups, "group")
+        if kind.window is None:
+            yield f"full length: {groups} x ceil({length:,} / {kind.block_size}) blocks per request"
+        else:
+            held = min(kind.window - 1 + flying, length)
+            yield (
+                f"window {kind.window:,}: {groups} x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
+                f"min({kind.window:,} - 1 + {flying:,}, {length:,}) tokens held"
+            )
+    each = blocks_per_request(layout, max_model_len=length, tokens_in_flight=flying)
     requests = f"{memory.kv_blocks:,} / {each:,} blocks per request = {memory.max_concurrency:.2f} requests"
     yield f"{requests} of {length:,} = {memory.kv_tokens:,} tokens"
     more = f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device"
@@ -61,8 +94,22 @@ def _kv(subject: Subject) -> Iterator[str]:
 
 def _startup(subject: Subject) -> Iterator[str]:
     resolved, startup = subject.resolved, subject.startup
-    programs = f"{xla_programs(resolved)} XLA programs" if resolved.is_tpu else f"{captured_graphs(resolved)} graphs"
-    yield f"{startup.pull_s:.1f} + {startup.load_s:.1f} + {startup.compile_s:.1f} ({programs}) = {startup.total_s:.1f} s"
+    work = f"{resolved.spec.layers} layers, {captured_graphs(resolved)} graphs"
+    if resolved.is_tpu:
+        work = f"{xla_programs(resolved)} XLA programs of {resolved.spec.layers} layers"
+    between = f"between {startup.compile_low_s:.0f} and {startup.compile_high_s:.0f} s"
+    margin = f"with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s"
+    rows = [
+        ("image and process", startup.pull_s, ""),
+        (f"weights, {resolved.weights_mode}", startup.load_s, f" for {subject.memory.checkpoint_gib:.2f} GiB"),
+        ("compile and warm-up", startup.compile_s, f" ({work}), {between}"),
+        ("total", startup.total_s, f"; {margin}"),
+    ]
+    if (probe := startup.probe) is not None:
+        waits = f"; it waits {probe.initial_delay_s} s, then probes every {probe.period_s} s"
+        rows.append(("seen by the probe", startup.ready_s, f"{waits}, {probe.failure_threshold} times"))
+    for name, seconds, more in rows:
+        yield f"{name:<19} {seconds:8.1f} s{more}"
     for name, seconds in (
         ("crash, or flags that keep the programs", startup.restart_s),
         ("flags that require recompilation", startup.recompile_s),

@@ -101,6 +101,9 @@ class Choice:
     """The best of each kind, or of each family if there are several; the best first."""
     other: Way | None
     """The best way on the other platform, otherwise of another kind; None if there is none."""
+    cheapest: Way
+    stays: Way | None
+    """The chosen deployment without cold starts, if it has some."""
 
     @property
     def chosen(self) -> Way:
@@ -119,11 +122,14 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
     on_slice = chosen.solution.subject.resolved.is_tpu
     elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
     otherwise = [way for way in found if way.kind != chosen.kind]
+    own = [way for way in otherwise if way.solution is chosen.solution and way.starts_per_day < chosen.starts_per_day]
     return Choice(
         profile=profile,
         goal=goal,
         ways=tuple(groups.values()),
         other=next(iter((*elsewhere, *otherwise)), None),
+        cheapest=min(found, key=lambda way: way.rank("cost")),
+        stays=next(iter(own), None),
     )
 
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
-from planning.cost.subject import Subject, subject_of
+from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
 from planning.data.images import DEFAULT_IMAGES
 from planning.data.prices import PriceBook
@@ -357,6 +357,9 @@ def _too_large(memory: MemoryPlan, resolved: Resolved) -> tuple[str, float] | No
     name, peak = resolved.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:
         return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib
+    if is_out_of_memory(memory):
+        left = max(memory.budget_gib - memory.weights_gib, 1.0)
+        return "no memory is left for the KV cache", memory.usable_gib / left
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
         least = " (--min-context)" if length == LEAST_CONTEXT else ""

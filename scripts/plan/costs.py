@@ -12,6 +12,7 @@ from planning.units import duration
 from scripts.cli.tables import FittedTable, console, paragraph
 
 _DAY_H: Final = 24
+_PER: Final = {"start": "cold start"}
 _ASSUMED: Final = "* price of this location unknown; the highest known price is used"
 
 
@@ -67,7 +68,7 @@ def _bill(out: Console, plan: Plan) -> None:
 
 
 def _row(part: BillPart, urls: list[str]) -> tuple[str, ...]:
-    price, per = part.price, part.basis
+    price, per = part.price, _PER.get(part.basis, part.basis)
     if price is None:
         return (part.name, "", "", f"{part.usd:.4f}", per, "", "")
     source = "price file" if price.is_own else f"({urls.index(price.url) + 1})"

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from planning.solve.profiles import DAY_H, HOUR_MINUTES, Choice, Kind, Profile, Way
-from planning.solve.search import Goal
 from planning.units import format_duration
 from scripts.cli.tables import FittedTable
 
@@ -18,6 +17,9 @@ _NUMBERS: Final = ("billed h", "$/day", "$/month", "start", "$/M")
 _HEADINGS: Final = ("way and model", "on", *_NUMBERS)
 _LEAST: Final = ("$/M", "start", "billed h")
 """Columns that a narrow terminal loses, the least important first."""
+_SIMILAR: Final = 0.03
+"""Relative difference below which billed hours count as equal."""
+_CENT: Final = 0.005
 
 
 def profile_table(choice: Choice) -> FittedTable:
@@ -43,32 +45,34 @@ def profile_table(choice: Choice) -> FittedTable:
 
 def decision(choice: Choice) -> str:
     """Return the sentence that states the choice and its reason."""
-    best, other = choice.chosen, choice.other
+    best, other, cheapest = choice.chosen, choice.other, choice.cheapest
     traffic = _traffic(choice.profile)
     head = f"{traffic[:1].upper()}{traffic[1:]}: {_name(best)}"
+    if choice.goal == "latency" and best is not cheapest:
+        shortest, longer = best.solution.request_s, cheapest.solution.request_s
+        return (
+            f"{head} has the shortest request, {shortest:.1f} s at {_day(best)}. "
+            f"The cheapest, {_name(cheapest)}, takes {longer:.1f} s at {_day(cheapest)}."
+        )
     if other is None:
         return f"{head} is the only choice, at {_day(best)}."
-    why = f"{_figure(best, choice.goal)} instead of {_figure(other, choice.goal)}"
-    return f"{head} at {_day(best)} beats {_name(other)} at {_day(other)}: {why}."
-
-
-def _figure(way: Way, goal: Goal) -> str:
-    """Return what the goal compares."""
-    if goal == "latency":
-        return f"{way.solution.request_s:.1f} s per request"
-    if goal == "throughput":
-        return f"${way.usd_per_million_tokens:.3f} per 1M tokens"
-    return f"{way.billed_h:.1f} h at ${way.usd_per_hour:.2f}"
+    if choice.goal == "throughput":
+        return (
+            f"{head} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
+            f"{_name(other)} costs ${other.usd_per_million_tokens:.3f}, at {_day(other)}."
+        )
+    return f"{head} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
 
 
 def conditions(choice: Choice) -> Iterator[str]:
-    """Yield what the chosen way costs besides money."""
-    best, start = choice.chosen, _start(choice.chosen)
-    if best.starts_per_day:
-        yield (
-            f"Cold starts make a client wait up to {start}, {best.starts_per_day:.0f} times per day. "
-            "minInstances 1 avoids them."
-        )
+    """Yield what the chosen way costs besides money, and which way avoids it."""
+    best, other, start = choice.chosen, choice.other, _start(choice.chosen)
+    if choice.stays is not None:
+        count = best.starts_per_day
+        each, them = "Its cold start of each day makes", "it"
+        if count > 1:
+            each, them = f"Each of its {count:.0f} cold starts per day makes", "them"
+        yield f"{each} a client wait up to {start}. minInstances 1 avoids {them}, at {_day(choice.stays)}."
     if best.run_s is None:
         return
     again = f"Run `pulumi up` each day, at least {start} before the first request."
@@ -78,6 +82,8 @@ def conditions(choice: Choice) -> Iterator[str]:
         f"A flex-start slice may wait for capacity, which is not billed, and its server starts in {start}. "
         f"Google deletes it {format_duration(best.run_s)} after capacity is granted. {again}"
     )
+    if other is not None and other.run_s is None:
+        yield f"If a server must start without waiting for capacity, choose {_name(other)}, at {_day(other)}."
 
 
 def profile_json(choice: Choice) -> dict[str, Any]:
@@ -130,3 +136,18 @@ def _start(way: Way) -> str:
 
 def _day(way: Way) -> str:
     return f"${way.usd_per_day:,.2f}/day"
+
+
+def _reason(best: Way, other: Way) -> str:
+    best_h, other_h = f"{round(best.billed_h, 1):g} h", f"{round(other.billed_h, 1):g} h"
+    hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
+    billed = f"it is billed for {best_h} instead of {other_h}"
+    if best.usd_per_day > other.usd_per_day - _CENT:
+        return "it costs the same with fewer cold starts or shorter requests"
+    if best.usd_per_hour < other.usd_per_hour - _CENT:
+        if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
+            return f"{hourly}, and both are billed for about {best_h}"
+        return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
+    idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
+    dearer = best.usd_per_hour > other.usd_per_hour + _CENT
+    return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"

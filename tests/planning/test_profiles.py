@@ -104,15 +104,20 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
         assert choice.chosen.usd_per_day == min(way.usd_per_day for way in choice.ways)
         assert choice.other.kind != choice.chosen.kind
         assert f"${choice.chosen.usd_per_day:,.2f}/day beats" in decision(choice)
-        assert re.search(r": \S+ h at \$\S+ instead of \S+ h at \$\S+\.$", decision(choice))
-    assert "Cold starts make a client wait up to" in " ".join(conditions(bursts))
+    assert re.search(r"an hour costs \$\S+ instead of \$\S+, and both are billed for about \S+ h\.$", decision(steady))
+    assert re.search(
+        r"because it costs nothing while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
+    )
+    assert "makes a client wait up to" in " ".join(conditions(bursts))
 
 
-def test_latency_first_takes_the_shortest_request():
+def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
     choice = chosen(goal="latency")
     fastest = solved(goal="latency").best("latency")
     assert choice.chosen.solution == fastest == solved(goal="latency").chosen
-    assert f": {choice.chosen.solution.request_s:.1f} s per request instead of " in decision(choice)
+    assert choice.cheapest.usd_per_day < choice.chosen.usd_per_day
+    assert "has the shortest request" in decision(choice)
+    assert f"at ${choice.cheapest.usd_per_day:,.2f}/day." in decision(choice)
 
 
 def test_throughput_first_fills_the_server_and_has_the_lowest_price_per_token():
