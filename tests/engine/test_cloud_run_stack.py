@@ -140,6 +140,14 @@ def slow_pull(workspace, simulated_s):
     workspace.change_scenario({"operations": {"run_s": simulated_s}})
 
 
+def test_a_move_to_another_region_is_refused_by_the_bucket(workspace, deployed):
+    """The engine replaces the image repository before it meets the bucket. The next test's `up` goes back: the first repository must not stand in its way."""
+    region = ("config", "set", "--path", "gemma-serving:cloudRun.region")
+    workspace.pulumi(*region, "europe-west4", "--stack", STACK)
+    workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
+    workspace.pulumi(*region, "us-east4", "--stack", STACK)
+
+
 def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, deployed):
     before = service(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
@@ -156,14 +164,6 @@ def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, depl
     workspace.script("smoke", "--stack", STACK, "--json")
     assert_nowhere_in_clear(workspace, KEY_CANARY)
     assert "secretmanager/secretVersion" not in workspace.state(STACK)
-
-
-def test_a_move_to_another_region_that_the_bucket_refuses_can_be_taken_back(workspace, deployed):
-    """The engine replaces the image repository before it meets the bucket. The first one must not stand in the way of the way back."""
-    for region, code in (("europe-west4", 1), ("us-east4", 0)):
-        workspace.pulumi("config", "set", "--path", "gemma-serving:cloudRun.region", region, "--stack", STACK)
-        workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=code)
-    workspace.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", STACK)
 
 
 def test_teardown_leaves_nothing(workspace, deployed):
