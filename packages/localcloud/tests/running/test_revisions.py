@@ -248,9 +248,8 @@ def test_without_a_probe_the_default_of_240_s_applies_and_google_speaks_of_the_p
         "The user-provided container failed to start and listen on the port defined provided by the PORT=8000 environment variable "
         "within the allocated timeout. This can happen when the container port is misconfigured or if the timeout is too short."
     )
-    assert lines[-1].text.startswith(
-        'Default STARTUP TCP probe failed 1 time consecutively for container "gemma-1" on port 8000.'
-    )
+    refused = 'Default STARTUP TCP probe failed 1 time consecutively for container "gemma-1" on port 8000.'
+    assert any(line.text.startswith(refused) for line in lines), "the server may still write a line"
     quick = {"startupProbe": {}, "args": ["simulated/tiny", "--port=8000"]}
     assert start(tmp_path, template(container=quick)) == "simulated/tiny"
 
