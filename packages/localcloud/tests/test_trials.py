@@ -20,11 +20,9 @@ from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import SCENARIO, Client
 from localcloud.trials import answers, command
 from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
-from localcloud.trials.judging import judge
-from localcloud.trials.placeholders import Kind
 from localcloud.trials.requests_of_entries import FIXTURES, rank, trial
 from localcloud.trials.resources import KINDS, PREFIX, created_by
-from localcloud.trials.running import Runner
+from localcloud.trials.running import Runner, judge
 from localcloud.trials.sending import ApiReply
 from localcloud.world.scenario import BUILT_IN, OperationDurations, Scenario
 
@@ -561,11 +559,11 @@ def test_what_has_another_cause_is_unknown(reply, verdict):
 def test_the_answers_hold_no_token_and_no_project(run, tmp_path, monkeypatch):
     token = "a-token-of-the-environment"
     planted = entry(command=f"api '{API}/{token}'", answer=Answer(status=404, words=token))
-    monkeypatch.setattr("localcloud.trials.command.known_secrets", lambda _: iter([(Kind.TOKEN, token)]))
+    monkeypatch.setattr("localcloud.trials.command.known_secrets", lambda _: iter([(answers.TOKEN, token)]))
     _, report = run(planted)
     assert verdicts(report) == {"planted": "as assumed"}
     for text in ((tmp_path / "tried.json").read_text(), report["trials"][0]["answered"]):
-        assert "token-1" in text
+        assert "TOKEN" in text
         assert [word for word in (token, PROJECT) if word in text] == []
 
 
