@@ -16,11 +16,10 @@ from aiohttp import web
 
 from localcloud import charges
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import hub_download, parent_watch, settings
+from localcloud.vllm import hub, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
-from localcloud.vllm.engine import SimulatedEngine, timing
-from localcloud.vllm.engines import EngineGroup
+from localcloud.vllm.engine import EngineGroup, SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
 from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         environment = settings.read(os.environ)
         if list(argv[:2]) == ["hf", "download"]:
-            return hub_download.main(argv[2:], environment)
+            return hub.download(argv[2:], environment)
         parent_watch.hold(environment.lifeline)
         raise_open_files()
         faults = InjectedFaults(environment.faults)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, adapters, hub_access, measured_starts, streamer
+from localcloud.vllm import VERSION, adapters, hub, measured_starts, streamer
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
@@ -21,8 +21,6 @@ from localcloud.vllm.settings import Mount, RuntimeEnvironment
 _FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
 _FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
 _FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
-_HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
-_DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
 _MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
 _COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
 _GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed for every model, and that compression saves nothing
@@ -176,44 +174,25 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, mod
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
     """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
-    kept = hub_cache_file(arguments.model, environment, arguments.revision)
+    kept = hub.cache_file(arguments.model, environment, arguments.revision)
     if kept is not None and kept.is_file():
         return
-    refused = hub_access.refusal(arguments.model, environment, revision=arguments.revision)
+    refused = hub.refusal(arguments.model, environment, revision=arguments.revision)
     if refused is not None:
         raise EngineStartError(refused.of_server())
 
 
 def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> _Weights:
     """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or is deleted with the container."""
-    downloaded = hub_cache_file(arguments.model, environment, arguments.revision)
+    downloaded = hub.cache_file(arguments.model, environment, arguments.revision)
     cached = downloaded is not None and downloaded.is_file()
     return _Weights(
         model=model,
         size_bytes=model.disk_bytes,
-        mb_per_s=_DISK_MB_PER_S,
-        download_s=0.0 if cached else download_s(model, environment),
+        mb_per_s=hub.DISK_MB_PER_S,
+        download_s=0.0 if cached else hub.download_s(model, environment),
         downloaded=downloaded,
     )
-
-
-def hub_cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -> Path | None:
-    """Return the file that a download of a model creates in the hub's cache (HF_HOME). None if the cache is deleted with the container.
-
-    Each revision has one. The real cache shares files between revisions; here the second one is downloaded completely.
-    """
-    home = environment.volume_path(environment.hub_home) if environment.hub_home else None
-    file = f"simulated-download-{revision.replace('/', '--')}" if revision else "simulated-download"
-    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / file
-
-
-def download_s(model: Model, environment: RuntimeEnvironment) -> float:
-    """Return the simulated seconds of a download from the hub, without the load after it."""
-    if _is_tpu(environment):
-        return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
-    rates = (_DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
-    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
-    return both_s - load_s
 
 
 def _not_a_model(name: str) -> str:
@@ -248,7 +227,7 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
-    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else _DISK_MB_PER_S)
+    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else hub.DISK_MB_PER_S)
     if volume is None:
         return weights
     size_gib = weights.size_bytes / 2**30
@@ -379,11 +358,6 @@ def _before_the_server(
         return now, [*steps, StartupStep(at_s=now + copy_s * killed[0], error=killed[1])]
     line = f"[simulated] copying the weights into memory took {copy_s:.2f} seconds"
     return now + copy_s, [*steps, StartupStep(at_s=now + copy_s, line=line)]
-
-
-def _is_tpu(environment: RuntimeEnvironment) -> bool:
-    found = find_accelerator(environment.accelerator)
-    return found is not None and found.kind == "tpu"
 
 
 def _load_mb_per_s(weights: _Weights, accelerator: SimulatedAccelerator, *, is_tpu: bool) -> float:

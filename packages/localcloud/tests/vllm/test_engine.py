@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localcloud.vllm.engine import PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
-from localcloud.vllm.engines import EngineGroup
+from localcloud.vllm.engine import EngineGroup, PrefixCache, Sequence, SimulatedEngine, TokenTiming, timing
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
