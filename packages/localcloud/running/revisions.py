@@ -55,26 +55,6 @@ _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 loads models on this platform (2026). No figure was found on Google's pages."""
 
 
-def _root(_: str) -> int:
-    return 0
-
-
-def _anybody(_bucket: str, _account: str) -> bool:
-    return True
-
-
-def _not_known(_: str) -> str:
-    return ""
-
-
-def _no_driver(_: str) -> int | None:
-    return None
-
-
-def _unreachable(_revision: RevisionSpec, _host: str, _port: int) -> None:
-    return None
-
-
 @dataclass(slots=True, kw_only=True)
 class _Instance:
     """A revision's running server."""
@@ -113,12 +93,12 @@ class SimulatedRevisions:
         read_secret: ReadSecret,
         list_objects: ListObjects,
         write_log: WriteLog,
-        user_of: UserOf = _root,
-        may_list: MayList = _anybody,
-        version_of: VersionOf = _not_known,
-        driver_of: DriverOf = _no_driver,
+        user_of: UserOf = lambda _: 0,
+        may_list: MayList = lambda _bucket, _account: True,
+        version_of: VersionOf = lambda _: "",
+        driver_of: DriverOf = lambda _: None,
         google: GoogleAccess | None = None,
-        reach: Reach = _unreachable,
+        reach: Reach = lambda _revision, _host, _port: None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives the lines unchanged."""
         self._clock = clock

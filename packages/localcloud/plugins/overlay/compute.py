@@ -52,7 +52,7 @@ _LOG: Final[Recorded] = {"switch": "enable", "unset": {"enable": False}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnUpdate:
+class _OwnUpdate:
     """Properties that the real provider changes with separate requests.
 
     `action` is appended to the resource's path, empty for the resource itself. `fingerprint`: the request contains the state's.
@@ -65,10 +65,10 @@ class OwnUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeResource(RestResource):
+class _ComputeResource(RestResource):
     """A resource of Compute Engine. `own` are the properties with separate update requests."""
 
-    own: tuple[OwnUpdate, ...] = ()
+    own: tuple[_OwnUpdate, ...] = ()
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Send the changes: first those without a separate request together, then the rest."""
@@ -85,7 +85,9 @@ class ComputeResource(RestResource):
                 await self.finish(context, "Updating", answer, path)
         return await self.must_read(context, wanted.id, wanted.inputs)
 
-    def _own_body(self, context: OperationContext, wanted: UpdateRequest, own: OwnUpdate, changed: list[str]) -> Object:
+    def _own_body(
+        self, context: OperationContext, wanted: UpdateRequest, own: _OwnUpdate, changed: list[str]
+    ) -> Object:
         body: Object = {"fingerprint": text_of(wanted.state, "fingerprint") or None} if own.fingerprint else {}
         for name in changed:
             each = self.fields[name]
@@ -159,9 +161,9 @@ _ROUTER_PROPERTIES: Final[Overlay] = {
 }
 
 
-def _compute(noun: str, collection: str, properties: Overlay, *own: OwnUpdate) -> TypeOverlay:
+def _compute(noun: str, collection: str, properties: Overlay, *own: _OwnUpdate) -> TypeOverlay:
     lifecycle = partial(
-        ComputeResource,
+        _ComputeResource,
         noun=noun,
         api=_API,
         id_template=f"{collection}/{{name}}",
@@ -172,7 +174,7 @@ def _compute(noun: str, collection: str, properties: Overlay, *own: OwnUpdate) -
     return TypeOverlay(message=f"compute.beta#{noun}", properties=properties, lifecycle=lifecycle, foresee=foresee)
 
 
-class RouterNatLifecycle(RestResource):
+class _RouterNatLifecycle(RestResource):
     """Cloud NAT: an entry in the list of its router, which is `item`, changed by a PATCH of the router."""
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
@@ -181,14 +183,12 @@ class RouterNatLifecycle(RestResource):
         return super().path(template, context, named, resource_id)
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Add the entry to the router's list."""
         entry = self.body(context, inputs, {}, update=False)
         await self._change(context, inputs, "Creating", entry)
         resource_id = self.path(self.id_template, context, inputs, "")
         return await settled(resource_id, inputs, self.must_read(context, resource_id, inputs))
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Find the entry in the router's list."""
         named = self.named(resource_id)
         router = await context.rest.find(self.item_path(context, named, ""))
         entry = next((each for each in _nats(router or {}) if each.get("name") == named["name"]), None)
@@ -197,7 +197,6 @@ class RouterNatLifecycle(RestResource):
         return Created(id=resource_id, state={**self.state(context, entry, given or named), **named})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Change the entry in the router's list."""
         # The real provider sends an empty list back unchanged, and null if there was none.
         inputs = {"initialNatIps": wanted.state.get("initialNatIps"), **wanted.inputs}
         await self._change(context, wanted.inputs, "Updating", self.body(context, inputs, wanted.state, update=True))
@@ -273,7 +272,7 @@ _NAT: Final = TypeOverlay(
         "type": _SENT,
     },
     lifecycle=partial(
-        RouterNatLifecycle,
+        _RouterNatLifecycle,
         noun="RouterNat",
         item=f"{_API}/projects/{{project}}/regions/{{region}}/routers/{{router}}",
         id_template="{project}/{region}/{router}/{name}",
@@ -286,16 +285,16 @@ COMPUTE: Final[Mapping[str, TypeOverlay]] = {
         "Network",
         f"{_GLOBAL}/networks",
         _NETWORK_PROPERTIES,
-        OwnUpdate(names=("mtu",), fingerprint=True),
-        OwnUpdate(names=("enableUlaInternalIpv6",)),
+        _OwnUpdate(names=("mtu",), fingerprint=True),
+        _OwnUpdate(names=("enableUlaInternalIpv6",)),
     ),
     "gcp:compute/subnetwork:Subnetwork": _compute(
         "Subnetwork",
         f"{_REGIONAL}/subnetworks",
         _SUBNETWORK_PROPERTIES,
-        OwnUpdate(names=("ipCidrRange",), method="POST", action="/expandIpCidrRange"),
-        OwnUpdate(names=("privateIpGoogleAccess",), method="POST", action="/setPrivateIpGoogleAccess"),
-        OwnUpdate(
+        _OwnUpdate(names=("ipCidrRange",), method="POST", action="/expandIpCidrRange"),
+        _OwnUpdate(names=("privateIpGoogleAccess",), method="POST", action="/setPrivateIpGoogleAccess"),
+        _OwnUpdate(
             names=("logConfig", "secondaryIpRanges", "role", "stackType", "ipv6AccessType", "privateIpv6GoogleAccess"),
             fingerprint=True,
         ),

@@ -26,7 +26,7 @@ _ID: Final = ("path", "role", "member")
 _Edit: TypeAlias = Callable[[list[Object], Mapping[str, Value]], list[Object] | None]
 
 
-class PolicyDialect(Enum):
+class _PolicyDialect(Enum):
     """Methods by which an API reads and writes policies."""
 
     GET_QUERY = "GET :getIamPolicy?options.requestedPolicyVersion=3, POST :setIamPolicy"
@@ -37,7 +37,7 @@ class PolicyDialect(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IamMember:
+class _IamMember:
     """Membership in the policy of one kind of resource.
 
     `subject` is the property that names the resource, `resource` its path (a template over `project`, `location` and `name`, the subject's last
@@ -48,11 +48,10 @@ class IamMember:
     subject: str
     prefix: str
     resource: str
-    dialect: PolicyDialect
+    dialect: _PolicyDialect
     fields: PropertySpecs
 
     def path_of(self, context: OperationContext, values: Mapping[str, Value]) -> str:
-        """Return the path of the resource that has the policy."""
         subject = text_of(values, self.subject)
         if subject.count("/") and subject.count("/") == self.resource.count("/"):
             return subject
@@ -71,7 +70,6 @@ class IamMember:
         )
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Add the member to the policy."""
         path = self.path_of(context, inputs)
         await self._cycle(context, path, _with_member, inputs)
         return self._created(path, inputs, await self._get(context, path))
@@ -138,15 +136,15 @@ class IamMember:
     async def _get(self, context: OperationContext, path: str) -> Object:
         where = f"{self.prefix}/{path}:getIamPolicy"
         match self.dialect:
-            case PolicyDialect.GET_QUERY:
+            case _PolicyDialect.GET_QUERY:
                 return await context.rest.get(where, _VERSION_QUERY)
-            case PolicyDialect.GET_PLAIN:
+            case _PolicyDialect.GET_PLAIN:
                 return await context.rest.get(where)
-            case PolicyDialect.POST_BODY:
+            case _PolicyDialect.POST_BODY:
                 return await context.rest.call("POST", where, body={"options": {"requestedPolicyVersion": _VERSION}})
-            case PolicyDialect.POST_QUERY:
+            case _PolicyDialect.POST_QUERY:
                 return await context.rest.call("POST", where, query=_VERSION_QUERY)
-            case PolicyDialect.STORAGE:
+            case _PolicyDialect.STORAGE:
                 query = {"optionsRequestedPolicyVersion": str(_VERSION)}
                 return await context.rest.get(f"{self.prefix}/{path}/iam", query)
 
@@ -158,12 +156,12 @@ class IamMember:
             # The update mask names them, so omitting them deletes them.
             body["auditConfigs"] = policy["auditConfigs"]
         # The storage API's client omits the etag of a policy without bindings.
-        if bindings or self.dialect is not PolicyDialect.STORAGE:
+        if bindings or self.dialect is not _PolicyDialect.STORAGE:
             body["etag"] = policy.get("etag")
-        if self.dialect is PolicyDialect.STORAGE:
+        if self.dialect is _PolicyDialect.STORAGE:
             await context.rest.call("PUT", f"{self.prefix}/{path}/iam", body=body)
             return
-        mask: Object = {"updateMask": "bindings,etag,auditConfigs"} if self.dialect is PolicyDialect.POST_BODY else {}
+        mask: Object = {"updateMask": "bindings,etag,auditConfigs"} if self.dialect is _PolicyDialect.POST_BODY else {}
         await context.rest.call("POST", f"{self.prefix}/{path}:setIamPolicy", body={"policy": body, **mask})
 
 
@@ -222,33 +220,33 @@ def _without_member(bindings: list[Object], values: Mapping[str, Value]) -> list
 _SHORT: Final[Recorded] = {"same": last_segment}
 
 
-def _member(subject: str, noun: str, prefix: str, resource: str, dialect: PolicyDialect) -> TypeOverlay:
-    lifecycle = partial(IamMember, noun=noun, subject=subject, prefix=prefix, resource=resource, dialect=dialect)
+def _member(subject: str, noun: str, prefix: str, resource: str, dialect: _PolicyDialect) -> TypeOverlay:
+    lifecycle = partial(_IamMember, noun=noun, subject=subject, prefix=prefix, resource=resource, dialect=dialect)
     return TypeOverlay(properties={} if subject == "serviceAccountId" else {subject: _SHORT}, lifecycle=lifecycle)
 
 
 _LOCATED: Final = "projects/{project}/locations/{location}"
 MEMBERS: Final[Mapping[str, TypeOverlay]] = {
     "gcp:projects/iAMMember:IAMMember": _member(
-        "project", "project", "cloudresourcemanager/v1/projects", "{name}", PolicyDialect.POST_BODY
+        "project", "project", "cloudresourcemanager/v1/projects", "{name}", _PolicyDialect.POST_BODY
     ),
     "gcp:secretmanager/secretIamMember:SecretIamMember": _member(
-        "secretId", "secret", "secretmanager/v1", "projects/{project}/secrets/{name}", PolicyDialect.GET_QUERY
+        "secretId", "secret", "secretmanager/v1", "projects/{project}/secrets/{name}", _PolicyDialect.GET_QUERY
     ),
     "gcp:storage/bucketIAMMember:BucketIAMMember": _member(
-        "bucket", "bucket", "storage/storage/v1", "b/{name}", PolicyDialect.STORAGE
+        "bucket", "bucket", "storage/storage/v1", "b/{name}", _PolicyDialect.STORAGE
     ),
     "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": _member(
-        "repository", "repository", "artifactregistry/v1", f"{_LOCATED}/repositories/{{name}}", PolicyDialect.GET_PLAIN
+        "repository", "repository", "artifactregistry/v1", f"{_LOCATED}/repositories/{{name}}", _PolicyDialect.GET_PLAIN
     ),
     "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": _member(
-        "name", "Cloud Run service", "run/v2", f"{_LOCATED}/services/{{name}}", PolicyDialect.GET_PLAIN
+        "name", "Cloud Run service", "run/v2", f"{_LOCATED}/services/{{name}}", _PolicyDialect.GET_PLAIN
     ),
     "gcp:serviceaccount/iAMMember:IAMMember": _member(
         "serviceAccountId",
         "service account",
         "iam/v1",
         "projects/{project}/serviceAccounts/{name}",
-        PolicyDialect.POST_QUERY,
+        _PolicyDialect.POST_QUERY,
     ),
 }

@@ -27,11 +27,10 @@ def _policies_from_json(raw: Json) -> Value:
     return [cast("Value", {"id": name, **policy}) for name, policy in sorted(raw.items()) if isinstance(policy, dict)]
 
 
-class RepositoryLifecycle(RestResource):
+class _RepositoryLifecycle(RestResource):
     """A repository. Its short name and registry address are derived from its id."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Read the repository and add the outputs derived from its id."""
         found = await super().read(context, resource_id, given)
         if found is not None:
             place = "{location}-{format}.pkg.dev".format_map(found.state).lower()
@@ -75,7 +74,7 @@ RUN: Final[Mapping[str, TypeOverlay]] = {
             "remoteRepositoryConfig.noCache": {"unset": None, "send_zero": True},
         },
         lifecycle=partial(
-            RepositoryLifecycle,
+            _RepositoryLifecycle,
             noun="Repository",
             id_template="projects/{project}/locations/{location}/repositories/{repositoryId}",
             create_query={"repository_id": "{repositoryId}"},
