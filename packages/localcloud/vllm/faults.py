@@ -11,22 +11,7 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
 | `no_usage` | usage is missing from the response | |
 
-A broken feature has no further keys:
-
-| kind | effect |
-| --- | --- |
-| `ignores_media` | images, sounds and videos are dropped before the model |
-| `no_audio_extra` | a sound fails as in an image without `vllm[audio]` |
-| `no_media_limits` | `--limit-mm-per-prompt` has no effect |
-| `ignores_tool_results` | the chat template drops messages of a tool |
-| `leaks_tool_calls` | with thinking, a tool call stays in the text |
-| `ignores_schema` | with thinking, structured output has no effect |
-| `ignores_system` | the chat template drops system messages |
-| `cuts_prompts` | the first half of a long message is dropped |
-| `answers_as_base` | the base model answers instead of an adapter |
-| `serves_any_model` | an unknown model name is served by the base model |
-| `proposes_nothing` | speculative decoding proposes no tokens |
-| `knows_nothing` | every answer is a free one |
+A broken feature of BROKEN_FEATURES has no further keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,20 +25,21 @@ from localcloud.vllm.generation import Completion
 from localcloud.vllm.media_items import KINDS
 from localcloud.vllm.protocol import Request
 
-BROKEN_FEATURES: Final = (
-    "ignores_media",
-    "no_audio_extra",
-    "no_media_limits",
-    "ignores_tool_results",
-    "leaks_tool_calls",
-    "ignores_schema",
-    "ignores_system",
-    "cuts_prompts",
-    "answers_as_base",
-    "serves_any_model",
-    "proposes_nothing",
-    "knows_nothing",
-)
+BROKEN_FEATURES: Final = {
+    "ignores_media": "images, sounds and videos are dropped before the model",
+    "no_audio_extra": "a sound fails as in an image without vllm[audio]",
+    "no_media_limits": "--limit-mm-per-prompt has no effect",
+    "ignores_tool_results": "the chat template drops messages of a tool",
+    "leaks_tool_calls": "with thinking, a tool call stays in the text",
+    "ignores_schema": "with thinking, structured output has no effect",
+    "ignores_system": "the chat template drops system messages",
+    "cuts_prompts": "the first half of a long message is dropped",
+    "answers_as_base": "the base model answers instead of an adapter",
+    "serves_any_model": "an unknown model name is served by the base model",
+    "proposes_nothing": "speculative decoding proposes no tokens",
+    "knows_nothing": "every answer is a free one",
+}
+"""Kind -> effect."""
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "crash": frozenset(),
     "status": frozenset(("status", "retry_after_s")),
