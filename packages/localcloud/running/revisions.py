@@ -10,19 +10,20 @@ import json
 import random
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
-from localcloud.running import interpreter, other_programs
+from localcloud.running import interpreter
 from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command
 from localcloud.services.run_limits import memory_gib
+from localcloud.vllm.arguments import ArgumentError, split_command
 from localcloud.world import run_messages
 from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
@@ -199,7 +200,7 @@ class SimulatedRevisions:
             spec=revision,
             words=template.words,
             command=(
-                interpreter.command(other_programs.MODULE)
+                interpreter.command("localcloud.running.other_programs")
                 if template.is_other_program
                 else server_command(template.words)
             ),
@@ -412,6 +413,18 @@ def memory_mib(text: str) -> int:
     return int(amount_gib * 1024)
 
 
+def is_other_program(image: str, command: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Return whether nothing here runs a container: its command is not vLLM's, Envoy or a Python text, and its image is not vLLM's by name."""
+    name = PurePosixPath(image.partition("@")[0]).name
+    if "vllm" in name or is_envoy(command) or is_starter([*command, *arguments]):
+        return False
+    try:
+        split_command([*command, *arguments])
+    except ArgumentError:
+        return True
+    return False
+
+
 class _TemplateReader:
     """The parts of a RevisionTemplate that the simulation uses."""
 
@@ -435,7 +448,7 @@ class _TemplateReader:
     def is_other_program(self) -> bool:
         """Return whether the local cloud has nothing that runs the container."""
         command, arguments = ([str(word) for word in as_list(self._container.get(key))] for key in ("command", "args"))
-        return other_programs.is_other_program(self.image, command, arguments)
+        return is_other_program(self.image, command, arguments)
 
     @property
     def words(self) -> list[str]:
