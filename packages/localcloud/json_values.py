@@ -1,7 +1,6 @@
 """JSON values of a shape that the type checker does not know: a missing part reads as an empty one."""
 
 import json
-from importlib.resources import files
 from typing import Any, TypeAlias, cast
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -34,6 +33,8 @@ def strings(document: JsonObject, key: str) -> list[str]:
 
 def packaged(package: str, name: str) -> JsonObject:
     """Return the JSON object of a file in a package's folder `data`."""
+    from importlib.resources import files  # noqa: PLC0415 - a tenth of the start of a machine's command, and none reads such a file
+
     return cast("JsonObject", json.loads((files(package) / "data" / name).read_text(encoding="utf-8")))
 
 

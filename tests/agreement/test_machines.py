@@ -342,7 +342,7 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         docker run -d --device=/dev/vfio/77:/dev/vfio/77 img || echo "device: $?"
         docker logs -f one > follow.txt &
         docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
-        docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
+        docker ps
         docker rm one || echo "running: $?"
         docker rmi vllm/vllm-tpu:1 || echo "in use: $?"
         until docker logs one | grep -q "startup complete"; do sleep 0.05; done
@@ -384,7 +384,7 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         'error gathering device information while adding custom device "/dev/vfio/77": no such file or directory',
         "device: 125",
         "true 0 b\n",
-        "one Up\n",
+        "\tUp\tone\n",
         "running: 1",
         'unable to remove repository reference "vllm/vllm-tpu:1"',
         "in use: 1",

@@ -9,8 +9,7 @@ from statistics import fmean
 import pytest
 
 from localcloud.vllm import engine
-from localcloud.vllm.engine import Sequence, SimulatedEngine
-from localcloud.vllm.engines import EngineGroup
+from localcloud.vllm.engine import EngineGroup, Sequence, SimulatedEngine
 from localcloud.vllm.metrics import Metrics
 from tests.agreement.simulated_stacks import Served
 

@@ -43,16 +43,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Inputs for choosing a name for a resource without one in the program.
-
-    `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name from the engine's autonaming configuration,
-    `disabled` true if names must be set explicitly.
-    """
+    """Inputs for choosing a name: the resource's name in the program, and the engine's random bytes."""
 
     name: str
     seed: bytes
-    proposed: str = ""
-    disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +68,6 @@ def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str
             inputs[name] = _kept_name(name, olds) or choose_name(naming)
             defaulted.append(name)
     failures = (*problems(token, fields, inputs), *exclusions(fields, inputs, naming.name))
-    if naming.disabled:
-        missing = [name for name, each in fields.items() if each.autoname and name not in written]
-        failures += tuple(
-            Failure(path=name, reason=f"{name} must be set explicitly because autonaming is disabled in this project")
-            for name in missing
-        )
     inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
     return CheckReply(inputs=inputs, failures=failures)
 
@@ -105,8 +93,6 @@ def _kept_name(name: str, olds: Mapping[str, Value]) -> Value:
 
 def choose_name(naming: Naming) -> str:
     """Choose a name as pulumi-gcp does: the resource's name, a hyphen and seven hexadecimal digits, the same for the same seed."""
-    if naming.proposed:
-        return naming.proposed
     digits = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_NAME_SUFFIX_LENGTH]
     return f"{naming.name.lower()}-{digits}"
 

@@ -1,33 +1,35 @@
 """Stand-in for the `docker` provider: simulated image builds and pushes.
 
 No Docker engine is needed, and nothing is built. A push informs the local cloud's registry that the image exists. An image's digest is
-computed from the inputs of a build (context, Dockerfile, arguments, target, platform), so it changes exactly when the image does. Images
-that were not built here have a digest of their name and triggers. Deleting deletes nothing, as in the real provider.
+computed from the inputs of a build (context, Dockerfile, arguments, target, platform), so it changes exactly when the image does.
+Deleting deletes nothing, as in the real provider.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path as File
+from pathlib import PurePosixPath
 from typing import Final
 
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
-from localcloud.plugins.contexts import Build, context_digest, manifest_digest
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
 from localcloud.plugins.inputs import predicted, secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
-from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
+from localcloud.plugins.schema import PropertySpec, block, flag, listing, outputs, text, texts_by_key
 from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, has_unknown, is_object, text_of
 
 VERSION: Final = "5.2.0"
 
-_IMAGE: Final = "docker:index/image:Image"
-_REGISTRY_IMAGE: Final = "docker:index/registryImage:RegistryImage"
+IMAGE: Final = "docker:index/image:Image"
 _DEFAULT_REGISTRY: Final = "docker.io"
 
-_IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
+IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
     "imageName": text(required=True),
     "skipPush": flag(default=False),
     "buildOnPreview": flag(default=False),
@@ -56,16 +58,6 @@ _IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
     ),
 }
 
-_REGISTRY_IMAGE_FIELDS: Final[Mapping[str, PropertySpec]] = {
-    "name": text(autoname=True, force_new=True),
-    "keepRemotely": flag(default=False),
-    "insecureSkipVerify": flag(default=False),
-    "triggers": texts_by_key(force_new=True),
-    "authConfig": block({"address": text(required=True), "username": text(), "password": text(secret=True)}),
-    **outputs(sha256Digest=text()),
-}
-
-_TYPES: Final[Mapping[str, PropertySpecs]] = {_IMAGE: _IMAGE_FIELDS, _REGISTRY_IMAGE: _REGISTRY_IMAGE_FIELDS}
 _SETTINGS: Final = frozenset(
     {
         "caMaterial",
@@ -82,12 +74,20 @@ _SETTINGS: Final = frozenset(
 )
 
 
-def _fields(type_name: str) -> PropertySpecs:
-    fields = _TYPES.get(type_name)
-    if fields is None:
-        known = ", ".join(sorted(_TYPES))
-        raise PluginError(f"the local docker stand-in does not support the resource type {type_name}, only {known}")
-    return fields
+def _require_image(type_name: str) -> None:
+    if type_name != IMAGE:
+        raise PluginError(f"the local docker stand-in does not support the resource type {type_name}, only {IMAGE}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Inputs of an image. `context` and `dockerfile` are paths as in the program, relative to the working directory."""
+
+    context: str
+    dockerfile: str
+    args: Mapping[str, str]
+    target: str
+    platform: str
 
 
 class DockerProvider:
@@ -97,8 +97,7 @@ class DockerProvider:
     version = VERSION
 
     def __init__(self, transport: RestTransport, *, token: str | None) -> None:
-        self._registry: dict[str, str] = {}
-        self._push = _Pusher(transport=transport, token=token)
+        self._pusher = _Pusher(transport=transport, token=token)
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
         """Accept the real provider's settings, which have no effect here, and reject others."""
@@ -106,9 +105,9 @@ class DockerProvider:
         return tuple(Failure(path=name, reason=f"{reason}: {name}") for name in news if name not in _SETTINGS)
 
     def configure(self, configuration: Properties) -> "DockerSession":
-        """Start a session. All sessions share the images pushed so far."""
+        """Start a session."""
         del configuration
-        return DockerSession(registry=self._registry, pusher=self._push)
+        return DockerSession(pusher=self._pusher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +141,15 @@ def _refusal(reply: TransportReply) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSession:
-    """A configured provider. `registry` holds the digests of images pushed so far, by name."""
+    """A configured provider."""
 
-    registry: dict[str, str] = field(repr=False)
     pusher: "_Pusher" = field(repr=False)
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
         """Check inputs. An image's build gets the digest of its context, so a changed file is a difference."""
-        checked = check(type_name, _fields(type_name), _without_digest(news), olds, naming)
-        if type_name != _IMAGE or checked.failures or has_unknown(checked.inputs.get("build")):
+        _require_image(type_name)
+        checked = check(type_name, IMAGE_FIELDS, _without_digest(news), olds, naming)
+        if checked.failures or has_unknown(checked.inputs.get("build")):
             return checked
         try:
             digest = context_digest(_build(checked.inputs))
@@ -163,18 +162,18 @@ class DockerSession:
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
         """Compare the state with new inputs. Ignore a registry's user and password, which change with every login."""
-        fields = _fields(type_name)
-        details = compare(fields, state, news)
+        del type_name
+        details = compare(IMAGE_FIELDS, state, news)
         kept: Details = {path: detail for path, detail in details.items() if not _is_login(path)}
-        if type_name == _IMAGE and kept:
+        if kept:
             kept["repoDigest",] = Detail(change=DiffKind.UPDATE)
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
         """Return the state before a build, in which only the digest is unknown."""
-        fields = _fields(type_name)
-        if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
-            return predicted(fields, inputs)
+        del type_name
+        if has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
+            return predicted(IMAGE_FIELDS, inputs)
         return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
@@ -182,26 +181,13 @@ class DockerSession:
         return self.preview_create(type_name, news) if self.diff(type_name, state, news).details else state
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
-        """Compute the digest and store it in the registry."""
+        """Compute the digest and push the image."""
         del limit_s
-        _fields(type_name)
-        if type_name == _IMAGE:
-            digest = manifest_digest(_build(inputs))
-            name = text_of(inputs, "imageName")
-            if inputs.get("skipPush") is not True:
-                await self.pusher.push(name, digest)
-                self.registry[name] = digest
-            return Created(id=name, state=_image_state(inputs, digest))
-        return self._registry_image(inputs)
-
-    def _registry_image(self, inputs: Properties) -> Created:
-        name = text_of(inputs, "name")
-        triggers = inputs.get("triggers")
-        seed = [name, *(f"{key}={value}" for key, value in sorted(triggers.items()))] if is_object(triggers) else [name]
-        digest = self.registry.get(name) or "sha256:" + hashlib.sha256("\0".join(seed).encode()).hexdigest()
-        self.registry[name] = digest
-        state = {key: value for key, value in inputs.items() if key != DEFAULTS_KEY}
-        return Created(id=digest, state={**state, "sha256Digest": digest})
+        _require_image(type_name)
+        digest, name = manifest_digest(_build(inputs)), text_of(inputs, "imageName")
+        if inputs.get("skipPush") is not True:
+            await self.pusher.push(name, digest)
+        return Created(id=name, state=_image_state(inputs, digest))
 
     async def read(self, type_name: str, resource_id: str, inputs: Properties, state: Properties) -> ReadReply | None:
         """Return the state unchanged, as the real provider does."""
@@ -218,10 +204,8 @@ class DockerSession:
         return Created(id=resource_id, state=created.state)
 
     async def delete(self, type_name: str, resource_id: str, state: Properties, *, limit_s: float) -> None:
-        """Forget a pushed image unless `keepRemotely` is set. Local images stay, as with the real provider."""
-        del limit_s, resource_id
-        if type_name == _REGISTRY_IMAGE and state.get("keepRemotely") is not True:
-            self.registry.pop(text_of(state, "name"), None)
+        """Leave the image, as the real provider does."""
+        del type_name, resource_id, state, limit_s
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
         """Raise PluginError because the package has no data sources."""
@@ -230,12 +214,12 @@ class DockerSession:
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
         """Return the paths of passwords."""
-        fields = _TYPES.get(type_name)
-        return secret_paths(fields) if fields else frozenset()
+        del type_name
+        return secret_paths(IMAGE_FIELDS)
 
 
 def _is_login(path: Path) -> bool:
-    return path[0] in {"registry", "authConfig"} and path[-1] in {"password", "username"}
+    return path[0] == "registry" and path[-1] in {"password", "username"}
 
 
 def _without_digest(news: Properties) -> Properties:
@@ -267,7 +251,7 @@ def _image_state(inputs: Properties, digest: str) -> Properties:
     server = text_of(registry, "server") if is_object(registry) else ""
     repository = name.partition("@")[0]
     untagged = repository.rpartition(":")[0] if ":" in repository.rpartition("/")[2] else repository
-    state: Properties = {each: value for each, value in inputs.items() if each in _IMAGE_FIELDS}
+    state: Properties = {each: value for each, value in inputs.items() if each in IMAGE_FIELDS}
     state |= {
         "imageName": name,
         "baseImageName": name,
@@ -283,3 +267,119 @@ def _image_state(inputs: Properties, digest: str) -> Properties:
 def _host(name: str) -> str:
     first = name.partition("/")[0]
     return first if "/" in name and ("." in first or ":" in first or first == "localhost") else _DEFAULT_REGISTRY
+
+
+def context_digest(build: Build) -> str:
+    """Return SHA-256 over the context's files (names, executable bits, contents) and the Dockerfile, without files in `.dockerignore`.
+
+    Raises PluginError if the context or the Dockerfile does not exist.
+    """
+    context, dockerfile = File(build.context), File(build.dockerfile)
+    if not context.is_dir():
+        raise PluginError(f"the build context {build.context!r} is not a directory (relative to {File.cwd()})")
+    if not dockerfile.is_file():
+        raise PluginError(f"the Dockerfile {build.dockerfile!r} is not a file (relative to {File.cwd()})")
+    digest = hashlib.sha256()
+    for path in sorted(_files(context, _rules(context))):
+        file = context / path
+        digest.update(f"{path}\0{'x' if os.access(file, os.X_OK) else '-'}\0".encode())
+        digest.update(_content(file))
+    digest.update(b"Dockerfile\0" + dockerfile.read_bytes())
+    return digest.hexdigest()
+
+
+def manifest_digest(build: Build) -> str:
+    """Return the digest of the image of a build: the same for the same context, Dockerfile, arguments, target and platform.
+
+    Raises PluginError as `context_digest` does, and for an invalid Dockerfile.
+    """
+    check_dockerfile(build)
+    parts = [
+        context_digest(build),
+        *(f"{name}={value}" for name, value in sorted(build.args.items())),
+        build.target,
+        build.platform,
+    ]
+    return "sha256:" + hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def check_dockerfile(build: Build) -> None:
+    """Reject a Dockerfile that docker rejects at its first instruction. Raises PluginError."""
+    for line in File(build.dockerfile).read_text(encoding="utf-8").splitlines():
+        word = line.strip().partition(" ")[0].upper()
+        if not word or word.startswith("#") or word == "ARG":
+            continue
+        if word != "FROM":
+            raise PluginError(
+                f"failed to parse {build.dockerfile!r}: no build stage in current context, it begins with {word} instead of FROM"
+            )
+        return
+    raise PluginError(f"failed to parse {build.dockerfile!r}: the file has no FROM instruction")
+
+
+def _content(file: File) -> bytes:
+    if file.is_symlink():
+        return b"link:" + os.fsencode(file.readlink())
+    hashed = hashlib.sha256()
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            hashed.update(chunk)
+    return hashed.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One line of a `.dockerignore`."""
+
+    pattern: re.Pattern[str]
+    keeps: bool
+
+
+def _rules(context: File) -> list[_Rule]:
+    file = context / ".dockerignore"
+    if not file.is_file():
+        return []
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    rules: list[_Rule] = []
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        keeps = line.startswith("!")
+        pattern = PurePosixPath(line.removeprefix("!").strip().strip("/")).as_posix()
+        rules.append(_Rule(re.compile(_translate(pattern)), keeps))
+    return rules
+
+
+def _translate(pattern: str) -> str:
+    """Return the regular expression of a pattern of Go's filepath.Match with `**`. It matches whole paths, and everything below a directory."""
+    expression = ""
+    index = 0
+    while index < len(pattern):
+        if pattern.startswith("**/", index):
+            expression, index = expression + "(?:.*/)?", index + 3
+        elif pattern.startswith("**", index):
+            expression, index = expression + ".*", index + 2
+        else:
+            letter = pattern[index]
+            expression += {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter))
+            index += 1
+    return rf"^{expression}(?:/.*)?$"
+
+
+def _is_ignored(path: str, rules: list[_Rule]) -> bool:
+    ignored = False
+    for rule in rules:
+        if rule.pattern.match(path):
+            ignored = not rule.keeps
+    return ignored
+
+
+def _files(context: File, rules: list[_Rule]) -> Iterator[str]:
+    """Return the paths of the context's files, relative to it. Ignored folders are skipped unless a rule includes files again."""
+    may_return = any(rule.keeps for rule in rules)
+    for folder, folders, names in os.walk(context):
+        base = File(folder).relative_to(context).as_posix()
+        prefix = "" if base == "." else f"{base}/"
+        if not may_return:
+            folders[:] = [name for name in folders if not _is_ignored(prefix + name, rules)]
+        yield from (prefix + name for name in names if not _is_ignored(prefix + name, rules))

@@ -59,7 +59,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
     async def Handshake(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Return the supported features."""
         del request, context
-        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, supports_autonaming_configuration=True)
+        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True)
 
     async def GetPluginInfo(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
         """Return the version of the replaced provider."""
@@ -93,9 +93,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             for key, value in request.variables.items():
                 configuration.setdefault(key.rpartition(":")[2], value)
             self._sessions[context.peer()] = self._provider.configure(configuration)
-            return provider_pb2.ConfigureResponse(
-                acceptSecrets=True, supportsPreview=True, supports_autonaming_configuration=True
-            )
+            return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
 
     def _session(self, context: RpcContext) -> Session:
         """Return the connection's session, or the only session after a reconnection. Raises PluginError if there are several."""
@@ -118,14 +116,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             news, secrets = plain(from_struct(request.news))
             olds, _ = plain(from_struct(request.olds))
             type_name, name = _type_and_name(request)
-            options = request.autonaming if request.HasField("autonaming") else None
-            modes = provider_pb2.CheckRequest.AutonamingOptions
-            naming = Naming(
-                name=name,
-                seed=bytes(request.randomSeed),
-                proposed=str(options.proposed_name) if options is not None else "",
-                disabled=options is not None and options.mode == modes.DISABLE,
-            )
+            naming = Naming(name=name, seed=bytes(request.randomSeed))
             checked = self._session(context).check(type_name, news, olds, naming)
             return provider_pb2.CheckResponse(
                 inputs=to_struct(conceal(checked.inputs, secrets)), failures=_failures(checked.failures)

@@ -16,13 +16,11 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
-import yaml
-
 from localcloud.json_values import JsonObject, as_list, as_object, copied
 from localcloud.running.relays import Relay
 from localcloud.running.starters import Volumes
 from localcloud.services.run_limits import cpus
-from localcloud.vllm.server import PLANNED_MARK
+from localcloud.vllm import PLANNED_MARK
 from localcloud.world.run_messages import container_port, serving_container
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -133,6 +131,8 @@ class Envoy:
 
 def _read(words: Sequence[str]) -> JsonObject:
     """Return the configuration of a command line. Empty without one, and for text that is not YAML: Envoy itself then says what is wrong."""
+    import yaml  # noqa: PLC0415 - a thirtieth of a second, and most clouds run no Envoy
+
     following = [text for option, text in itertools.pairwise(words) if option == _OPTION]
     with suppress(yaml.YAMLError):
         return as_object(yaml.safe_load(following[0])) if following else {}

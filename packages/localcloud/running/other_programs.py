@@ -1,36 +1,17 @@
 """Containers of any other program: the local cloud runs no image, so a small server answers every request in its place.
 
 It is ready at once, answers 200 with one sentence on every path and method, and has no effect. Nothing about the program is simulated:
-a program that fails on Google Cloud starts here.
+a program that fails on Google Cloud starts here. This module loads in little time: it is a process for each such container.
 """
 
 import os
 import sys
-from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import PurePosixPath
 from typing import Final
 
-from localcloud.running.envoy import is_envoy
-from localcloud.running.starters import is_starter
-from localcloud.vllm import parent_watch
-from localcloud.vllm.arguments import ArgumentError, split_command
-from localcloud.vllm.server import PLANNED_MARK
+from localcloud.vllm import PLANNED_MARK, parent_watch
 
-MODULE: Final = "localcloud.running.other_programs"
 HEADER: Final = ("x-simulated", "container")
-
-
-def is_other_program(image: str, command: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether nothing here runs a container: its command is not vLLM's, Envoy or a Python text, and its image is not vLLM's by name."""
-    name = PurePosixPath(image.partition("@")[0]).name
-    if "vllm" in name or is_envoy(command) or is_starter([*command, *arguments]):
-        return False
-    try:
-        split_command([*command, *arguments])
-    except ArgumentError:
-        return True
-    return False
 
 
 class _Answer(BaseHTTPRequestHandler):

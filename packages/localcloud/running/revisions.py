@@ -10,19 +10,20 @@ import json
 import random
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias, cast
 
 from localcloud.json_values import as_list, as_object
-from localcloud.running import interpreter, other_programs
+from localcloud.running import interpreter
 from localcloud.running.envoy import Envoy, Reach, is_envoy
 from localcloud.running.fronts import DEFAULT_LIMITS, Limits
 from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command
 from localcloud.services.run_limits import memory_gib
+from localcloud.vllm.arguments import ArgumentError, split_command
 from localcloud.world import run_messages
 from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
@@ -53,26 +54,6 @@ _UP_LIMIT_S: Final = 60.0
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
 """An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
 loads models on this platform (2026). No figure was found on Google's pages."""
-
-
-def _root(_: str) -> int:
-    return 0
-
-
-def _anybody(_bucket: str, _account: str) -> bool:
-    return True
-
-
-def _not_known(_: str) -> str:
-    return ""
-
-
-def _no_driver(_: str) -> int | None:
-    return None
-
-
-def _unreachable(_revision: RevisionSpec, _host: str, _port: int) -> None:
-    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,12 +94,12 @@ class SimulatedRevisions:
         read_secret: ReadSecret,
         list_objects: ListObjects,
         write_log: WriteLog,
-        user_of: UserOf = _root,
-        may_list: MayList = _anybody,
-        version_of: VersionOf = _not_known,
-        driver_of: DriverOf = _no_driver,
+        user_of: UserOf = lambda _: 0,
+        may_list: MayList = lambda _bucket, _account: True,
+        version_of: VersionOf = lambda _: "",
+        driver_of: DriverOf = lambda _: None,
         google: GoogleAccess | None = None,
-        reach: Reach = _unreachable,
+        reach: Reach = lambda _revision, _host, _port: None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives the lines unchanged."""
         self._clock = clock
@@ -219,7 +200,7 @@ class SimulatedRevisions:
             spec=revision,
             words=template.words,
             command=(
-                interpreter.command(other_programs.MODULE)
+                interpreter.command("localcloud.running.other_programs")
                 if template.is_other_program
                 else server_command(template.words)
             ),
@@ -432,6 +413,18 @@ def memory_mib(text: str) -> int:
     return int(amount_gib * 1024)
 
 
+def is_other_program(image: str, command: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Return whether nothing here runs a container: its command is not vLLM's, Envoy or a Python text, and its image is not vLLM's by name."""
+    name = PurePosixPath(image.partition("@")[0]).name
+    if "vllm" in name or is_envoy(command) or is_starter([*command, *arguments]):
+        return False
+    try:
+        split_command([*command, *arguments])
+    except ArgumentError:
+        return True
+    return False
+
+
 class _TemplateReader:
     """The parts of a RevisionTemplate that the simulation uses."""
 
@@ -455,7 +448,7 @@ class _TemplateReader:
     def is_other_program(self) -> bool:
         """Return whether the local cloud has nothing that runs the container."""
         command, arguments = ([str(word) for word in as_list(self._container.get(key))] for key in ("command", "args"))
-        return other_programs.is_other_program(self.image, command, arguments)
+        return is_other_program(self.image, command, arguments)
 
     @property
     def words(self) -> list[str]:

@@ -8,7 +8,7 @@ from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
 from localcloud.services.service import ApiService, listing, method, visible
 from localcloud.world.cloud import Cloud
-from localcloud.world.custom_roles import RESTORABLE_S, ROLES, TAKEN_S
+from localcloud.world.roles import RESTORABLE_S, ROLES, TAKEN_S
 
 _ROLE_ID = re.compile(r"[A-Za-z0-9_.]{3,64}")
 _PERMISSION = re.compile(r"[a-z]+\.[A-Za-z]+\.[A-Za-z]+")

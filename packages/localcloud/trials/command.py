@@ -16,17 +16,12 @@ from typing import Final
 from localcloud.json_values import as_object
 from localcloud.ledger.entries import Assumption, load, why_by_hand
 from localcloud.trials import answers
-from localcloud.trials.apis import require_enabled
-from localcloud.trials.endpoints import Endpoints
-from localcloud.trials.judging import Judgement, summary
-from localcloud.trials.known import known_secrets
-from localcloud.trials.login import LoginError, open_session
+from localcloud.trials.answers import NUMBER, PROJECT, Redaction, known_secrets
 from localcloud.trials.options import TryRefusedError
-from localcloud.trials.placeholders import Placeholders
 from localcloud.trials.requests_of_entries import FIXTURES, LedgerTrial, rank, trial
 from localcloud.trials.resources import KINDS, collection_of, created_by, fixture_collections, fixture_seconds
-from localcloud.trials.running import Runner, Surroundings, sweep
-from localcloud.trials.sending import Sender, Session
+from localcloud.trials.running import Judgement, Runner, Surroundings, sweep
+from localcloud.trials.sending import Sender, Session, open_session, require_enabled
 
 DONE: Final = 0
 DIFFERS: Final = 1
@@ -109,11 +104,7 @@ def try_entries(
 
 
 def _world(project: str, environment: Mapping[str, str], session: Session | None, urls: Iterable[str]) -> Surroundings:
-    try:
-        opened = session or open_session(project)
-    except LoginError as error:
-        raise TryRefusedError(str(error)) from None
-    sender = Sender(opened, Endpoints.of(environment))
+    sender = Sender(session or open_session(project), environment)
     speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
 
     def pause(seconds: float) -> None:
@@ -125,7 +116,7 @@ def _world(project: str, environment: Mapping[str, str], session: Session | None
     found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
     if not found.is_accepted:
         raise TryRefusedError(
-            f"Cannot read project {project}: {summary(found)}. Check the id and the login "
+            f"Cannot read project {project}: {found.summary}. Check the id and the login "
             "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
     number = str(as_object(found.body).get("projectNumber") or "")
@@ -172,8 +163,8 @@ class _TrialRun:
     def __init__(self, options: argparse.Namespace, world: Surroundings, environment: Mapping[str, str]) -> None:
         self._options = options
         self._world = world
-        placeholders = Placeholders(secrets=known_secrets(environment))
-        self._redaction = answers.Redaction(placeholders, world.project, world.number)
+        own = ((PROJECT, world.project), (NUMBER, world.number))
+        self._redaction = Redaction([*own, *known_secrets(environment)])
         self._out: Path | None = options.out
         if self._out is None and not (world.sender.is_google and answers.is_checkout()):
             self._out = Path("localcloud-tried.json")

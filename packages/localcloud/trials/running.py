@@ -1,16 +1,17 @@
 """Run trials one after the other and delete all that they create: after each trial, at the end, and after an interruption."""
 
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 from localcloud.json_values import as_list, as_object
+from localcloud.ledger.entries import Answer
 from localcloud.trials import resources
-from localcloud.trials.judging import Judgement, judge, matches, summary
 from localcloud.trials.requests_of_entries import FIXTURES, TRY, ApiRequest, LedgerTrial, Poll, Wait
 from localcloud.trials.resources import Created
 from localcloud.trials.sending import ApiReply, Sender
@@ -20,6 +21,54 @@ _OPERATION_LIMIT_S: Final = 900
 _PAUSE_S: Final = 2.0
 _POLL_S: Final = 10.0
 _MISSING: Final = 404
+Verdict = Literal["as assumed", "differs", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict, and the answer on one line. `why` explains an unknown verdict."""
+
+    verdict: Verdict
+    answered: str
+    why: str = ""
+
+
+def judge(expected: Answer, reply: ApiReply) -> Judgement:
+    """Return the verdict on an answer. An error with a cause other than the request is unknown."""
+    answered = reply.summary
+    is_expected = reply.status == expected.status
+    if is_expected and matches(expected.words, reply):
+        return Judgement(verdict="as assumed", answered=answered)
+    cause = _other_cause(reply)
+    if cause:
+        return Judgement(verdict="unknown", answered=answered, why=cause)
+    if is_expected:
+        return Judgement(
+            verdict="unknown",
+            answered=answered,
+            why=f"the status is as expected, but nothing in the answer matches '{expected.words}'. Read the answer",
+        )
+    return Judgement(verdict="differs", answered=answered)
+
+
+def matches(words: str, reply: ApiReply) -> bool:
+    """Return whether an answer's body, or an error's message, matches a regular expression."""
+    text = reply.message if reply.status >= 400 else f"{reply.body}"  # noqa: PLR2004 - HTTP's errors
+    return re.search(words, text, re.IGNORECASE) is not None
+
+
+def _other_cause(reply: ApiReply) -> str:
+    if reply.status == 0:
+        return "no response"
+    if reply.is_api_off:
+        return "the API is disabled in this project; run `gcloud services enable`"
+    if reply.status == 401:  # noqa: PLR2004 - HTTP
+        return "the login was rejected"
+    if reply.status == 403:  # noqa: PLR2004 - HTTP
+        return "a permission, a quota or a policy of this project stopped the request first"
+    if reply.status == 429 or reply.status >= 500:  # noqa: PLR2004 - HTTP
+        return "the server was busy or the quota is used up; retry later"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +137,7 @@ class Runner:
                     if not is_last and not matches(step.words, reply):
                         why = f"no answer matched '{step.words}' within {step.seconds:.0f} s"
                         why = "the queued resource failed: no quota or no capacity" if _has_failed(reply) else why
-                        answered = summary(last if last.is_of_operation else reply)
+                        answered = (last if last.is_of_operation else reply).summary
                         return Judgement(verdict="unknown", answered=answered, why=why)
                     continue
                 reply = self._send(step.filled(values))
@@ -97,7 +146,7 @@ class Runner:
                 is_polled = not is_last and isinstance(trial.steps[at], Poll) and reply.is_of_operation
                 if not is_last and not reply.is_accepted and not is_polled:
                     why = f"{step.method} {step.url} was rejected"
-                    return Judgement(verdict="unknown", answered=summary(reply), why=why)
+                    return Judgement(verdict="unknown", answered=reply.summary, why=why)
             return judge(expected, reply)
         finally:
             for created in self._owned[before:]:
@@ -159,7 +208,7 @@ class Runner:
             if 400 <= reply.status < 500 and not reply.is_of_operation:  # noqa: PLR2004 - HTTP's client errors
                 self._owned.remove(created)
             self._failed[word] = Judgement(
-                verdict="unknown", answered=summary(reply), why=f"the required {word.lower()} was not created"
+                verdict="unknown", answered=reply.summary, why=f"the required {word.lower()} was not created"
             )
         elif not self._until(created, exists=True):
             self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
@@ -223,7 +272,7 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
         reply = world.sender.send("GET", url)
         if not reply.is_accepted:
             if reply.status != _MISSING:
-                unknown.append(f"{resources.collection_of(url)}: {summary(reply)}")
+                unknown.append(f"{resources.collection_of(url)}: {reply.summary}")
             continue
         own, foreign = resources.own_items(url, reply.body)
         unknown += [f"{each}: named like a trial's resource but without its label; check it" for each in foreign]

@@ -1,16 +1,26 @@
 """Send requests with the login of the environment, to Google or to the endpoints that environment variables set."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
+import google.auth
 import requests
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession, Request
 
+from localcloud.environment import API_OVERRIDES, REAL_PLUGIN_ENDPOINTS
 from localcloud.json_values import as_list, as_object
-from localcloud.trials.endpoints import HUB, Endpoints
+from localcloud.trials.options import TryRefusedError
 
+_SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
+_HUB: Final = "huggingface.co"
+_SERVICE_USAGE: Final = "serviceusage.googleapis.com"
+_ALWAYS: Final = frozenset({_SERVICE_USAGE, "cloudresourcemanager.googleapis.com"})
+"""APIs that each run asks before its trials."""
+_LONGEST: Final = 200
 _TIMEOUT_S: Final = 120
 _ENABLED_LIMIT_S: Final = 600.0
 """Total time in a run for which an API that is listed as enabled can answer that it is disabled. Google: "wait a few minutes"."""
@@ -60,14 +70,51 @@ class ApiReply:
             is_done, name = body.get("done") is True, str(body.get("name"))
         return name if "/operations/" in name and (not is_done or "error" in body) else ""
 
+    @property
+    def summary(self) -> str:
+        """Return the answer in one line."""
+        where = " (operation)" if self.is_of_operation else ""
+        text = " ".join([str(self.status), self.reason, self.message]) if self.status else self.message
+        short = " ".join(text.split())
+        return (short if len(short) <= _LONGEST else short[: _LONGEST - 3] + "...") + where
+
+
+def open_session(project: str) -> AuthorizedSession:
+    """Return a session with the Application Default Credentials, and the project as quota project. Raises TryRefusedError without a login."""
+    try:
+        # The library is untyped.
+        credentials = cast("Any", google.auth).default(scopes=_SCOPES, quota_project_id=project)[0]
+        session = AuthorizedSession(credentials)
+        credentials.refresh(Request())
+    except GoogleAuthError as error:
+        raise TryRefusedError(
+            f"No Google login found ({type(error).__name__}). Run `gcloud auth application-default login`."
+        ) from None
+    return session
+
+
+def _roots(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the root URL of each API by name, such as `https://run.googleapis.com`: that of an environment variable, otherwise Google's."""
+    found = {api.lower(): f"https://{api.lower()}.googleapis.com" for api in API_OVERRIDES}
+    found[_HUB] = environment.get("HF_ENDPOINT", "").rstrip("/") or f"https://{_HUB}"
+    named = [(name, path) for name, path in REAL_PLUGIN_ENDPOINTS.items()]
+    named += [(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", path) for api, path in API_OVERRIDES.items()]
+    for name, path in named:
+        api, _, version = path.partition("/")
+        value = environment.get(name, "").rstrip("/")
+        if value:
+            found[api] = value.removesuffix("/" + version.rstrip("/")) if version else value
+    return found
+
 
 class Sender:
     """Sends requests with and without the login."""
 
-    def __init__(self, session: Session, endpoints: Endpoints) -> None:
+    def __init__(self, session: Session, environment: Mapping[str, str]) -> None:
+        """Use Google's endpoints, unless a variable of the environment sets another one."""
         self._session = session
         self._plain = requests.Session()
-        self._endpoints = endpoints
+        self._roots = _roots(environment)
         self._patience_s = 0.0
         self._pause: Callable[[float], None] | None = None
 
@@ -78,7 +125,7 @@ class Sender:
     @property
     def is_google(self) -> bool:
         """Return whether requests go to Google itself."""
-        return all(root == f"https://{api}.googleapis.com" for api, root in self._endpoints.roots.items() if api != HUB)
+        return all(root == f"https://{api}.googleapis.com" for api, root in self._roots.items() if api != _HUB)
 
     def send(
         self,
@@ -130,9 +177,8 @@ class Sender:
 
     def _routed(self, url: str) -> str:
         parts = urlsplit(url)
-        api = parts.netloc.removesuffix(".googleapis.com")
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        return self._endpoints.url(f"{api}{path}") or url
+        root = self._roots.get(parts.netloc.removesuffix(".googleapis.com"))
+        return url if root is None else root + parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def _reply(status: int, text: str) -> ApiReply:
@@ -146,3 +192,36 @@ def _reply(status: int, text: str) -> ApiReply:
     message = cast("str", error.get("message") or "") or ("" if error else text[:300])
     details = json.dumps(error.get("details")) if error.get("details") else ""
     return ApiReply(status=status, reason=reason, message=f"{message} {details}".strip(), body=body)
+
+
+def require_enabled(sender: Sender, project: str, urls: Iterable[str]) -> None:
+    """Return if every API of these URLs is enabled. Raises TryRefusedError with one command that enables the others."""
+    hosts = {host for url in urls if (host := urlsplit(url).netloc).endswith(".googleapis.com")}
+    off = sorted((hosts | _ALWAYS) - _enabled(sender, project))
+    if off:
+        raise TryRefusedError(
+            f"{len(off)} APIs that the trials ask are not enabled in project {project}. Run: "
+            f"gcloud services enable {' '.join(off)} --project={project}"
+        )
+
+
+def _enabled(sender: Sender, project: str) -> frozenset[str]:
+    """Return the enabled APIs; none if Service Usage, which lists them, is off itself."""
+    url = f"https://{_SERVICE_USAGE}/v1/projects/{project}/services?filter=state:ENABLED&pageSize=200"
+    found: set[str] = set()
+    page = ""
+    while True:
+        reply = sender.send("GET", url + page)
+        if reply.is_api_off:
+            return frozenset()
+        if not reply.is_accepted:
+            raise TryRefusedError(
+                f"Cannot read project {project}: {reply.summary}. Check the id, the login "
+                "(gcloud auth application-default login) and the role roles/serviceusage.serviceUsageViewer."
+            )
+        listed = map(as_object, as_list(as_object(reply.body).get("services")))
+        found |= {str(each.get("name")).rpartition("/")[2] for each in listed if each.get("state") == "ENABLED"}
+        token = as_object(reply.body).get("nextPageToken")
+        if not token:
+            return frozenset(found)
+        page = f"&pageToken={token}"

@@ -5,3 +5,7 @@ docs/authors/simulated-server.md lists the real and the simulated parts, and the
 
 VERSION = "0.28.0"
 """The vLLM release whose flags, log lines and messages this server follows."""
+PLANNED_MARK = "[simulated] start planned:"
+"""The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
+KILLED_MARK = "[simulated] memory:"
+"""The last log line of a container that exceeds its memory."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localcloud.json_values import as_object
-from localcloud.vllm import hub_access
+from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.memory import EngineStartError
 from localcloud.vllm.settings import RuntimeEnvironment
@@ -63,7 +63,7 @@ def _failed_call(reason: str) -> EngineStartError:
 def _rank(path: str, environment: RuntimeEnvironment) -> int | None:
     """Return an adapter's rank, 0 if it cannot be known here, None without an adapter."""
     if not path.startswith("/"):
-        return 0 if hub_access.refusal(path, environment) is None else None
+        return 0 if hub.refusal(path, environment) is None else None
     for mount in environment.mounts:
         below = mount.path.rstrip("/") + "/"
         if path.startswith(below):

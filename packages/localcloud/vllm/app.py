@@ -14,17 +14,22 @@ from aiohttp import web
 
 from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.json_values import as_list, as_object
-from localcloud.vllm import VERSION, cors, tokens
+from localcloud.vllm import VERSION, tokens
 from localcloud.vllm.adapters import adapters_of
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.broken import broken_body, broken_completion, broken_request
-from localcloud.vllm.engine import Sequence
-from localcloud.vllm.engines import EngineGroup
-from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
+from localcloud.vllm.engine import EngineGroup, Sequence
+from localcloud.vllm.faults import (
+    FaultError,
+    InjectedFaults,
+    RequestFaults,
+    broken_body,
+    broken_completion,
+    broken_request,
+)
 from localcloud.vllm.generation import Abilities, Completion, answer
 from localcloud.vllm.media import MediaRules, check_items, read_media
 from localcloud.vllm.memory import KvCacheSize
-from localcloud.vllm.middleware import Middleware
+from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
 from localcloud.vllm.models import Model
 from localcloud.vllm.protocol import Request, RequestError, check_length, parse, read_chat
 from localcloud.vllm.stream import StreamReply, WholeReply
@@ -93,7 +98,7 @@ def make_app(parts: Parts) -> web.Application:
 
 
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(cors.headers(request, request.get(_ORIGINS, ())))
+    response.headers.update(cors_headers(request, request.get(_ORIGINS, ())))
     response.headers["x-simulated"] = "vllm"
     response.headers["server"] = "uvicorn"
 
@@ -133,8 +138,8 @@ class _Server:
                 return refusal
         if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._has_key(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
-        if cors.is_preflight(request):
-            return cors.preflight(request, self._parts.arguments.allowed_origins)
+        if is_preflight(request):
+            return preflight(request, self._parts.arguments.allowed_origins)
         request[_ORIGINS] = self._parts.arguments.allowed_origins
         if request.path.startswith(_SIMULATOR):
             return await _answered(request, handler)

@@ -5,10 +5,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from localcloud.json_values import as_object
-from localcloud.vllm import flags
+from localcloud.json_values import JsonObject, as_object, packaged
 from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, SOFT_TOKENS
 
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -78,6 +78,12 @@ class Arguments:
         return int(self.mm_processor_kwargs.get("max_soft_tokens", DEFAULT_SOFT_TOKENS))
 
 
+@cache
+def _flags() -> JsonObject:
+    """Return the flags by kind: names, types, choices, short forms. `data/flags.json` explains the kinds and lists the sources."""
+    return packaged("localcloud.vllm", "flags.json")
+
+
 def readable_int(text: str) -> int:
     """Parse `16384`, `16k` (16,000), `16K` (16,384), `auto` (-1). Raises argparse.ArgumentTypeError."""
     text = text.strip()
@@ -105,7 +111,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?", default=None)
 
     def add(name: str, **options: Any) -> None:  # noqa: ANN401 - argparse's own options
-        aliases = [flags.aliases()[name]] if name in flags.aliases() else []
+        aliases = [_flags()["aliases"][name]] if name in _flags()["aliases"] else []
         parser.add_argument(f"--{name}", *aliases, dest=name.replace("-", "_"), default=None, **options)
 
     typed: dict[str, dict[str, Any]] = {
@@ -120,9 +126,9 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         "jsons": {"type": _json},
     }
     for kind, options in typed.items():
-        for name in sorted(flags.names(kind)):
+        for name in sorted(_flags()[kind]):
             add(name, **options)
-    for name, choices in sorted(flags.choices().items()):
+    for name, choices in sorted(_flags()["choices"].items()):
         add(name, choices=choices)
     return parser
 
@@ -140,7 +146,7 @@ def _normalise(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         head, dot, path = name.partition(".")
         head = head.replace("_", "-")
-        if dot and head[2:] in flags.names("jsons"):
+        if dot and head[2:] in _flags()["jsons"]:
             if not equals:
                 value = rest.pop(0) if rest else ""
             _set_dotted(dotted.setdefault(head, {}), path, value)
@@ -277,6 +283,6 @@ def _check_parsers(found: argparse.Namespace) -> None:
         ("tool call", found.tool_call_parser, found.tool_parser_plugin),
         ("reasoning", found.reasoning_parser, found.reasoning_parser_plugin),
     ):
-        known = flags.names(f"{what.partition(' ')[0]}_parsers")
+        known = _flags()[f"{what.partition(' ')[0]}_parsers"]
         if parser and parser not in known and not plugin:
             raise ArgumentError(f"invalid {what} parser: {parser} (chose from {{ {','.join(sorted(known))} }})")

@@ -13,16 +13,41 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
-from localcloud.vllm.blocks import BlockPool
-from localcloud.vllm.http_metrics import HttpMetrics
 from localcloud.vllm.memory import KvCacheSize
-from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.metrics import HttpMetrics, Metrics, merged, text_of
 from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
 _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
+_WAITING_WEIGHT: Final = 4
+"""A waiting request counts as much as four running ones (vLLM v1/engine/core_client.py, DPLBAsyncMPClient)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockPool:
+    """All blocks of the KV cache, in units of `block_size` tokens. `in_use` may exceed `blocks` for one sequence that is longer than the cache.
+
+    Simpler than vLLM: a block belongs to one sequence, so prompts with a common start hold it twice.
+    """
+
+    block_size: int
+    blocks: int
+    in_use: int = 0
+
+    def needed(self, tokens: int) -> int:
+        """Return the blocks of a sequence with this many tokens."""
+        return -(-tokens // self.block_size)
+
+    def fits(self, more: int) -> bool:
+        """Return whether this many blocks are free."""
+        return self.in_use + more <= self.blocks
+
+    @property
+    def usage(self) -> float:
+        """Return the fraction in use, at most 1."""
+        return min(1.0, self.in_use / self.blocks)
 
 
 class Sink(Protocol):
@@ -385,3 +410,37 @@ class SimulatedEngine:
         metrics.request_prompt_tokens.observe(len(sequence.prompt))
         metrics.request_generation_tokens.observe(sequence.emitted)
         metrics.request_max_tokens.observe(sequence.max_tokens)
+
+
+class EngineGroup:
+    """The engines of one server: with data parallelism several behind one port, each with its own KV cache, queue and metrics.
+
+    Sends each request to the least loaded engine. Of equally loaded ones the next in turn gets it, as vLLM has an API server for each engine.
+    """
+
+    def __init__(self, engines: Tokens[SimulatedEngine]) -> None:
+        self._engines = tuple(engines)
+        self._turns = count()
+
+    @property
+    def requests(self) -> int:
+        """Return the number of running and waiting requests of all engines."""
+        return sum(engine.running + engine.waiting for engine in self._engines)
+
+    @property
+    def http(self) -> HttpMetrics:
+        """Return the counters of HTTP requests, which belong to no engine."""
+        return self._engines[0].http
+
+    def metrics_text(self) -> str:
+        """Return the metrics in Prometheus text: the engines differ in the label `engine`."""
+        lines = merged(engine.metrics_lines() for engine in self._engines)
+        return text_of([*lines, *self.http.lines(api_servers=len(self._engines))])
+
+    def submit(self, sequence: Sequence) -> SimulatedEngine:
+        """Queue a sequence, and return its engine."""
+        turn = next(self._turns) % len(self._engines)
+        in_turn = (*self._engines[turn:], *self._engines[:turn])
+        chosen = min(in_turn, key=lambda engine: _WAITING_WEIGHT * engine.waiting + engine.running)
+        chosen.submit(sequence)
+        return chosen

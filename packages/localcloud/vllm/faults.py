@@ -11,44 +11,35 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
 | `no_usage` | usage is missing from the response | |
 
-A broken feature has no further keys; `broken.py` implements them:
-
-| kind | effect |
-| --- | --- |
-| `ignores_media` | images, sounds and videos are dropped before the model |
-| `no_audio_extra` | a sound fails as in an image without `vllm[audio]` |
-| `no_media_limits` | `--limit-mm-per-prompt` has no effect |
-| `ignores_tool_results` | the chat template drops messages of a tool |
-| `leaks_tool_calls` | with thinking, a tool call stays in the text |
-| `ignores_schema` | with thinking, structured output has no effect |
-| `ignores_system` | the chat template drops system messages |
-| `cuts_prompts` | the first half of a long message is dropped |
-| `answers_as_base` | the base model answers instead of an adapter |
-| `serves_any_model` | an unknown model name is served by the base model |
-| `proposes_nothing` | speculative decoding proposes no tokens |
-| `knows_nothing` | every answer is a free one |
+A broken feature of BROKEN_FEATURES has no further keys.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from localcloud.json_values import as_object
+from localcloud.json_values import as_list, as_object
+from localcloud.vllm import tokens
+from localcloud.vllm.generation import Completion
+from localcloud.vllm.media_items import KINDS
+from localcloud.vllm.protocol import Request
 
-BROKEN_FEATURES: Final = (
-    "ignores_media",
-    "no_audio_extra",
-    "no_media_limits",
-    "ignores_tool_results",
-    "leaks_tool_calls",
-    "ignores_schema",
-    "ignores_system",
-    "cuts_prompts",
-    "answers_as_base",
-    "serves_any_model",
-    "proposes_nothing",
-    "knows_nothing",
-)
+BROKEN_FEATURES: Final = {
+    "ignores_media": "images, sounds and videos are dropped before the model",
+    "no_audio_extra": "a sound fails as in an image without vllm[audio]",
+    "no_media_limits": "--limit-mm-per-prompt has no effect",
+    "ignores_tool_results": "the chat template drops messages of a tool",
+    "leaks_tool_calls": "with thinking, a tool call stays in the text",
+    "ignores_schema": "with thinking, structured output has no effect",
+    "ignores_system": "the chat template drops system messages",
+    "cuts_prompts": "the first half of a long message is dropped",
+    "answers_as_base": "the base model answers instead of an adapter",
+    "serves_any_model": "an unknown model name is served by the base model",
+    "proposes_nothing": "speculative decoding proposes no tokens",
+    "knows_nothing": "every answer is a free one",
+}
+"""Kind -> effect."""
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "crash": frozenset(),
     "status": frozenset(("status", "retry_after_s")),
@@ -58,8 +49,8 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "no_usage": frozenset(),
     **dict.fromkeys(BROKEN_FEATURES, frozenset[str]()),
 }
-_LOWEST_ERROR: Final = 400
-_HIGHEST_ERROR: Final = 599
+_LONG: Final = 2000
+"""Characters of a message from which it is cut."""
 
 
 class FaultError(Exception):
@@ -154,17 +145,12 @@ def _read(given: object) -> _Fault:
         allowed = ", ".join(sorted({"after", "times", *_KEYS[kind]}))
         raise FaultError(f"the fault {kind} has no key {min(unknown)!r}; its keys are {allowed}")
     for key, value in item.items():
-        if (
-            key != "kind"
-            and value is not None
-            and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0)
-        ):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        if key != "kind" and value is not None and not is_number:
             raise FaultError(f"{key} of the fault {kind} is {value!r}, expected a number of 0 or more")
     status = item.get("status", 503)
-    if kind == "status" and not _LOWEST_ERROR <= status <= _HIGHEST_ERROR:
-        raise FaultError(
-            f"status of the fault is {status}, expected an error status from {_LOWEST_ERROR} to {_HIGHEST_ERROR}"
-        )
+    if not 400 <= status <= 599:  # noqa: PLR2004 - HTTP's errors
+        raise FaultError(f"status of the fault is {status}, expected an error status from 400 to 599")
     times = item.get("times")
     return _Fault(
         kind=kind,
@@ -172,3 +158,46 @@ def _read(given: object) -> _Fault:
         times=None if times is None else int(times),
         options={key: item[key] for key in _KEYS[kind] if item.get(key) is not None},
     )
+
+
+def broken_body(body: Mapping[str, Any], broken: AbstractSet[str]) -> Mapping[str, Any]:
+    """Return a chat request as the model gets it."""
+    messages = [as_object(message) for message in as_list(body.get("messages"))]
+    if "ignores_tool_results" in broken:
+        messages = [message for message in messages if message.get("role") != "tool"]
+    if "ignores_system" in broken:
+        messages = [message for message in messages if message.get("role") not in {"system", "developer"}]
+    if "ignores_media" in broken:
+        messages = [{**message, "content": _without_media(message.get("content"))} for message in messages]
+    if "cuts_prompts" in broken:
+        messages = [{**message, "content": _cut(message.get("content"))} for message in messages]
+    thinks = as_object(body.get("chat_template_kwargs")).get("enable_thinking") is True
+    dropped = {"response_format"} if "ignores_schema" in broken and thinks else set[str]()
+    return {**{key: value for key, value in body.items() if key not in dropped}, "messages": messages}
+
+
+def _without_media(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    return [part for part in as_list(content) if as_object(part).get("type") not in KINDS]  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _cut(content: object) -> object:
+    return content[len(content) // 2 :] if isinstance(content, str) and len(content) > _LONG else content
+
+
+def broken_request(request: Request, broken: AbstractSet[str]) -> Request:
+    """Return a request as the model understands it."""
+    if "knows_nothing" not in broken:
+        return request
+    return replace(request, question="?", told="", system="", tool_result="", media=())
+
+
+def broken_completion(made: Completion, broken: AbstractSet[str]) -> Completion:
+    """Return a completion as the parsers of the server leave it."""
+    if "leaks_tool_calls" not in broken or made.tool is None or made.reasoning_end == 0:
+        return made
+    call = f"<|tool_call>call:{made.tool.name}{made.arguments()}<tool_call|>"
+    pieces = [piece.decode() for piece in tokens.pieces(call)]
+    texts = [*made.texts[: made.content_end], *pieces]
+    return replace(made, texts=texts, content_end=len(texts), tool=None, finish_reason="stop")

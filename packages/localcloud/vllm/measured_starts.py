@@ -9,7 +9,7 @@ from functools import cache
 from statistics import median
 from typing import Final
 
-from localcloud.json_values import packaged, parts
+from localcloud.json_values import JsonObject, packaged, parts
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
 
 WARM_UP_GPU_S: Final = 4.03
@@ -22,11 +22,9 @@ HUB_MB_PER_S: Final = 1_000.0
 class MeasuredBoot:
     """One boot with an empty compile cache. Times are None if its log has none."""
 
-    size: str
+    model: Model
     is_w4a16: bool
-    kind: str
-    generation: str
-    """Of a TPU, otherwise the accelerator's name."""
+    accelerator: SimulatedAccelerator
     layers: int
     compile_s: float | None
     programs: int
@@ -38,62 +36,50 @@ def _boots() -> tuple[MeasuredBoot, ...]:
     return tuple(_boot(row) for row in parts(packaged("localcloud.vllm", "starts.json"), "boots"))
 
 
-def _boot(row: dict[str, object]) -> MeasuredBoot:
-    model, accelerator = find_model(str(row["model"])), find_accelerator(str(row["accelerator"]))
+def _boot(row: JsonObject) -> MeasuredBoot:
+    model, accelerator = find_model(row["model"]), find_accelerator(row["accelerator"])
     if model is None or accelerator is None:
         raise ValueError(f"starts.json, boot {row['id']}: the simulator does not support its model or accelerator")
     return MeasuredBoot(
-        size=_size(model),
+        model=model,
         is_w4a16=row["scheme"] == "w4a16",
-        kind=accelerator.kind,
-        generation=generation_of(accelerator),
-        layers=_number(row["layers"]),
-        compile_s=_seconds(row.get("compile_s")),
-        programs=_number(row.get("programs", 1)),
-        load_s=_seconds(row.get("load_s")),
+        accelerator=accelerator,
+        layers=row["layers"],
+        compile_s=row.get("compile_s"),
+        programs=row.get("programs", 1),
+        load_s=row.get("load_s"),
     )
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def program_s(model: Model, accelerator: SimulatedAccelerator) -> float:
     """Return the seconds to compile one XLA program of a model on a TPU."""
-    boots = [boot for boot in _boots() if boot.kind == "tpu" and boot.compile_s is not None]
+    boots = [boot for boot in _boots() if boot.accelerator.kind == "tpu" and boot.compile_s is not None]
     return median((boot.compile_s or 0.0) / boot.programs for boot in _nearest(boots, model, accelerator))
 
 
 def tpu_load_mb_per_s(model: Model, accelerator: SimulatedAccelerator) -> float:
     """Return the rate at which a TPU reads a model after its download, from the rates of measured loads."""
-    boots = [boot for boot in _boots() if boot.kind == "tpu" and boot.load_s is not None]
+    boots = [boot for boot in _boots() if boot.accelerator.kind == "tpu" and boot.load_s is not None]
     return median(_rate(boot) for boot in _nearest(boots, model, accelerator))
 
 
 def gpu_engine_s(model: Model, accelerator: SimulatedAccelerator) -> float:
     """Return the seconds of a GPU's compilation and warm-up: those of the model, or of another by its layers."""
-    boots = [boot for boot in _boots() if boot.kind != "tpu" and boot.compile_s is not None]
+    boots = [boot for boot in _boots() if boot.accelerator.kind != "tpu" and boot.compile_s is not None]
     nearest = _nearest(boots, model, accelerator)
     return median((boot.compile_s or 0.0) * model.layers / boot.layers for boot in nearest)
 
 
 def _rate(boot: MeasuredBoot) -> float:
-    model = find_model(f"google/gemma-4-{boot.size}-it{'-qat-w4a16-ct' if boot.is_w4a16 else ''}")
-    if model is None or boot.load_s is None:
-        raise ValueError(f"starts.json: no checkpoint of {boot.size}")
-    megabytes = model.disk_bytes / 1e6
-    return megabytes / (boot.load_s - megabytes / HUB_MB_PER_S)
+    megabytes = boot.model.disk_bytes / 1e6
+    return megabytes / ((boot.load_s or 0.0) - megabytes / HUB_MB_PER_S)
 
 
 def _nearest(boots: Sequence[MeasuredBoot], model: Model, accelerator: SimulatedAccelerator) -> Sequence[MeasuredBoot]:
     """Return the boots that are most like a server: accelerator, model and bits, then without the model, then without the accelerator."""
     bits = [boot for boot in boots if boot.is_w4a16 == model.is_w4a16] or list(boots)
-    here = [boot for boot in bits if boot.generation == generation_of(accelerator)] or bits
-    return [boot for boot in here if boot.size == _size(model)] or here
+    here = [boot for boot in bits if generation_of(boot.accelerator) == generation_of(accelerator)] or bits
+    return [boot for boot in here if _size(boot.model) == _size(model)] or here
 
 
 def generation_of(accelerator: SimulatedAccelerator) -> str:

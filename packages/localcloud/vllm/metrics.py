@@ -1,11 +1,12 @@
 """Counters and histograms in Prometheus text, under vLLM's names and labels."""
 
+import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
-from localcloud.vllm.histograms import Histogram
-from localcloud.vllm.http_metrics import HttpMetrics
 from localcloud.vllm.speculation import Speculation
 
 _TTFT: Final = (
@@ -21,6 +22,81 @@ _LATENCY: Final = (
 )  # fmt: skip
 _MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
+_UNCOUNTED: Final = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
+"""Source: vllm/entrypoints/serve/instrumentator/metrics.py, `excluded_handlers`."""
+_DURATION_S: Final = (0.1, 0.5, 1.0)
+"""Buckets of the histogram by handler (prometheus_fastapi_instrumentator/metrics.py, `latency_lowr_buckets`)."""
+_NO_HANDLER: Final = "none"
+"""Handler of all paths that match no route."""
+
+
+class Histogram:
+    """A cumulative histogram. The unit of its values is part of its name."""
+
+    def __init__(self, name: str, description: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._description = description
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value `times` times."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def lines(self, labels: str) -> Iterator[str]:
+        """Yield the exposition lines of a metric with one series."""
+        yield f"# HELP {self._name} {self._description}"
+        yield f"# TYPE {self._name} histogram"
+        yield from self.samples(labels)
+
+    def samples(self, labels: str) -> Iterator[str]:
+        """Yield the samples of this series."""
+        name, total = self._name, 0
+        bounds = (*(repr(float(bound)) for bound in self._bounds), "+Inf")
+        for bound, number in zip(bounds, self._counts, strict=True):
+            total += number
+            yield f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}'
+        yield f"{name}_count{{{labels}}} {float(total)}"
+        yield f"{name}_sum{{{labels}}} {self._sum!r}"
+
+
+class HttpMetrics:
+    """Requests by handler, method and class of status, and their durations, as prometheus-fastapi-instrumentator has them.
+
+    Requests that a middleware or the API key refuses are not counted, because vLLM adds both outside the counter, and neither are probes.
+    """
+
+    def __init__(self) -> None:
+        self._started_at = time.time()
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._durations: dict[tuple[str, str], Histogram] = {}
+
+    def count(self, handler: str | None, method: str, status: int, duration_s: float) -> None:
+        """Count a finished request. `handler` is the route's path, None if no route matches."""
+        if handler in _UNCOUNTED:
+            return
+        name = handler or _NO_HANDLER
+        self._requests[name, method, f"{status // 100}xx"] += 1
+        if (name, method) not in self._durations:
+            self._durations[name, method] = Histogram("http_request_duration_seconds", "", _DURATION_S)
+        self._durations[name, method].observe(duration_s)
+
+    def lines(self, *, api_servers: int = 1) -> Iterator[str]:
+        """Yield the exposition lines. Several API servers share a registry without figures of a process (prometheus_client, multiprocess mode)."""
+        if api_servers == 1:
+            yield "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds."
+            yield "# TYPE process_start_time_seconds gauge"
+            yield f"process_start_time_seconds {self._started_at:.2f}"
+        yield "# HELP http_requests_total Total number of requests by method, status and handler."
+        yield "# TYPE http_requests_total counter"
+        for (handler, method, status), number in self._requests.items():
+            yield f'http_requests_total{{handler="{handler}",method="{method}",status="{status}"}} {float(number)}'
+        yield "# HELP http_request_duration_seconds Latency with only few buckets by handler."
+        yield "# TYPE http_request_duration_seconds histogram"
+        for (handler, method), durations in self._durations.items():
+            yield from durations.samples(f'handler="{handler}",method="{method}"')
 
 
 def merged(expositions: Iterable[Iterable[str]]) -> Iterator[str]:

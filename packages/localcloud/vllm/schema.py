@@ -17,19 +17,8 @@ _FORMATS: Final = {
     "ipv4": "192.0.2.1",
 }
 _PATTERN_CANDIDATES: Final = (
-    "0",
-    "a",
-    "A",
-    "abc",
-    "ABC",
-    "123",
-    "A1",
-    "2026-01-31",
-    "12:00",
-    "12345",
-    "a@b.co",
-    "AB-123",
-    "+4900000",
+    *("0", "a", "A", "abc", "ABC", "123", "A1"),
+    *("2026-01-31", "12:00", "12345", "a@b.co", "AB-123", "+4900000"),
 )
 
 
@@ -58,39 +47,30 @@ class _Builder:
             return self._word
         if not isinstance(schema, dict):
             raise SchemaError(f"the schema at {where} is not an object")
-        return self._fitting(self._resolved(as_object(cast("object", schema)), where, depth), where, depth)
-
-    def _fitting(self, schema: Mapping[str, Any], where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
+        found = self._resolved(as_object(cast("object", schema)), where, depth)
         for key in ("const", "default"):
-            if key in schema:
-                return schema[key]
-        if schema.get("enum"):
-            return schema["enum"][0]
-        for key in ("anyOf", "oneOf"):
-            if schema.get(key):
-                return self.build(schema[key][0], where, depth + 1)
-        return self._typed(schema, where, depth)
+            if key in found:
+                return found[key]
+        if found.get("enum"):
+            return found["enum"][0]
+        either = found.get("anyOf") or found.get("oneOf")
+        return self.build(either[0], where, depth + 1) if either else self._typed(found, where, depth)
 
     def _resolved(self, schema: Mapping[str, Any], where: str, depth: int) -> Mapping[str, Any]:
-        merged = dict(schema)
-        if "$ref" in merged:
-            merged = {**self._target(merged.pop("$ref"), where), **merged}
-            if depth > _MAX_DEPTH:
-                raise SchemaError(f"the schema at {where} refers to itself")
-        for part in merged.pop("allOf", ()):
-            part_resolved = self._resolved(part, where, depth + 1)
-            properties = {**merged.get("properties", {}), **part_resolved.get("properties", {})}
-            required = [*merged.get("required", ()), *part_resolved.get("required", ())]
-            merged = {**part_resolved, **merged}
-            if properties:
-                merged |= {"properties": properties, "required": required}
-        return merged
+        """Return a schema with what it refers to and all of `allOf` merged into it."""
+        if depth > _MAX_DEPTH:
+            raise SchemaError(f"the schema at {where} nests deeper than {_MAX_DEPTH} levels")
+        others = [self._target(schema["$ref"], where)] if "$ref" in schema else []
+        merged: dict[str, Any] = {}
+        for other in (*others, *schema.get("allOf", ())):
+            merged = _merged(merged, self._resolved(other, where, depth + 1))
+        return _merged(merged, {key: value for key, value in schema.items() if key not in {"$ref", "allOf"}})
 
     def _target(self, reference: str, where: str) -> Mapping[str, Any]:
         if not reference.startswith("#"):
             raise SchemaError(f"the reference {reference!r} at {where} is not inside the schema")
         found = self._root
-        for key in reference.lstrip("#/").split("/") if reference not in ("#", "#/") else ():
+        for key in filter(None, reference.lstrip("#/").split("/")):
             try:
                 found = found[key.replace("~1", "/").replace("~0", "~")]
             except (KeyError, TypeError) as error:
@@ -107,61 +87,56 @@ class _Builder:
             case "object":
                 return self._object(schema, where, depth)
             case "array":
-                least = max(int(schema.get("minItems", 1)), 0)
-                least = min(least, int(schema.get("maxItems", least)))
+                least = min(max(int(schema.get("minItems", 1)), 0), int(schema.get("maxItems", _MAX_DEPTH)))
                 items = schema.get("items", {"type": "string"})
                 return [self.build(items, f"{where}[{index}]", depth + 1) for index in range(least)]
             case "string":
                 return self._string(schema, where)
             case "integer" | "number":
-                return _number(schema, whole=kind == "integer")
-            case "boolean":
-                return True
-            case "null":
-                return None
+                return _number(schema, where, whole=kind == "integer")
+            case "boolean" | "null":
+                return True if kind == "boolean" else None
             case _:
                 raise SchemaError(f"the type {kind!r} at {where} does not exist in JSON schema")
 
     def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> dict[str, Any]:
-        properties = schema.get("properties", {})
-        required = schema.get("required", ())
+        properties, required = schema.get("properties", {}), schema.get("required", ())
         # Omit optional properties below some depth, so that a recursive schema ends.
         names = [name for name in properties if name in required or depth < _MAX_DEPTH // 3]
         names += [name for name in required if name not in properties]
         return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}
 
     def _string(self, schema: Mapping[str, Any], where: str) -> str:
-        pattern = schema.get("pattern")
-        least, most = int(schema.get("minLength", 0)), schema.get("maxLength")
-        if pattern is not None:
-            for candidate in (self._word, *_PATTERN_CANDIDATES):
-                if (
-                    re.search(pattern, candidate)
-                    and len(candidate) >= least
-                    and (most is None or len(candidate) <= most)
-                ):
-                    return candidate
-            raise SchemaError(f"the simulated server has no string for the pattern {pattern!r} at {where}")
-        text = _FORMATS.get(schema.get("format", ""), self._word)
-        text = text.ljust(least, "x")
-        return text if most is None else text[:most]
+        pattern, least, most = schema.get("pattern"), int(schema.get("minLength", 0)), schema.get("maxLength")
+        if pattern is None:
+            return _FORMATS.get(schema.get("format", ""), self._word).ljust(least, "x")[:most]
+        for candidate in (self._word, *_PATTERN_CANDIDATES):
+            if re.search(pattern, candidate) and candidate == candidate.ljust(least)[:most]:
+                return candidate
+        raise SchemaError(f"the simulated server has no string for the pattern {pattern!r} at {where}")
 
 
-def _number(schema: Mapping[str, Any], *, whole: bool) -> float | int:
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**one, **other}
+    if "properties" in both:
+        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
+        both["required"] = [*one.get("required", ()), *other.get("required", ())]
+    return both
+
+
+def _number(schema: Mapping[str, Any], where: str, *, whole: bool) -> float | int:
+    """Return 1, or a number at or between the bounds."""
+    step = schema.get("multipleOf", 1 if whole else 0)
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    step = schema.get("multipleOf", 1 if whole else None)
-    value: float = 1 if low is None else low
-    if low is None and high is not None and value > high:
-        value = high
-    if step:
-        value = -(-value // step) * step
-    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        value += step or _between(value, high)
-    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
-        value -= step or 1
-    return int(value) if whole else float(value)
-
-
-def _between(low: float, high: float | None) -> float:
-    return 1.0 if high is None else (high - low) / 2
+    near = [bound + change for bound in (low, high) if bound is not None for change in (0, step, -step, 0.5, -0.5)]
+    middle = [(low + high) / 2] if low is not None and high is not None else []
+    for value in (1, *near, *middle):
+        number = -(-value // step) * step if step else value
+        if (
+            schema.get("minimum", number) <= number <= schema.get("maximum", number)
+            and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
+            and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
+        ):
+            return int(number) if whole else float(number)
+    raise SchemaError(f"the simulated server has no number within the bounds at {where}")

@@ -16,11 +16,10 @@ from aiohttp import web
 
 from localcloud import charges
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import hub_download, parent_watch, settings
+from localcloud.vllm import KILLED_MARK, PLANNED_MARK, hub, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
-from localcloud.vllm.engine import SimulatedEngine, timing
-from localcloud.vllm.engines import EngineGroup
+from localcloud.vllm.engine import EngineGroup, SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
 from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
@@ -31,10 +30,6 @@ from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
-PLANNED_MARK: Final = "[simulated] start planned:"
-"""The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
-KILLED_MARK: Final = "[simulated] memory:"
-"""The last log line of a container that exceeds its memory."""
 _BACKLOG: Final = 2048
 _LEAST_DRAIN_S: Final = 1.0
 """Maximum seconds for running requests after SIGTERM; `--shutdown-timeout` can set less. vLLM's default is 0."""
@@ -50,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         environment = settings.read(os.environ)
         if list(argv[:2]) == ["hf", "download"]:
-            return hub_download.main(argv[2:], environment)
+            return hub.download(argv[2:], environment)
         parent_watch.hold(environment.lifeline)
         raise_open_files()
         faults = InjectedFaults(environment.faults)

@@ -5,10 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from localcloud.charges import VARIABLE
-from localcloud.json_values import as_list, as_object
 from localcloud.vllm import VERSION
 
 _STREAMER_LIMIT = 40_000_000_000  # run-ai/runai-model-streamer, docs/src/env-vars.md: 40 GB, read 2026-11
@@ -120,19 +119,19 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         memory_limit_mib=_integer(environment, "VLLM_SIM_MEMORY_LIMIT_MIB"),
         network_mb_per_s=_positive(environment, "VLLM_SIM_NETWORK_MB_PER_S", math.inf),
         mounts=_mounts(environment),
-        paths=_object(environment, "VLLM_SIM_PATHS"),
+        paths=_json(environment, "VLLM_SIM_PATHS", dict) or {},
         version=environment.get("VLLM_SIM_VERSION") or VERSION,
         buckets=_buckets(environment),
-        memory_volumes={path: int(size) for path, size in _object(environment, "VLLM_SIM_MEMORY_VOLUMES").items()},
-        streamer_limit=_streamer_limit(environment),
+        memory_volumes=_json(environment, "VLLM_SIM_MEMORY_VOLUMES", dict) or {},
+        streamer_limit=_whole(environment, "RUNAI_STREAMER_MEMORY_LIMIT", _STREAMER_LIMIT),
         lifeline=environment.get("VLLM_SIM_LIFELINE", ""),
-        faults=_faults(environment),
+        faults=tuple(_json(environment, "VLLM_SIM_FAULTS", list) or ()),
         cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
         python_path=tuple(filter(None, environment.get("VLLM_SIM_PYTHONPATH", "").split(":"))),
-        follows_redirects=_switch(environment, "VLLM_MEDIA_URL_ALLOW_REDIRECTS", default="1"),
-        is_developer=_switch(environment, "VLLM_SERVER_DEV_MODE", default="0"),
+        follows_redirects=_whole(environment, "VLLM_MEDIA_URL_ALLOW_REDIRECTS", 1) != 0,
+        is_developer=_whole(environment, "VLLM_SERVER_DEV_MODE", 0) != 0,
         loads_adapters=environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"},
         charges=environment.get(VARIABLE),
         padding_gap=_integer(environment, "VLLM_TPU_BUCKET_PADDING_GAP") or 0,
@@ -157,13 +156,13 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _switch(environment: Mapping[str, str], name: str, *, default: str) -> bool:
-    """Read one of vLLM's variables as it does: a whole number."""
-    text = environment.get(name, default)
+def _whole(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Read a variable of vLLM or its streamer, as they do."""
+    text = environment.get(name, str(default))
     try:
-        return bool(int(text))
+        return int(text)
     except ValueError as error:
-        raise VariableError(f"{name} is {text!r}, expected 0 or 1") from error
+        raise VariableError(f"{name} is {text!r}, expected a whole number") from error
 
 
 def _positive(environment: Mapping[str, str], name: str, default: float) -> float:
@@ -178,61 +177,28 @@ def _integer(environment: Mapping[str, str], name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _load(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - JSON is any value
+def _json(environment: Mapping[str, str], name: str, kind: type, *, in_file: bool = False) -> Any:  # noqa: ANN401 - JSON
+    """Return the JSON value of a variable, or of the file that it names. None if it is not set."""
     text = environment.get(name)
     if not text:
         return None
     try:
-        return json.loads(text)
+        value: object = json.loads(Path(text).read_text(encoding="utf-8") if in_file else text)
+    except OSError as error:
+        raise VariableError(f"{name} names {text}, which cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise VariableError(f"{name} is not JSON: {error}") from error
-
-
-def _object(environment: Mapping[str, str], name: str) -> Mapping[str, str]:
-    value: object = _load(environment, name)
-    if value is not None and not isinstance(value, dict):
-        raise VariableError(f"{name} must be a JSON object")
-    return as_object(cast("object", value))
-
-
-def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
-    value: object = _load(environment, "VLLM_SIM_FAULTS")
-    if value is not None and not isinstance(value, list):
-        raise VariableError("VLLM_SIM_FAULTS must be a JSON list of faults")
-    return tuple(as_list(cast("object", value)))
+    if not isinstance(value, kind):
+        raise VariableError(f"{name} must be a JSON {'object' if kind is dict else 'list'}")
+    return value
 
 
 def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
     """Read the mounts from the file that VLLM_SIM_MOUNTS_FILE names. A bucket's listing is too long for a variable."""
-    listed = _file(environment, "VLLM_SIM_MOUNTS_FILE")
-    return tuple(
-        Mount(path=item["path"], files=item["files"], options=item["options"], readable=item["readable"])
-        for item in listed or ()
-    )
+    return tuple(Mount(**item) for item in _json(environment, "VLLM_SIM_MOUNTS_FILE", list, in_file=True) or ())
 
 
 def _buckets(environment: Mapping[str, str]) -> Mapping[str, Bucket] | None:
     """Read the buckets from the file that VLLM_SIM_BUCKETS_FILE names. None if it is not set."""
-    listed = _file(environment, "VLLM_SIM_BUCKETS_FILE")
-    if listed is None:
-        return None
-    return {name: Bucket(files=item["files"], problem=item["problem"]) for name, item in listed.items()}
-
-
-def _file(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - JSON is any value
-    path = environment.get(name)
-    if not path:
-        return None
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise VariableError(f"{name} names {path}, which cannot be read as JSON: {error}") from error
-
-
-def _streamer_limit(environment: Mapping[str, str]) -> int:
-    """Read the streamer's own variable: bytes, -1 for no limit, 0 for the largest tensor."""
-    text = environment.get("RUNAI_STREAMER_MEMORY_LIMIT")
-    try:
-        return _STREAMER_LIMIT if text is None else int(text)
-    except ValueError as error:
-        raise VariableError(f"RUNAI_STREAMER_MEMORY_LIMIT is {text!r}, expected a whole number") from error
+    listed = _json(environment, "VLLM_SIM_BUCKETS_FILE", dict, in_file=True)
+    return None if listed is None else {name: Bucket(**item) for name, item in listed.items()}

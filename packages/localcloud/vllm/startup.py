@@ -5,32 +5,21 @@ Every rate and duration is simulated, with its source in a comment.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from localcloud.charges import Charge
-from localcloud.vllm import VERSION, adapters, hub_access, measured_starts, streamer
+from localcloud.vllm import VERSION, adapters, measured_starts
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.cuda import check_driver
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
-from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
-from localcloud.vllm.settings import Mount, RuntimeEnvironment
+from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator
+from localcloud.vllm.settings import RuntimeEnvironment
+from localcloud.vllm.weights import FUSE_BUFFERED_MB_PER_S, LateError, Weights, find_weights
 
-_FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
-_FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
-_FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
-_HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
-_DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
-_MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
-_COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
 _GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed for every model, and that compression saves nothing
 _COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB in flight, and the interpreter
-_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which cannot be evicted from memory
-_HOST_OVERHEAD_GIB: Final = 1.46
-"""Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
-
 _IMPORT_S: Final = 12.0  # assumed: imports, argument checks, the model's configuration
 _SPECULATION_FACTOR: Final = 1.5
 """Measured: 1,440 s until the first answer of 26B-A4B with speculation on a v6e-4 (field report 001). Without the image's pull, imports, processor and
@@ -51,6 +40,24 @@ _TPU_PROCESSOR_S: Final = (
 )
 _TPU_BUCKET_MB_PER_S: Final = 400.0  # assumed: runai_streamer from gs://; 56 MB/s and more than 1 GB/s are published
 _COMPILE_TINY_S: Final = 1.0
+
+
+_CUDA_OF: Final = {535: 12_020, 580: 13_000}
+"""Branch of the driver -> its CUDA version, as PyTorch prints it."""
+DRIVERS: Final = tuple(_CUDA_OF)
+"""Driver branches that the simulator supports."""
+_CUDA_13: Final = 13_000
+_FIRST_WITH_CUDA_13: Final = (0, 20)
+"""vLLM 0.20 is the first release whose image has CUDA 13 by default (its release notes name cu129 for older drivers); 12.x runs on driver 535."""
+_MISMATCH: Final = (
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might "
+    "have already set an error? Error 803: system has unsupported display driver / cuda driver combination"
+)
+_TOO_OLD: Final = (
+    "RuntimeError: The NVIDIA driver on your system is too old (found version {version}). Please update your GPU driver by downloading and "
+    "installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: https://pytorch.org to install a "
+    "PyTorch version that has been compiled with your version of the CUDA driver."
+)
 
 
 class KilledError(Exception):
@@ -98,12 +105,11 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
             f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not support"
         )
     try:
-        check_driver(environment)
         _check_devices(environment)
-        weights = _find_weights(arguments, environment)
+        weights = find_weights(arguments, environment)
         planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
     except EngineStartError as error:
-        step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, _LateError) else _IMPORT_S, error=error)
+        step = StartupStep(at_s=_IMPORT_S + 20.0 if isinstance(error, LateError) else _IMPORT_S, error=error)
         return Start(steps=(step,), capacity=None, model=None, accelerator=accelerator)
     steps = list(_steps(arguments, environment, accelerator, weights, planned))
     failed = any(step.error for step in steps)
@@ -116,174 +122,34 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
 
 
 def _check_devices(environment: RuntimeEnvironment) -> None:
-    """Raise EngineStartError if the container cannot use its TPU."""
+    """Raise EngineStartError with the real server's message if it cannot use its TPU or GPU. Without a simulated driver it can.
+
+    With `VLLM_ENABLE_CUDA_COMPATIBILITY`, vLLM loads the image's own libcuda before the driver's (vllm/env_override.py). An older driver needs
+    that. A driver as new as the image's libraries rejects them, with the message of gpustack/gpustack#4678. The message of an old driver is
+    PyTorch's (c10/cuda/CUDAFunctions.cpp).
+    """
     if environment.device_problem:
         raise EngineStartError(environment.device_problem)
-
-
-class _LateError(EngineStartError):
-    """An error that appears only when the weights are searched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Weights:
-    model: Model
-    size_bytes: int
-    mb_per_s: float
-    streamed: bool = False
-    """True if the load reads the bucket, so its bytes are a download."""
-    download_s: float = 0.0
-    downloaded: Path | None = None
-    """The file that a download creates in a hub cache on a volume. None without such a cache."""
-    copied_mb_per_s: float | None = None
-    """Rate at which they were copied into an in-memory volume before the server started. None if they were not."""
-    host_gib: tuple[float, float] | None = None
-    """Host memory before the load, and the increase by the load. None if the load reads through the page cache."""
-
-    @property
-    def load_gib(self) -> tuple[float, float]:
-        """Return the host memory before the load, and its increase at the load's peak."""
-        return (_HOST_OVERHEAD_GIB, self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
-
-
-def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
-    """Find the checkpoint: on a mount, on a disk, in a bucket by URI, or on the hub."""
-    name = arguments.model
-    if name.startswith("/"):
-        for mount in environment.mounts:
-            if name == mount.path or name.startswith(mount.path.rstrip("/") + "/"):
-                return _mounted_weights(arguments, mount, environment.network_mb_per_s)
-        return _disk_weights(arguments, environment)
-    model = find_model(name)
-    if not name.startswith("gs://"):
-        _require_on_hub(arguments, environment)
-    if model is None:
-        raise EngineStartError(_not_a_model(name))
-    if name.startswith("gs://") and environment.buckets is not None:
-        return _streamed_weights(arguments, environment, model)
-    if name.startswith("gs://"):
-        rate = min(_FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
-        return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
-    return _hub_weights(arguments, model, environment)
-
-
-def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> _Weights:
-    below = streamer.files_of(arguments, environment)
-    weights = _folder_weights(arguments.model, below, min(streamer.MB_PER_S, environment.network_mb_per_s))
-    buffer = streamer.buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
-    return replace(weights, streamed=True, host_gib=(_SERVER_HELD_GIB, buffer / 2**30))
-
-
-def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
-    """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
-    kept = hub_cache_file(arguments.model, environment, arguments.revision)
-    if kept is not None and kept.is_file():
+    driver_cuda = _CUDA_OF.get(environment.cuda_driver or 0)
+    if driver_cuda is None:
         return
-    refused = hub_access.refusal(arguments.model, environment, revision=arguments.revision)
-    if refused is not None:
-        raise EngineStartError(refused.of_server())
+    is_old = driver_cuda < _CUDA_13
+    if environment.uses_cuda_compatibility and not is_old:
+        raise EngineStartError(_MISMATCH)
+    if is_old and not environment.uses_cuda_compatibility and _has_cuda_13(environment.version):
+        raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
 
 
-def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> _Weights:
-    """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or is deleted with the container."""
-    downloaded = hub_cache_file(arguments.model, environment, arguments.revision)
-    cached = downloaded is not None and downloaded.is_file()
-    return _Weights(
-        model=model,
-        size_bytes=model.disk_bytes,
-        mb_per_s=_DISK_MB_PER_S,
-        download_s=0.0 if cached else download_s(model, environment),
-        downloaded=downloaded,
-    )
-
-
-def hub_cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -> Path | None:
-    """Return the file that a download of a model creates in the hub's cache (HF_HOME). None if the cache is deleted with the container.
-
-    Each revision has one. The real cache shares files between revisions; here the second one is downloaded completely.
-    """
-    home = environment.volume_path(environment.hub_home) if environment.hub_home else None
-    file = f"simulated-download-{revision.replace('/', '--')}" if revision else "simulated-download"
-    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / file
-
-
-def download_s(model: Model, environment: RuntimeEnvironment) -> float:
-    """Return the simulated seconds of a download from the hub, without the load after it."""
-    if _is_tpu(environment):
-        return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
-    rates = (_DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
-    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
-    return both_s - load_s
-
-
-def _not_a_model(name: str) -> str:
-    return (
-        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
-        f"  Value error, Invalid repository ID or local directory specified: '{name}'.\n"
-        "Please verify the following requirements:\n"
-        "1. Provide a valid Hugging Face repository ID.\n"
-        "2. Specify a local directory that contains a recognized configuration file.\n"
-    )
-
-
-def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float) -> _Weights:
-    prefix = arguments.model[len(mount.path) :].strip("/")
-    below = {
-        name[len(prefix) :].lstrip("/"): size
-        for name, size in mount.files.items()
-        if not prefix or name.startswith(prefix + "/")
-    }
-    if below and not mount.readable:
-        raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
-    prefetch = arguments.safetensors_load_strategy == "prefetch"
-    buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
-    rate = _FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
-    return _folder_weights(arguments.model, below, min(rate, network_mb_per_s))
-
-
-def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Weights:
-    folder = environment.folder(arguments.model)
-    files: dict[str, int] = {}
-    if folder is not None and folder.is_dir():
-        files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
-    in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
-    volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
-    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else _DISK_MB_PER_S)
-    if volume is None:
-        return weights
-    size_gib = weights.size_bytes / 2**30
-    if size_gib * 1024 > environment.memory_volumes[volume]:
-        raise EngineStartError(f"OSError: [Errno 28] No space left on device: '{arguments.model}'")
-    rate = min(_COPY_MB_PER_S, environment.network_mb_per_s)
-    return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, _SERVER_HELD_GIB))
-
-
-def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _Weights:
-    """Check a folder as vLLM does: first the configuration, then the weights.
-
-    A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
-    """
-    if "config.json" not in files and "params.json" not in files:
-        raise EngineStartError(_not_a_model(name))
-    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
-    if not weights:
-        raise _LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
-    model = find_model(name)
-    if model is None:
-        raise EngineStartError(
-            f"ValueError: the simulated server does not support the checkpoint in '{name}': "
-            "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
-        )
-    known = model.disk_bytes
-    total = sum(weights.values())
-    return _Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
+def _has_cuda_13(version: str) -> bool:
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    return tuple(numbers) >= _FIRST_WITH_CUDA_13
 
 
 def _steps(
     arguments: Arguments,
     environment: RuntimeEnvironment,
     accelerator: SimulatedAccelerator,
-    weights: _Weights,
+    weights: Weights,
     planned: KvCacheSize,
 ) -> Iterator[StartupStep]:
     model = weights.model
@@ -359,7 +225,7 @@ def _steps(
 
 
 def _before_the_server(
-    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, weights: _Weights
+    arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, weights: Weights
 ) -> tuple[float, list[StartupStep]]:
     """Return the simulated seconds of a program before the server: unpacking an archive of graphs, then copying the weights into memory.
 
@@ -369,7 +235,7 @@ def _before_the_server(
     cache = _cache_file(arguments, environment, accelerator, weights.model)
     in_volume = cache is not None and any(cache.is_relative_to(path) for path in environment.memory_volumes)
     if cache is not None and in_volume and cache.is_file():
-        now += _GRAPHS_MB / min(_FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
+        now += _GRAPHS_MB / min(FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
         steps.append(StartupStep(at_s=now, line=f"[simulated] restoring compiled graphs took {now:.2f} seconds"))
     if weights.copied_mb_per_s is None:
         return now, steps
@@ -381,12 +247,7 @@ def _before_the_server(
     return now + copy_s, [*steps, StartupStep(at_s=now + copy_s, line=line)]
 
 
-def _is_tpu(environment: RuntimeEnvironment) -> bool:
-    found = find_accelerator(environment.accelerator)
-    return found is not None and found.kind == "tpu"
-
-
-def _load_mb_per_s(weights: _Weights, accelerator: SimulatedAccelerator, *, is_tpu: bool) -> float:
+def _load_mb_per_s(weights: Weights, accelerator: SimulatedAccelerator, *, is_tpu: bool) -> float:
     """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
     if not is_tpu:
         return weights.mb_per_s

@@ -10,8 +10,7 @@ from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world import conditions
 from localcloud.world.conditions import Attributes
-from localcloud.world.custom_roles import CUSTOM, CustomRoles
-from localcloud.world.roles import grants
+from localcloud.world.roles import CUSTOM, CustomRoles, grants
 from localcloud.world.store import ResourceStore
 
 _KIND = "iam.policies"

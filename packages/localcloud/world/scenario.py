@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
@@ -414,6 +413,8 @@ def load(path: Path) -> Scenario:
     built_in = BUILT_IN.get(str(path))
     if built_in is not None:
         return built_in
+    import yaml  # noqa: PLC0415 - a thirtieth of a second, and most clouds have a built-in scenario
+
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,18 +12,16 @@ from typing import Final
 
 from localcloud.plugins import facts
 from localcloud.plugins.lifecycle import ResourceType, TypeOverlay
-from localcloud.plugins.overlay.artifactregistry import ARTIFACTREGISTRY
 from localcloud.plugins.overlay.compute import COMPUTE
 from localcloud.plugins.overlay.members import MEMBERS
 from localcloud.plugins.overlay.monitoring import MONITORING
-from localcloud.plugins.overlay.nat import NAT
 from localcloud.plugins.overlay.projects import PROJECTS
 from localcloud.plugins.overlay.run import RUN
 from localcloud.plugins.overlay.secretmanager import SECRETMANAGER
 from localcloud.plugins.overlay.storage import STORAGE
 from localcloud.plugins.rest import PluginError
 
-_ALL: Final = (ARTIFACTREGISTRY, COMPUTE, MEMBERS, MONITORING, NAT, PROJECTS, RUN, SECRETMANAGER, STORAGE)
+_ALL: Final = (COMPUTE, MEMBERS, MONITORING, PROJECTS, RUN, SECRETMANAGER, STORAGE)
 OVERLAYS: Final[Mapping[str, TypeOverlay]] = MappingProxyType(dict(chain.from_iterable(each.items() for each in _ALL)))
 """The types, by token such as `gcp:storage/bucket:Bucket`."""
 

@@ -18,13 +18,12 @@ _V1: Final = "monitoring/v1"
 _SENSITIVE: Final[Mapping[str, str]] = {"authToken": "auth_token", "password": "password", "serviceKey": "service_key"}
 
 
-class ChannelLifecycle(RestResource):
+class _ChannelLifecycle(RestResource):
     """A notification channel: secret labels are sent with the others."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return the body with the secret labels among the others."""
         body = super().body(context, inputs, state, update=update)
         sensitive = inputs.get("sensitiveLabels")
         if isinstance(sensitive, dict) and sensitive:
@@ -36,7 +35,6 @@ class ChannelLifecycle(RestResource):
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Return the state without the masked secret labels."""
         labels = body.get("labels")
         if isinstance(labels, dict):
             shown = {name: value for name, value in labels.items() if name not in _SENSITIVE.values()}
@@ -44,18 +42,16 @@ class ChannelLifecycle(RestResource):
         return super().state(context, body, given, imported=imported)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Delete the channel, with `force` if `forceDelete` is set."""
         force = "true" if state.get("forceDelete") is True else "false"
         await super().delete(context, resource_id, {**state, "force": force})
 
 
-class AlertLifecycle(RestResource):
+class _AlertLifecycle(RestResource):
     """An alert policy: updates send its conditions with the names that Google assigned them."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return the body with the names of conditions that the state contains."""
         body = super().body(context, inputs, state, update=update)
         conditions, known = body.get("conditions"), state.get("conditions")
         if update and isinstance(conditions, list) and isinstance(known, list):
@@ -65,7 +61,7 @@ class AlertLifecycle(RestResource):
         return body
 
 
-class DashboardLifecycle(RestResource):
+class _DashboardLifecycle(RestResource):
     """A dashboard, whose body is one JSON text."""
 
     def body(
@@ -123,7 +119,7 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         message="monitoring.v3#NotificationChannel",
         properties={"enabled": _ZERO},
         lifecycle=partial(
-            ChannelLifecycle,
+            _ChannelLifecycle,
             noun="NotificationChannel",
             api=_V3,
             collection=f"{_V3}/projects/{{project}}/notificationChannels",
@@ -135,7 +131,7 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
         message="monitoring.v3#AlertPolicy",
         properties={"enabled": _ZERO},
         lifecycle=partial(
-            AlertLifecycle,
+            _AlertLifecycle,
             noun="AlertPolicy",
             api=_V3,
             collection=f"{_V3}/projects/{{project}}/alertPolicies",
@@ -145,7 +141,7 @@ MONITORING: Final[Mapping[str, TypeOverlay]] = {
     ),
     "gcp:monitoring/dashboard:Dashboard": TypeOverlay(
         lifecycle=partial(
-            DashboardLifecycle,
+            _DashboardLifecycle,
             noun="Dashboard",
             api=_V1,
             collection=f"{_V1}/projects/{{project}}/dashboards",

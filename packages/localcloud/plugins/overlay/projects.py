@@ -19,11 +19,10 @@ _INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or
 """IAM's answer for an account that is not visible yet, in place of a 404."""
 
 
-class ServiceIdentity(RestResource):
+class _ServiceIdentity(RestResource):
     """The service agent of an API. As in the real provider, reading sends no request and deleting does nothing."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Create the agent and store its address."""
         named: Properties = {"project": known_project(context, inputs).project, "service": text_of(inputs, "service")}
         resource_id = self.id_template.format_map(named)
         answer = await context.rest.call("POST", f"serviceusage/v1beta1/{resource_id}:generateServiceIdentity", body={})
@@ -38,20 +37,17 @@ class ServiceIdentity(RestResource):
         return Created(id=resource_id, state={**self.state(context, {}, inputs), **named, **agent})
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Return the known state."""
         del context
         return Created(id=resource_id, state=given)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Leave the agent."""
         del context, resource_id, state
 
 
-class ServiceAccountLifecycle(RestResource):
+class _ServiceAccountLifecycle(RestResource):
     """A service account. As in the real provider, it is read until it is visible."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Create the account and read it."""
         account = text_of(inputs, "accountId")
         collection = f"iam/v1/projects/{known_project(context, inputs).project}/serviceAccounts"
         body: Object = {"accountId": account, "serviceAccount": self.body(context, inputs, {}, update=False)}
@@ -89,7 +85,6 @@ class ServiceAccountLifecycle(RestResource):
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Return the state with the outputs derived from the account's address."""
         email = str(body.get("email", ""))
         state = super().state(context, body, given, imported=imported)
         state.update({"accountId": email.partition("@")[0], "member": f"serviceAccount:{email}"})
@@ -125,13 +120,13 @@ def _new_account(details: Details, state: Mapping[str, Value], inputs: Mapping[s
 PROJECTS: Final[Mapping[str, TypeOverlay]] = {
     "gcp:projects/serviceIdentity:ServiceIdentity": TypeOverlay(
         lifecycle=partial(
-            ServiceIdentity, noun="ServiceIdentity", id_template="projects/{project}/services/{service}", api=_API
+            _ServiceIdentity, noun="ServiceIdentity", id_template="projects/{project}/services/{service}", api=_API
         )
     ),
     "gcp:serviceaccount/account:Account": TypeOverlay(
         message="iam.v1#ServiceAccount",
         properties={"accountId": {"autoname": True}, "disabled": {"local": True}},
-        lifecycle=partial(ServiceAccountLifecycle, noun="service account", api="iam/v1", server_named=True),
+        lifecycle=partial(_ServiceAccountLifecycle, noun="service account", api="iam/v1", server_named=True),
         foresee=_new_account,
     ),
 }

@@ -13,11 +13,10 @@ from localcloud.plugins.values import Properties, text_of
 _API: Final = "secretmanager/v1"
 
 
-class SecretVersionLifecycle(RestResource):
+class _SecretVersionLifecycle(RestResource):
     """A version of a secret. Its payload is sent once, at creation."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Add the version, then enable or disable it."""
         secret = text_of(inputs, "secret")
         if "/" not in secret:
             secret = f"projects/{context.scope(inputs).project}/secrets/{secret}"
@@ -48,7 +47,6 @@ class SecretVersionLifecycle(RestResource):
         return Created(id=name, state={each: value for each, value in state.items() if value is not None})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Enable or disable."""
         if "enabled" in wanted.changed:
             await _switch(context, wanted.id, on=wanted.inputs.get("enabled") is not False)
         return await self.must_read(context, wanted.id, wanted.inputs)
@@ -93,6 +91,6 @@ SECRETMANAGER: Final[Mapping[str, TypeOverlay]] = {
     "gcp:secretmanager/secretVersion:SecretVersion": TypeOverlay(
         message="secretmanager.v1#SecretVersion",
         properties={"secret": {"same": last_segment}},
-        lifecycle=partial(SecretVersionLifecycle, noun="SecretVersion"),
+        lifecycle=partial(_SecretVersionLifecycle, noun="SecretVersion"),
     ),
 }

@@ -33,18 +33,16 @@ def _state_from_json(raw: Json) -> Value:
     return "LIVE" if raw is True else "ARCHIVED"
 
 
-class BucketLifecycle(RestResource):
+class _BucketLifecycle(RestResource):
     """A bucket: updates send the changes; deletion first checks for objects."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Read the bucket and add its `gs://` address."""
         found = await super().read(context, resource_id, given)
         if found is not None:
             found.state["url"] = f"gs://{resource_id}"
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Send the changes."""
         body: Object = {}
         scope = context.scope(wanted.inputs)
         changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed
@@ -113,7 +111,7 @@ STORAGE: Final[Mapping[str, TypeOverlay]] = {
             "versioning.enabled": {"send_zero": True},
         },
         lifecycle=partial(
-            BucketLifecycle,
+            _BucketLifecycle,
             noun="Bucket",
             api=f"{_API}/b",
             id_template="{name}",

@@ -123,8 +123,6 @@ class MetadataServer:
         if not isinstance(found, dict):
             return found, "application/text"
         if request.query.get("recursive", "").lower() == "true":
-            if request.query.get("alt") == "text":
-                return "".join(_flat(found)), "application/text"
             return json.dumps(_camel(found, names="attributes" not in parts)), "application/json"
         lines = [f"{name}/\n" if isinstance(value, dict) else f"{name}\n" for name, value in found.items()]
         return "".join(lines), "application/text"
@@ -233,13 +231,6 @@ def _seconds(text: str | None) -> float:
         return min(_LONGEST_WAIT_S, max(0.0, float(text)))
     except ValueError:
         raise web.HTTPBadRequest(text=f"timeout_sec is {text!r}, which is not a number of seconds.\n") from None
-
-
-def _flat(tree: _Tree, prefix: str = "") -> list[str]:
-    out: list[str] = []
-    for name, value in tree.items():
-        out += _flat(value, f"{prefix}{name}/") if isinstance(value, dict) else [f"{prefix}{name} {value}\n"]
-    return out
 
 
 def _camel(tree: _Tree, *, names: bool) -> _Tree:

@@ -7,23 +7,21 @@ The modules only use the standard library because a machine calls them often.
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from localcloud.running import interpreter
+
+if TYPE_CHECKING:
+    import argparse
 
 MACHINE_COMMANDS: Final = {
     "docker": "localcloud.running.shims.docker",
     "iptables": "localcloud.running.shims.iptables",
-    "systemd-run": "localcloud.running.shims.systemd_run",
-    "systemctl": "localcloud.running.shims.systemctl",
-    "journalctl": "localcloud.running.shims.journalctl",
+    **{name: f"localcloud.running.shims.systemd {name}" for name in ("systemd-run", "systemctl", "journalctl")},
 }
-"""The commands that come first on a machine's PATH."""
+"""The commands that come first on a machine's PATH: a module, and its first argument if it has several commands."""
 
-COMMANDS_WITHOUT_DOCKER: Final = {
-    "docker": "localcloud.running.shims.no_docker",
-    "apt-get": "localcloud.running.shims.apt_get",
-}
+COMMANDS_WITHOUT_DOCKER: Final = {name: f"localcloud.running.shims.apt_get {name}" for name in ("docker", "apt-get")}
 """The commands of a machine whose boot image lacks docker, until its package is installed."""
 
 OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variable
@@ -50,7 +48,20 @@ def install(
     settings = " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
     for command, module in commands.items():
         target = folder / command
-        line = f'{settings} exec {shlex.join(interpreter.command(module))} "$@"'
+        line = f'{settings} exec {shlex.join(interpreter.command(*module.split()))} "$@"'
         target.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         target.chmod(0o700)
     return folder
+
+
+def add_options(parser: "argparse.ArgumentParser", *, flags: str = "", values: str = "", lists: str = "") -> None:
+    """Add the options of a command, separated by blanks; names of one option are joined by `|`, as in `-d|--detach`.
+
+    `flags` have no value, `values` one, `lists` can be repeated.
+    """
+    for option in flags.split():
+        parser.add_argument(*option.split("|"), action="store_true")
+    for option in values.split():
+        parser.add_argument(*option.split("|"))
+    for option in lists.split():
+        parser.add_argument(*option.split("|"), action="append", default=[])

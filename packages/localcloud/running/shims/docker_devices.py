@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,26 +40,8 @@ class Rights:
 
     privileged: bool
     devices: dict[str, str]
-    added: tuple[str, ...]
-    dropped: tuple[str, ...]
-    security: tuple[str, ...]
     memlock: int | None
-    shm_size: str
     cgroup_parent: str
-
-    def host_config(self) -> dict[str, object]:
-        """Return these rights in the format of `docker inspect`."""
-        limits = [] if self.memlock is None else [{"Name": "memlock", "Hard": self.memlock, "Soft": self.memlock}]
-        return {
-            "Privileged": self.privileged,
-            "CapAdd": list(self.added),
-            "CapDrop": list(self.dropped),
-            "SecurityOpt": list(self.security),
-            "Devices": [{"PathOnHost": host, "PathInContainer": inside} for inside, host in self.devices.items()],
-            "Ulimits": limits,
-            "ShmSize": self.shm_size,
-            "CgroupParent": self.cgroup_parent,
-        }
 
 
 def rights(given: argparse.Namespace) -> Rights:
@@ -73,25 +54,16 @@ def rights(given: argparse.Namespace) -> Rights:
     for number, text in enumerate(given.security_opt, start=1):
         if not re.fullmatch(r"no-new-privileges([=:](true|false))?", text) and not text.startswith(_SECURITY):
             raise OptionError(f'Error response from daemon: invalid --security-opt {number}: "{text}"')
+    for field, names in (("CapAdd", given.cap_add), ("CapDrop", given.cap_drop)):
+        for name in (text.upper().removeprefix("CAP_") for text in names):
+            if _CAPABILITIES.fullmatch(name) is None:
+                raise OptionError(f'Error response from daemon: invalid {field}: unknown capability: "CAP_{name}"')
     return Rights(
         privileged=given.privileged,
         devices=dict(_device(text) for text in given.device),
-        added=_capabilities("CapAdd", given.cap_add),
-        dropped=_capabilities("CapDrop", given.cap_drop),
-        security=tuple(given.security_opt),
         memlock=limits.get("memlock"),
-        shm_size=given.shm_size or "",
         cgroup_parent=given.cgroup_parent or "",
     )
-
-
-def _capabilities(field: str, names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
-        if _CAPABILITIES.fullmatch(name.upper().removeprefix("CAP_")) is None:
-            raise OptionError(
-                f'Error response from daemon: invalid {field}: unknown capability: "CAP_{name.upper().removeprefix("CAP_")}"'
-            )
-    return tuple(names)
 
 
 def _limit(text: str) -> tuple[str, int]:

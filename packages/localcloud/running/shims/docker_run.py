@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,12 +12,11 @@ from typing import Final, NoReturn
 
 from localcloud import charges
 from localcloud.running import interpreter
-from localcloud.running.shims import collector, supervise
+from localcloud.running.shims import add_options, collector, supervise
 from localcloud.running.shims.docker_devices import OptionError, Rights, check_devices, problem_of, rights
 from localcloud.running.shims.docker_images import pulled
 from localcloud.running.shims.iptables import redirected
-from localcloud.running.shims.machine import Machine, write_json
-from localcloud.running.shims.options import add_options
+from localcloud.running.shims.machine import Machine, new_id, write_json
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
@@ -76,7 +74,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     return ContainerOptions(
         image=given.image,
         command=tuple(command),
-        name=given.name or f"container-{secrets.token_hex(4)}",
+        name=given.name or f"container-{new_id(4)}",
         detach=given.detach,
         remove=given.rm,
         environment=_environment(given.env, given.env_file),
@@ -138,7 +136,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         check_devices(wanted.rights)
     except OptionError as error:
         raise RunError(str(error)) from error
-    identity = secrets.token_hex(32)
+    identity = new_id(32)
     log = machine.containers / f"{wanted.name}.log"
     # The variables are passed to the process but not written to a file because some of them are secrets.
     document = {
@@ -149,7 +147,6 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "command": list(wanted.command),
         "labels": wanted.labels,
         "network": wanted.network,
-        "rights": wanted.rights.host_config(),
         "createdAt": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         "running": True,
         "pid": os.getpid(),

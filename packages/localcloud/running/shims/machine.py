@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,10 +82,15 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def new_id(size: int) -> str:
+    """Return random bytes in hexadecimal digits. `secrets` would load the hash functions, which most commands do not need."""
+    return os.urandom(size).hex()
+
+
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a JSON object atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    part = path.with_name(f".{path.name}.{new_id(4)}")
     part.write_text(json.dumps(document), encoding="utf-8")
     part.replace(path)
 

@@ -202,7 +202,7 @@ class Engine:
             urn=self.urn(type_name, name), name=name, type=type_name, news=to_struct(news), olds=to_struct(olds or {})
         )
         for key, value in options.items():
-            getattr(request, key).CopyFrom(value) if key == "autonaming" else setattr(request, key, value)
+            setattr(request, key, value)
         response = await self.stub.Check(request)
         if response.failures:
             raise CheckFailedError([(each.property, each.reason) for each in response.failures])

@@ -18,7 +18,6 @@ from localcloud.tests.plugins.harness import (
 
 BUCKET = "gcp:storage/bucket:Bucket"
 SERVICE = "gcp:cloudrunv2/service:Service"
-Options = provider_pb2.CheckRequest.AutonamingOptions
 
 
 def check(type_name, news, olds=None, *, name="thing", **options):
@@ -121,12 +120,6 @@ def test_a_chosen_name_is_kept_and_a_written_one_is_not():
     assert check(BUCKET, {"location": "EU"}, chosen, randomSeed=b"2")["name"] == chosen["name"]
     written = check(BUCKET, {"location": "US", "name": "fixed"})
     assert check(BUCKET, {"location": "US"}, written, randomSeed=b"2")["name"] != "fixed"
-
-
-def test_the_engines_autonaming_configuration_is_respected():
-    assert check(BUCKET, {"location": "US"}, autonaming=Options(proposed_name="wanted"))["name"] == "wanted"
-    with pytest.raises(CheckFailedError, match="autonaming is disabled"):
-        check(BUCKET, {"location": "US"}, autonaming=Options(mode=Options.DISABLE))
 
 
 def test_an_unknown_provider_setting_is_refused_and_a_known_one_is_not():

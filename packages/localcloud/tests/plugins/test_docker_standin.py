@@ -3,12 +3,11 @@
 import grpc.aio
 import pytest
 
-from localcloud.plugins.contexts import Build, context_digest, manifest_digest
+from localcloud.plugins.docker import Build, context_digest, manifest_digest
 from localcloud.plugins.rest import PluginError
 from localcloud.tests.plugins.harness import UNKNOWN, CheckFailedError, Recorder, engine, is_secret, run, secret
 
 IMAGE = "docker:index/image:Image"
-REGISTRY_IMAGE = "docker:index/registryImage:RegistryImage"
 NAME = "us-east4-docker.pkg.dev/p1/images/vllm:v1"
 
 
@@ -144,22 +143,3 @@ def test_an_image_whose_name_is_not_known_yet_is_checked_and_previewed(context):
 
 def test_without_a_push_the_digest_is_the_images_own(context):
     assert built(context, skipPush=True).state["repoDigest"].startswith("sha256:")
-
-
-def test_a_registry_image_is_the_image_that_was_built_under_its_name(context):
-    async def scenario(attached):
-        image = await attached.up(IMAGE, "image", inputs(context))
-        pushed = await attached.up(
-            REGISTRY_IMAGE,
-            "pushed",
-            {"name": NAME, "authConfig": {"address": "x", "password": secret("hunter2hunter2")}},
-        )
-        other = await attached.up(REGISTRY_IMAGE, "other", {"name": "docker.io/a/b:1"})
-        await attached.delete(pushed)
-        return image, pushed, other, await attached.read(image)
-
-    image, pushed, other, again = with_docker(scenario)
-    assert image.state["repoDigest"].endswith(pushed.state["sha256Digest"])
-    assert other.state["sha256Digest"] != pushed.state["sha256Digest"]
-    assert is_secret(pushed.state["authConfig"]["password"])
-    assert again.state == image.state

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from localcloud.plugins import serve
-from localcloud.plugins.docker import _TYPES
 from localcloud.plugins.overlay import OVERLAYS
 from localcloud.plugins.rest import LocalCloudTransport, Rest
 from localcloud.server.app import Options, open_cloud
@@ -169,7 +168,7 @@ def test_every_type_lives_its_whole_life_under_the_real_engine(tmp_path, monkeyp
         assert await workspace.left() == before
 
         await workspace.up()
-        assert set(OVERLAYS) | set(_TYPES) <= {each["type"] for each in workspace.state()["resources"]}
+        assert {*OVERLAYS, "docker:index/image:Image"} <= {each["type"] for each in workspace.state()["resources"]}
         first = workspace.outputs()
         assert first["elsewhere"] == "projects/p1/locations/us-central1/repositories/elsewhere"
         made = {each.partition(": ")[0] for each in set(await workspace.left()) - set(before)}

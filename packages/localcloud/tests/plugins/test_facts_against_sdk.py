@@ -11,7 +11,7 @@ import pulumi_gcp
 from pulumi.runtime.rpc import _special_sig_key
 
 from localcloud.plugins import facts
-from localcloud.plugins.docker import _TYPES
+from localcloud.plugins.docker import IMAGE, IMAGE_FIELDS
 from localcloud.plugins.overlay import OVERLAYS, resource_type
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.tests.plugins.harness import SIGNATURE, oracle
@@ -109,7 +109,7 @@ def disagreements(type_name: str, fields: PropertySpecs, owner: type, at: str = 
     return wrong
 
 
-ENTRIES = {**{name: resource_type(name).fields for name in facts.types()}, **_TYPES}
+ENTRIES = {**{name: resource_type(name).fields for name in facts.types()}, IMAGE: IMAGE_FIELDS}
 
 
 def test_properties_have_the_sdks_names_kinds_and_requiredness(subtests):

@@ -26,55 +26,49 @@ def run(state, command, work):
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        '-v "$HOME/etc:/etc/otelcol" %s --config=/etc/otelcol/config.yaml',
-        '-v "$HOME/etc/config.yaml:/c.yaml:ro" %s --config file:/c.yaml',
-        "-e CONFIG=a %s --config=env:CONFIG",
-        "%s --config=yaml:a::b",
-    ],
+FORMS = (
+    '-v "$HOME/etc:/etc/otelcol" %s --config=/etc/otelcol/config.yaml',
+    '-v "$HOME/etc/config.yaml:/c.yaml:ro" %s --config file:/c.yaml',
+    "-e CONFIG='a: '$(printf can; printf ary) %s --config=env:CONFIG",
+    "%s --config=yaml:a::b",
 )
-def test_a_collector_with_a_configuration_runs_until_it_is_stopped(tmp_path, options):
+PROBLEMS = {
+    "%s --config=/missing.yaml": "cannot read /missing.yaml: No such file or directory",
+    "%s --config=env:MISSING": "names the variable MISSING, which is not set",
+    "%s": "has no --config",
+}
+
+
+def test_a_collector_runs_with_its_configuration_in_every_form_until_it_is_stopped(tmp_path):
+    started = "\n".join(f"docker run -d --name m{at} --net=host {form % IMAGE}" for at, form in enumerate(FORMS))
+    command = f"""{started}
+    for name in m0 m1 m2 m3; do
+        while ! docker logs $name | grep -q "Everything is ready"; do sleep 0.05; done
+        docker stop $name; docker wait $name >> "{tmp_path}/codes"
+    done; touch "{tmp_path}/done\""""
+
     async def work(_):
-        await until((tmp_path / "done").exists, "the exit code")
-        (log,) = (tmp_path / "state" / "machines").glob("*/containers/metrics.log")
-        return log.read_text().splitlines()
-
-    ready = 'while ! docker logs metrics | grep -q "Everything is ready"; do sleep 0.05; done'
-    end = f'docker stop metrics; docker wait metrics > "{tmp_path}/code"; touch "{tmp_path}/done"'
-    command = f"docker run -d --name metrics --net=host {options % IMAGE}; {ready}; {end}"
-    assert run(tmp_path / "state", command, work) == ["Everything is ready. Begin running and processing data."]
-    assert (tmp_path / "code").read_text() == "0\n"
-
-
-def test_a_secret_of_the_configuration_is_in_no_file(tmp_path):
-    async def work(_):
-        await until((tmp_path / "started").exists, "the collector's start")
+        await until((tmp_path / "done").exists, "the exit codes")
+        logs = (tmp_path / "state" / "machines").glob("*/containers/m*.log")
         files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-        return [path.name for path in files if b"canary" in path.read_bytes()]
+        return [log.read_text() for log in logs], [path.name for path in files if b"canary" in path.read_bytes()]
 
-    secret = "$(printf can; printf ary)"
-    command = f"docker run -d --name metrics --net=host -e CONFIG='a: '{secret} {IMAGE} --config=env:CONFIG; touch {tmp_path}/started"
-    assert run(tmp_path / "state", command, work) == []
+    logs, secret_in = run(tmp_path / "state", command, work)
+    assert logs == ["Everything is ready. Begin running and processing data.\n"] * 4
+    assert (tmp_path / "codes").read_text() == "0\n" * 4
+    assert secret_in == []
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (f"{IMAGE} --config=/missing.yaml", "cannot read /missing.yaml: No such file or directory"),
-        (f"{IMAGE} --config=env:MISSING", "names the variable MISSING, which is not set"),
-        (IMAGE, "has no --config"),
-    ],
-)
-def test_a_collector_without_its_configuration_exits_and_says_why(tmp_path, options, said):
+def test_a_collector_without_its_configuration_exits_and_says_why(tmp_path):
     async def work(_):
-        log = tmp_path / "state" / "machines"
-        await until(lambda: any(said in path.read_text() for path in log.glob("*/containers/metrics.log")), said)
-        await until((tmp_path / "code").exists, "the exit code")
+        await until((tmp_path / "done").exists, "the exit codes")
+        return "".join(log.read_text() for log in (tmp_path / "state" / "machines").glob("*/containers/m*.log"))
 
-    command = f'docker run -d --name metrics --net=host {options}; docker wait metrics > "{tmp_path}/code"'
-    run(tmp_path / "state", command, work)
+    ran = (
+        f"docker run -d --name m{at} --net=host {form % IMAGE}; docker wait m{at}" for at, form in enumerate(PROBLEMS)
+    )
+    said = run(tmp_path / "state", "; ".join([*ran, f'touch "{tmp_path}/done"']), work)
+    assert [problem for problem in PROBLEMS.values() if problem not in said] == []
 
 
 @pytest.mark.parametrize(

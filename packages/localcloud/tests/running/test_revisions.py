@@ -12,9 +12,8 @@ import pytest
 
 from localcloud.running import probes
 from localcloud.running.fronts import DEFAULT_LIMITS
-from localcloud.running.other_programs import is_other_program
 from localcloud.running.processes import PlannedStart
-from localcloud.running.revisions import MayList, SimulatedRevisions, memory_mib
+from localcloud.running.revisions import MayList, SimulatedRevisions, is_other_program, memory_mib
 from localcloud.tests.running.running_server import ask
 from localcloud.world.clock import Clock
 from localcloud.world.run_messages import LogLine

@@ -19,13 +19,6 @@ def test_the_baseline_command_of_the_tpu_is_understood():
     assert found.limit_mm_per_prompt == {"image": 4, "audio": 1}
 
 
-def test_the_command_of_the_moe_is_understood():
-    found = parse(SEED_MOE.split())
-    assert (found.block_size, found.max_num_seqs, found.gpu_memory_utilization) == (32, 256, 0.9)
-    assert found.enable_prefix_caching
-    assert found.safetensors_load_strategy == "prefetch"
-
-
 @pytest.mark.parametrize(
     ("flag", "expected"),
     [

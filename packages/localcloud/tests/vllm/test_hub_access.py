@@ -2,7 +2,7 @@
 
 import pytest
 
-from localcloud.vllm import hub_download, startup
+from localcloud.vllm import hub, startup
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
 from localcloud.world.scenario import Fault, Hub
@@ -60,15 +60,15 @@ def test_a_server_ends_in_the_words_of_the_hub_s_client(served, capsys, case):
     model, token, scenario, said, printed = CASES[case]
     start = startup.plan(parse(["vllm", "serve", model]), served(token, **scenario))
     assert said in str(start.steps[-1].error)
-    assert hub_download.main([model], served(token, **scenario)) == 1
+    assert hub.download([model], served(token, **scenario)) == 1
     assert printed in capsys.readouterr().err
 
 
 def test_a_server_starts_with_a_model_that_exists(served, capsys):
     assert startup.plan(parse(["vllm", "serve", EXISTS]), served("")).capacity is not None
-    assert hub_download.main([EXISTS, "--dry-run"], served("")) == 0
+    assert hub.download([EXISTS, "--dry-run"], served("")) == 0
     assert "totalling 10.2G" in capsys.readouterr().out
-    assert hub_download.main([EXISTS, "--revision", "none"], served("")) == 1
+    assert hub.download([EXISTS, "--revision", "none"], served("")) == 1
     assert f"Error: Revision not found in model '{EXISTS}'." in capsys.readouterr().err
 
 
@@ -82,7 +82,7 @@ def test_a_cached_model_needs_no_hub(served, tmp_path):
             "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}',
         }
     )
-    kept = startup.hub_cache_file(EXISTS, cached)
+    kept = hub.cache_file(EXISTS, cached)
     assert startup.plan(parse(["vllm", "serve", EXISTS]), cached).capacity is None
     kept.parent.mkdir(parents=True)
     kept.write_text("")
@@ -97,14 +97,14 @@ def test_a_server_and_a_download_are_refused_a_commit_that_the_hub_does_not_have
     for known in ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", "905e84b50c4d2a365ebde34e685027578e6728db", "main"):
         words = ["vllm", "serve", EXISTS, f"--revision={known}", f"--tokenizer-revision={known}"]
         assert startup.plan(parse(words), served("")).capacity is not None
-        assert hub_download.main([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
+        assert hub.download([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
     capsys.readouterr()
 
 
 def test_another_commit_is_not_what_the_cache_has(served, tmp_path):
     home = {"HF_HOME": "/c", "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}'}
     cached = read({"VLLM_SIM_HUB": served("").hub, **home})
-    kept = startup.hub_cache_file(EXISTS, cached)
+    kept = hub.cache_file(EXISTS, cached)
     kept.parent.mkdir(parents=True)
     kept.write_text("")
     other = startup.plan(parse(["vllm", "serve", EXISTS, f"--revision={'0' * 40}"]), cached)

@@ -74,10 +74,6 @@ class TestStreamer:
         assert "storage.objects.list access" in error_of(streamed(around(tmp_path, problem=DENIED), STREAM))
         assert "404 GET" in error_of(start(around(tmp_path), f"gs://nobodys/{MODEL}", STREAM))
 
-    def test_a_folder_without_weights_is_no_model(self, tmp_path: Path):
-        found = start(around(tmp_path), "gs://models/gemma-4-31B-it", STREAM)
-        assert "Invalid repository ID or local directory" in error_of(found)
-
     @pytest.mark.parametrize(
         ("limit", "memory_gib", "fits"),
         [("4294967296", 16, True), ("-1", 16, False), ("-1", 20, True), (None, 16, False), ("0", 8, True)],

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-from localcloud.tests.running.running_server import Answer, ask, run_to_end, server
+from localcloud.tests.running.running_server import Answer, ask, server
+from localcloud.vllm.arguments import ArgumentError, parse
 from localcloud.vllm.media_items import audio_tokens_of, soft_tokens_of
 from localcloud.vllm.pictures import Size, color_of, jpeg_images, size_of
+from localcloud.vllm.settings import read
+from localcloud.vllm.startup import plan
 
 SIZES = ((64, 64), (896, 896), (1920, 1080), (3, 900), (640, 480), (1, 1))
 COUNTED = {
@@ -149,11 +152,6 @@ LORA = ["vllm", "serve", "simulated/tiny", "--lora-modules", "sql=/adapters/sql"
         ([*LORA, "--enable-lora"], None, "Loading lora sql failed: No adapter found for /adapters/sql"),
         ([*LORA, "--enable-lora"], 32, "LoRA rank 32 is greater than max_lora_rank 16."),
         (LORA, 8, "LoRA is not enabled. Use --enable-lora to enable LoRA."),
-        (
-            [*LORA, "--enable-lora", "--max-lora-rank", "24"],
-            8,
-            "Input should be 1, 8, 16, 32, 64, 128, 256, 320 or 512",
-        ),
     ],
 )
 def test_an_adapter_that_vllm_cannot_load_ends_the_start(
@@ -163,9 +161,13 @@ def test_an_adapter_that_vllm_cannot_load_ends_the_start(
     folder.mkdir(parents=True)
     if rank is not None:
         (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    code, output = run_to_end(words, VLLM_SIM_PATHS=json.dumps({"/": str(tmp_path)}))
-    assert code == 1
-    assert message in output
+    start = plan(parse(words), read({"VLLM_SIM_PATHS": json.dumps({"/": str(tmp_path)})}))
+    assert message in str(start.steps[-1].error)
+
+
+def test_a_rank_that_vllm_does_not_have_is_refused():
+    with pytest.raises(ArgumentError, match="Input should be 1, 8, 16, 32, 64, 128, 256, 320 or 512"):
+        parse([*LORA, "--enable-lora", "--max-lora-rank", "24"])
 
 
 def test_an_adapter_is_a_model_with_the_base_as_its_parent(tmp_path: Path):

@@ -1,7 +1,6 @@
 """Memory and start: the measured figures of the deployments that these models ran on."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,31 +50,6 @@ def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip
     logged, converted = (fit(command.format(form), "v6e-4").weights_gib for form in ("", "-FP8"))
     assert logged == 14.6
     assert converted == pytest.approx(0.56 * 57.18 / 4, rel=0.01)
-
-
-def test_fp8_saves_no_kv_memory_for_a_single_head_on_a_tpu_but_does_for_several_and_on_a_gpu():
-    def tokens(model: str, accelerator: str, dtype: str) -> int:
-        return fit(f"google/gemma-4-{model}-it --max-model-len 8192 --kv-cache-dtype {dtype}", accelerator).tokens
-
-    assert tokens("E2B", "v6e-1", "fp8") == tokens("E2B", "v6e-1", "auto")
-    assert tokens("E4B", "v6e-1", "fp8") == pytest.approx(2 * tokens("E4B", "v6e-1", "auto"), rel=0.01)
-    assert tokens("E2B", "nvidia-l4", "fp8") > 1.9 * tokens("E2B", "nvidia-l4", "auto")
-
-
-@pytest.mark.parametrize(
-    ("command", "accelerator", "block_size", "blocks"),
-    [
-        ("google/gemma-4-E2B-it --max-model-len 32768", "v6e-1", 64, 17_996),
-        ("google/gemma-4-E2B-it --max-model-len 2048 --max-num-seqs 16", "v6e-1", 128, 8_998),
-        ("google/gemma-4-E4B-it --max-model-len 2048 --max-num-seqs 16", "v6e-1", 128, 2_109),
-        ("google/gemma-4-31B-it -tp 4 --max-model-len 32768", "v6e-4", 64, 1_053),
-        ("google/gemma-4-E2B-it --max-model-len 2048 --block-size 16", "v6e-1", 16, 71_984),
-    ],
-)
-def test_a_tpu_chooses_its_blocks_by_the_length(command: str, accelerator: str, block_size: int, blocks: int):
-    found = fit(f"{command} --gpu-memory-utilization 0.92", accelerator)
-    assert found.block_size == block_size
-    assert abs(found.num_blocks - blocks) < 0.01 * blocks
 
 
 @pytest.mark.parametrize(
@@ -136,13 +110,6 @@ def test_the_estimated_length_of_a_refusal_fits_and_one_block_more_does_not():
     assert fit(f"{command} --max-model-len {longest}", accelerator).concurrency >= 1
     with pytest.raises(EngineStartError):
         fit(f"{command} --max-model-len {longest + 1}", accelerator)
-
-
-def test_offloading_makes_room_for_the_31b_on_an_l4():
-    found = fit(
-        "google/gemma-4-31B-it-qat-w4a16-ct --cpu-offload-gb 14 --max-model-len 8192 --kv-cache-dtype fp8", "nvidia-l4"
-    )
-    assert found.weights_gib == pytest.approx(5.48)
 
 
 def environment(
@@ -283,14 +250,6 @@ def test_a_tpu_that_streams_its_weights_is_charged_a_download_at_each_start():
         assert {"load", "hub"} & set(charges) == set()
 
 
-def test_a_tpu_that_serves_text_alone_compiles_half_the_programs_and_prepares_no_processor():
-    around = read({"VLLM_SIM_ACCELERATOR": "v6e-1"})
-    words = ["vllm", "serve", "google/gemma-4-E2B-it", "--max-num-batched-tokens=4096"]
-    both = plan(parse(words), around).total_s
-    text = plan(parse([*words, '--limit-mm-per-prompt={"image": 0, "video": 0, "audio": 0}']), around).total_s
-    assert both - text == pytest.approx(9 * 396.29 / 18 + 55)  # as the boot e2b-v6e-1-gce
-
-
 @pytest.mark.parametrize(
     ("model", "accelerator", "compile_s"),
     [
@@ -317,20 +276,6 @@ def test_a_model_compiles_as_its_measured_boot_or_the_one_most_like_it(model: st
     assert device is not None
     around = read({"VLLM_SIM_ACCELERATOR": accelerator})
     assert full_compile_s(arguments, around, device, found) == pytest.approx(compile_s, rel=0.01)
-
-
-def test_a_padding_gap_adds_batch_sizes_and_speculation_makes_programs_longer():
-    words = parse(["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4", "--max-num-batched-tokens=4096"])
-    drafts = replace(words, speculative_config={"method": "ngram"})
-    gap = {"VLLM_SIM_ACCELERATOR": "v6e-4", "VLLM_TPU_BUCKET_PADDING_GAP": "512"}
-    model, device = find_model("google/gemma-4-26B-A4B-it"), find_accelerator("v6e-4")
-    assert model is not None
-    assert device is not None
-    times = [
-        full_compile_s(arguments, read(given), device, model)
-        for arguments, given in ((words, {"VLLM_SIM_ACCELERATOR": "v6e-4"}), (words, gap), (drafts, gap))
-    ]
-    assert times == pytest.approx([18 * 24.625, 26 * 24.625, 26 * 24.625 * 1.5])
 
 
 @pytest.mark.parametrize(("accelerator", "seconds"), [("v5litepod-1", 97.6), ("v6e-1", 48.8)])

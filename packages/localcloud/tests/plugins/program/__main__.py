@@ -235,7 +235,6 @@ image = docker.Image(
         server="us-east4-docker.pkg.dev", username="x", password=pulumi.Output.secret("registry_canary")
     ),
 )
-docker.RegistryImage("pushed", name=image.image_name)
 pulumi.export("elsewhere", elsewhere.id)
 pulumi.export("repoDigest", image.repo_digest)
 pulumi.export("uri", svc.uri)

@@ -1,15 +1,26 @@
-"""The hub's answer to a server that is about to download a checkpoint, with the messages of huggingface_hub and transformers."""
+"""Downloads from the hub: its answer to a server or to `hf download`, with the messages of huggingface_hub and transformers, and their duration."""
 
+import argparse
 import json
+import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from localcloud.json_values import as_object
+from localcloud.vllm import measured_starts, parent_watch
+from localcloud.vllm.models import GIB, Model, find_accelerator, find_model
 from localcloud.vllm.settings import RuntimeEnvironment
+
+DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
+_HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load after it
+_FILES, _STEPS = 9, 5
 
 _LIMIT_S: Final = 30.0
 _HUB: Final = "https://huggingface.co"
@@ -105,3 +116,63 @@ def _answer(url: str, model: str, revision: str, token: str) -> Refusal | None:
             return Refusal(model=model, revision=revision, status=error.code, code=code, message=message)
     except OSError:
         return Refusal(model=model, revision=revision, status=0)
+
+
+def cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -> Path | None:
+    """Return the file that a download of a model creates in the hub's cache (HF_HOME). None if the cache is deleted with the container.
+
+    Each revision has one. The real cache shares files between revisions; here the second one is downloaded completely.
+    """
+    home = environment.volume_path(environment.hub_home) if environment.hub_home else None
+    file = f"simulated-download-{revision.replace('/', '--')}" if revision else "simulated-download"
+    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / file
+
+
+def download_s(model: Model, environment: RuntimeEnvironment) -> float:
+    """Return the simulated seconds of a download from the hub, without the load after it."""
+    accelerator = find_accelerator(environment.accelerator)
+    if accelerator is not None and accelerator.kind == "tpu":
+        return model.disk_bytes / (min(measured_starts.HUB_MB_PER_S, environment.network_mb_per_s) * 1e6)
+    rates = (DISK_MB_PER_S, min(_HUB_MB_PER_S, environment.network_mb_per_s))
+    load_s, both_s = (model.disk_bytes / (rate * 1e6) for rate in rates)
+    return both_s - load_s
+
+
+def download(words: Sequence[str], environment: RuntimeEnvironment) -> int:
+    """Run `hf download MODEL`. Return its exit code: 1 if the hub does not have the model."""
+    parent_watch.hold(environment.lifeline)
+    given = _parser().parse_args(list(words))
+    refused = refusal(given.model, environment, revision=given.revision or "")
+    model = find_model(given.model)
+    if model is None and refused is None:
+        # The simulator can only serve known models.
+        refused = Refusal(model=given.model, status=404)
+    if model is None or refused is not None:
+        print(refused.of_command() if refused is not None else "", file=sys.stderr)
+        return 1
+    kept = cache_file(given.model, environment, given.revision or "")
+    has = kept is not None and kept.is_file()
+    if given.dry_run:
+        left = 0.0 if has else model.disk_bytes / 1e9
+        print(f"[dry-run] Will download {0 if has else _FILES} files (out of {_FILES}) totalling {left:.1f}G.")
+    elif not has:
+        _download(model, environment, kept)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hf download", allow_abbrev=False)
+    parser.add_argument("model")
+    parser.add_argument("--revision")
+    parser.add_argument("--exclude")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser
+
+
+def _download(model: Model, environment: RuntimeEnvironment, kept: Path | None) -> None:
+    for step in range(1, _STEPS + 1):
+        time.sleep(download_s(model, environment) / _STEPS / environment.clock_speed)
+        print(f"Fetching {_FILES} files: {step / _STEPS:4.0%} of {model.disk_bytes / GIB:.1f} GiB", flush=True)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("content of the hub's file\n", encoding="utf-8")

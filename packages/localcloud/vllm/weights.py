@@ -1,0 +1,213 @@
+"""The weights of a server: where they are found, what vLLM says if they are not, and how fast they are read.
+
+Sources of `gs://`: docs.vllm.ai, "Loading models with Run:ai Model Streamer"; vllm-project/vllm pull requests 24909 and 26464 (gs://, and the
+package in the image); run-ai/runai-model-streamer, docs/src/env-vars.md and requests_iterator.py; all read 2026-11.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from localcloud.vllm import hub
+from localcloud.vllm.arguments import Arguments
+from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.models import GIB, Model, find_model
+from localcloud.vllm.settings import Mount, RuntimeEnvironment
+
+_FUSE_MB_PER_S: Final = 53.0  # measured: 16.44 GB in 310 s over Cloud Storage FUSE, the first of two reads
+_FUSE_PREFETCH_MB_PER_S: Final = 24.75  # measured: both reads of `--safetensors-load-strategy=prefetch`, 664.24 s
+FUSE_BUFFERED_MB_PER_S: Final = 400.0  # assumed from published cold starts of 45-53 s with buffered reads
+_MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
+_COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
+_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which cannot be evicted from memory
+_HOST_OVERHEAD_GIB: Final = 1.46
+"""Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
+_FIRST_STREAMER: Final = (0, 11, 1)
+"""First release that authenticates at Cloud Storage (Google's GKE page on the streamer). Before it, `gs://` is not a valid model name."""
+_STREAMER_MB_PER_S: Final = 700.0
+"""Assumed: with 16 threads and its own network, below the 800 MB/s of a public issue about S3 (run-ai/runai-model-streamer#120, 2026-01)."""
+_STREAMED_FORMATS: Final = ("runai_streamer", "runai_streamer_sharded")
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+class LateError(EngineStartError):
+    """An error that appears only when the weights are searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """A checkpoint that a server found: its size on disk, and the rate at which it is read."""
+
+    model: Model
+    size_bytes: int
+    mb_per_s: float
+    streamed: bool = False
+    """True if the load reads the bucket, so its bytes are a download."""
+    download_s: float = 0.0
+    downloaded: Path | None = None
+    """The file that a download creates in a hub cache on a volume. None without such a cache."""
+    copied_mb_per_s: float | None = None
+    """Rate at which they were copied into an in-memory volume before the server started. None if they were not."""
+    host_gib: tuple[float, float] | None = None
+    """Host memory before the load, and the increase by the load. None if the load reads through the page cache."""
+
+    @property
+    def load_gib(self) -> tuple[float, float]:
+        """Return the host memory before the load, and its increase at the load's peak."""
+        return (_HOST_OVERHEAD_GIB, self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
+
+
+def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
+    """Find the checkpoint: on a mount, on a disk, in a bucket by URI, or on the hub."""
+    name = arguments.model
+    if name.startswith("/"):
+        for mount in environment.mounts:
+            if name == mount.path or name.startswith(mount.path.rstrip("/") + "/"):
+                return _mounted_weights(arguments, mount, environment.network_mb_per_s)
+        return _disk_weights(arguments, environment)
+    model = find_model(name)
+    if not name.startswith("gs://"):
+        _require_on_hub(arguments, environment)
+    if model is None:
+        raise EngineStartError(_not_a_model(name))
+    if name.startswith("gs://") and environment.buckets is not None:
+        return _streamed_weights(arguments, environment, model)
+    if name.startswith("gs://"):
+        rate = min(FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
+        return Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
+    return _hub_weights(arguments, model, environment)
+
+
+def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> Weights:
+    below = _streamed_files(arguments, environment)
+    weights = _folder_weights(arguments.model, below, min(_STREAMER_MB_PER_S, environment.network_mb_per_s))
+    buffer = _buffer_bytes(model, weights.size_bytes, environment.streamer_limit)
+    return replace(weights, streamed=True, host_gib=(_SERVER_HELD_GIB, buffer / 2**30))
+
+
+def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
+    """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
+    kept = hub.cache_file(arguments.model, environment, arguments.revision)
+    if kept is not None and kept.is_file():
+        return
+    refused = hub.refusal(arguments.model, environment, revision=arguments.revision)
+    if refused is not None:
+        raise EngineStartError(refused.of_server())
+
+
+def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> Weights:
+    """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or is deleted with the container."""
+    downloaded = hub.cache_file(arguments.model, environment, arguments.revision)
+    cached = downloaded is not None and downloaded.is_file()
+    return Weights(
+        model=model,
+        size_bytes=model.disk_bytes,
+        mb_per_s=hub.DISK_MB_PER_S,
+        download_s=0.0 if cached else hub.download_s(model, environment),
+        downloaded=downloaded,
+    )
+
+
+def _not_a_model(name: str) -> str:
+    return (
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        f"  Value error, Invalid repository ID or local directory specified: '{name}'.\n"
+        "Please verify the following requirements:\n"
+        "1. Provide a valid Hugging Face repository ID.\n"
+        "2. Specify a local directory that contains a recognized configuration file.\n"
+    )
+
+
+def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float) -> Weights:
+    prefix = arguments.model[len(mount.path) :].strip("/")
+    below = {
+        name[len(prefix) :].lstrip("/"): size
+        for name, size in mount.files.items()
+        if not prefix or name.startswith(prefix + "/")
+    }
+    if below and not mount.readable:
+        raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
+    prefetch = arguments.safetensors_load_strategy == "prefetch"
+    buffered = mount.options.get("enable-buffered-read") == "true" or "cache-dir" in mount.options
+    rate = FUSE_BUFFERED_MB_PER_S if buffered else _FUSE_PREFETCH_MB_PER_S if prefetch else _FUSE_MB_PER_S
+    return _folder_weights(arguments.model, below, min(rate, network_mb_per_s))
+
+
+def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
+    folder = environment.folder(arguments.model)
+    files: dict[str, int] = {}
+    if folder is not None and folder.is_dir():
+        files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
+    in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
+    volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
+    weights = _folder_weights(arguments.model, files, _MEMORY_MB_PER_S if in_memory or volume else hub.DISK_MB_PER_S)
+    if volume is None:
+        return weights
+    size_gib = weights.size_bytes / 2**30
+    if size_gib * 1024 > environment.memory_volumes[volume]:
+        raise EngineStartError(f"OSError: [Errno 28] No space left on device: '{arguments.model}'")
+    rate = min(_COPY_MB_PER_S, environment.network_mb_per_s)
+    return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, _SERVER_HELD_GIB))
+
+
+def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Weights:
+    """Check a folder as vLLM does: first the configuration, then the weights.
+
+    A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
+    """
+    if "config.json" not in files and "params.json" not in files:
+        raise EngineStartError(_not_a_model(name))
+    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
+    if not weights:
+        raise LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
+    model = find_model(name)
+    if model is None:
+        raise EngineStartError(
+            f"ValueError: the simulated server does not support the checkpoint in '{name}': "
+            "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
+        )
+    known = model.disk_bytes
+    total = sum(weights.values())
+    return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
+
+
+def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
+    """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
+    name = arguments.model
+    if _release(environment.version) < _FIRST_STREAMER:
+        raise EngineStartError(
+            f"huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. "
+            "Use `repo_type` argument if needed."
+        )
+    bucket, _, prefix = name.removeprefix("gs://").partition("/")
+    found = (environment.buckets or {}).get(bucket)
+    if found is None or found.problem:
+        raise EngineStartError(found.problem if found else f"google.api_core.exceptions.NotFound: 404 GET {name}")
+    folder = prefix.strip("/") + "/"
+    below = {key[len(folder) :]: size for key, size in found.files.items() if key.startswith(folder)}
+    if below and arguments.load_format not in _STREAMED_FORMATS:
+        # Only the files other than the weights are fetched; the default loader then finds no weights in the temporary folder.
+        raise EngineStartError("RuntimeError: Cannot find any model weights with `/tmp/model_streamer`")
+    return below
+
+
+def _buffer_bytes(model: Model, size_bytes: int, limit: int) -> int:
+    """Return the host memory of the streamer's buffer. Raises EngineStartError if the limit is below the largest tensor."""
+    largest = min(int(model.largest_tensor_gib * GIB), size_bytes)
+    if limit < 0:
+        return size_bytes
+    if limit == 0:
+        return largest
+    if limit < largest:
+        raise EngineStartError(
+            "runai_model_streamer.file_streamer.requests_iterator.RunaiStreamerMemoryLimitException: "
+            f"Memory limit supplied: {limit} cannot be smaller than: {largest}"
+        )
+    return min(limit, size_bytes)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = _RELEASE.match(version)
+    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
