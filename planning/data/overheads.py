@@ -24,6 +24,9 @@ graphs of 48 layers (xbill9/gemma4-dev 5a5636dc1cc2, gpu-vllm-mi300x-12b-fp8/ben
 SAMPLER_BYTES_PER_LOGIT: Final = 14
 """bf16 logits, their fp32 copy, probabilities and the exponential noise of the sampler's dummy run: 2 + 4 + 4 + 4 bytes
 (vLLM's gpu_model_runner._dummy_sampler_run, 0.20.0 to 0.30.0; from 0.21.0 on, it also runs the sampler without FlashInfer, which is this peak)."""
+SORTING_SAMPLER_BYTES_PER_LOGIT: Final = 39
+"""The same before `planning.question.releases.SAMPLES_WITHOUT_SORTING`, whose dummy run sorts the logits for top-p: with it, the KV caches of six
+models that llm-d profiled on H100 with vLLM 0.11 are within 1 % (its table of profiled activations, read 2026-11-21)."""
 SAMPLER_V2_BYTES_PER_LOGIT: Final = 6
 """The same for vLLM's second model runner: bf16 logits and their fp32 copy, 2 + 4 bytes; it samples without a tensor of probabilities
 (v1/worker/gpu/sample/sampler.py)."""

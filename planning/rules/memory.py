@@ -14,9 +14,10 @@ from planning.memory.activations import item_tokens
 from planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
-from planning.model.support import support_of
+from planning.model.support import FP8_KV, Support, support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
+from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.alternatives import (
     alternatives_for,
@@ -198,22 +199,30 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
 
 
+def _support(resolved: Resolved, precision: str) -> Support:
+    deployment = resolved.deployment
+    version, supports = deployment.image_version, deployment.image_supports
+    return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
+
+
 @rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
-    row = support_of(
-        resolved.scheme.name,
-        resolved.spec,
-        resolved.accelerator,
-        image_version=resolved.deployment.image_version,
-        image_supports=resolved.deployment.image_supports,
-    )
+    row = _support(resolved, resolved.scheme.name)
     served = f"{resolved.model_id} as {resolved.scheme.name}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
     if row.answer == "yes":
-        if resolved.is_tpu or not row.is_weight_only:
+        if resolved.is_tpu:
+            return None
+        if resolved.kv_dtype.startswith("fp8") and (kv := _support(resolved, FP8_KV)).answer == "no":
+            return RuleResult(
+                f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}: {kv.note}.",
+                remedies=(change("vllm.kv_cache_dtype", "int8_per_token_head"), change("vllm.kv_cache_dtype", None)),
+                source=f"{kv.source}, {kv.seen_on}",
+            )
+        if not row.is_weight_only:
             return None
         return RuleResult(
             f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} "
