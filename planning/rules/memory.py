@@ -135,8 +135,8 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
 @rule("FIT04")
 def _one_request(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
-    if is_out_of_memory(memory) or memory.max_concurrency >= 1:
-        return None
+    if is_out_of_memory(memory) or memory.max_concurrency >= 1 or resolved.max_model_len > resolved.spec.max_positions:
+        return None  # LEN03 shortens requests that no model of this kind supports
     longest = memory.largest_max_model_len
     shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
     replicas = fewer_replicas(resolved)
@@ -282,7 +282,7 @@ def _parallelism(subject: Subject) -> RuleResult | None:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     else:
         return None
-    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0))
+    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0 and not resolved.is_tpu))
     usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(

@@ -159,6 +159,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$974")),
     ("SEC06", Incident("tpu-v6e4", MEDIA_IN_A_NETWORK, "block", r"in your network \(tpu\.existingNetwork\)")),
+    ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--kv-cache-memory-bytes=1000000000"]}, "warn", r"plan ignores it.*Set vllm\.extraArgs: \[\]")),
     ("SEC06", Incident("l4-qat", {"cloudRun.directVpc": True, "vllm.allowedMediaDomains": ["a.example"]}, "block", r"your network \(cloudRun\.directVpc\)")),
     ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
     ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),
