@@ -12,6 +12,7 @@ from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
 from planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
+from planning.memory.host_memory import with_margin_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.support import FP8_KV, Support, support_of
@@ -95,13 +96,23 @@ def _offload(subject: Subject) -> RuleResult | None:
 @rule("FIT03")
 def _host_memory(subject: Subject) -> RuleResult | None:
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
-    have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
-    if need <= have:
+    have, enough = (
+        min(subject.resolved.server_memory_gib, host.max_memory_gib),
+        with_margin_gib(need),
+    )  # HST01 rejects more
+    if enough <= have:
         return None
-    is_too_large = need > host.max_memory_gib
+    loading = f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory"
+    if need <= have:
+        return RuleResult(
+            f"{loading}, and {enough - need:.2f} GiB should stay free, but the host has {have:g} GiB. Starts will be killed at random.",
+            severity="warn",
+            remedies=_larger_hosts(subject),
+        )
+    is_too_large = enough > host.max_memory_gib
     return RuleResult(
-        f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory, "
-        f"but the host has {have:g} GiB.",
+        f"{loading}, but the host has {have:g} GiB.",
+        severity="block",
         remedies=_larger_hosts(subject),
         last_resorts=() if is_out_of_memory(subject.memory) else alternatives_for(subject),  # FIT01 lists them too
         advice=f"The platform maximum is {host.max_memory_gib:g} GiB." if is_too_large else "",
@@ -111,16 +122,15 @@ def _host_memory(subject: Subject) -> RuleResult | None:
 def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     """Yield sufficient host memory, with the vCPUs that Cloud Run requires for it."""
     resolved = subject.resolved
-    host, need = resolved.host, subject.memory.load_peak_host_gib
+    host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
         yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
-    usual = host.memory_gib if need <= host.memory_gib else 0
     if resolved.collects_on_cloud_run:
         yield change("watch.metrics_enabled", False)
         need += COLLECTOR_MIN_GIB
-    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib, usual)
+    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
     taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
     enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)
