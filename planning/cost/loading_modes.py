@@ -9,6 +9,7 @@ from planning.cost.subject import Subject
 from planning.data import overheads
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.memory.budget import memory_plan
+from planning.memory.host_memory import with_margin_gib
 from planning.memory.resolve import resolve
 from planning.memory.weights import weights_of
 from planning.question.resolved import Resolved
@@ -83,7 +84,7 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
     after = resolve(changed)
     cached = resolve(replace(changed, cloud_run=replace(changed.cloud_run, graph_cache="bucket")))
     startup, host_gib = startup_plan(after), memory_plan(after).load_peak_host_gib
-    host = _host_for(after, host_gib)
+    host = _host_for(after, with_margin_gib(host_gib))
     hourly = None
     if host is not None:
         hourly = most_usd_per_hour(replace(after, host_memory_gib=host[0], vcpu=host[1]))

@@ -24,6 +24,9 @@ graphs of 48 layers (xbill9/gemma4-dev 5a5636dc1cc2, gpu-vllm-mi300x-12b-fp8/ben
 SAMPLER_BYTES_PER_LOGIT: Final = 14
 """bf16 logits, their fp32 copy, probabilities and the exponential noise of the sampler's dummy run: 2 + 4 + 4 + 4 bytes
 (vLLM's gpu_model_runner._dummy_sampler_run, 0.20.0 to 0.30.0; from 0.21.0 on, it also runs the sampler without FlashInfer, which is this peak)."""
+SORTING_SAMPLER_BYTES_PER_LOGIT: Final = 39
+"""The same before `planning.question.releases.SAMPLES_WITHOUT_SORTING`, whose dummy run sorts the logits for top-p: with it, the KV caches of six
+models that llm-d profiled on H100 with vLLM 0.11 are within 1 % (its table of profiled activations, read 2026-11-21)."""
 SAMPLER_V2_BYTES_PER_LOGIT: Final = 6
 """The same for vLLM's second model runner: bf16 logits and their fp32 copy, 2 + 4 bytes; it samples without a tensor of probabilities
 (v1/worker/gpu/sample/sampler.py)."""
@@ -79,6 +82,10 @@ TPU_WORD_BITS: Final = 32
 # --- Loading ------------------------------------------------------------------------------------------------------------------------
 HOST_PROCESS_GIB: Final = 0.4
 """Host memory for loading in addition to the checkpoint: staging buffers and the interpreter's share."""
+HOST_MARGIN_GIB: Final = 1.0
+HOST_MARGIN: Final = 0.05
+"""Host memory that a start needs beside its planned peak, at least this many GiB or this fraction of the peak, whichever is more: 26B-A4B, whose peak is
+planned at 15.7 GiB, was killed at random with 16 GiB (field report 002)."""
 FUSE_BYTES_PER_S: Final = 53e6
 """One reader of a plain Cloud Storage FUSE mount on Cloud Run, from the prefetch line of a boot log (field report 002)."""
 FUSE_PREFETCH_READS: Final = 2
@@ -88,6 +95,8 @@ FUSE_BUFFERED_BYTES_PER_S: Final = 800e6
 CLOUD_RUN_NETWORK_BYTES_PER_S: Final = 75e6
 """Network read rate of a Cloud Run instance with a GPU unless Direct VPC takes all its traffic: 600 Mbit/s (comment in a public Terraform
 program for this GPU; Google's pages list no value). The rates above and below need Direct VPC."""
+FUSE_BUFFERS_GIB: Final = 0.625
+"""Blocks that a mount with buffered reads keeps in the instance's memory: 40 of 16 MiB (`--read-global-max-blocks`, release notes of gcsfuse 3.3.0)."""
 FUSE_CACHED_BYTES_PER_S: Final = 500e6
 """File cache in memory, filled by parallel downloads, then read once more."""
 STREAMER_BYTES_PER_S: Final = 800e6

@@ -17,7 +17,7 @@ from typing import Final, cast
 from planning.data import overheads
 from planning.model.spec import LayerGroup
 from planning.question.features import largest_image_tokens
-from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners
+from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners, sampler_bytes_per_logit
 from planning.question.resolved import Resolved
 from planning.units import ceil_div, to_gib
 
@@ -68,8 +68,7 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
 def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
     """Return the peak of the profiling run in addition to the weights, and the runner's own buffers."""
     spec, vocab, tokens = resolved.spec, resolved.spec.vocab, resolved.max_num_batched_tokens
-    logit = overheads.SAMPLER_BYTES_PER_LOGIT if runner == 1 else overheads.SAMPLER_V2_BYTES_PER_LOGIT
-    sampler = min(resolved.max_num_seqs, tokens) * vocab * logit
+    sampler = min(resolved.max_num_seqs, tokens) * vocab * sampler_bytes_per_logit(resolved, runner)
     widest = max(_layer_width(group, resolved) for group in spec.groups)
     forward = tokens * _BF16 * (_RESIDUAL_COPIES * spec.hidden + widest)
     encoder, kept = _encoder_bytes(resolved, runner)

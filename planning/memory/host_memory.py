@@ -43,7 +43,13 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
         return checkpoint_gib + overheads.SERVER_HOST_GIB + offloaded_gib + graphs_gib
     cache_gib = resolved.deployment.cloud_run.file_cache_gib or 0.0
     cached_gib = min(cache_gib, checkpoint_gib) if resolved.weights_mode == "fuse-cached" else 0.0
-    return through_gib + cached_gib + graphs_gib
+    buffers_gib = overheads.FUSE_BUFFERS_GIB if resolved.weights_mode == "fuse-buffered" else 0.0
+    return through_gib + cached_gib + buffers_gib + graphs_gib
+
+
+def with_margin_gib(peak_gib: float) -> float:
+    """Return the host memory in GiB with which a start of this peak is safe."""
+    return peak_gib + max(overheads.HOST_MARGIN_GIB, overheads.HOST_MARGIN * peak_gib)
 
 
 def keeps_graphs(resolved: Resolved) -> bool:

@@ -105,6 +105,8 @@ def _check_together(deployment: Deployment, options: VllmOptions, accelerator: A
         raise PlanningError(
             f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8."
         )
+    if options.load_format == "gguf":
+        raise PlanningError("`vllm.load_format` is gguf, which the planner does not support. Use safetensors.")
     for name in ("max_lora_rank", "max_loras"):
         limit = getattr(options, name)
         if limit is not None and options.lora_adapters is None:

@@ -81,14 +81,14 @@ def _weights(
     with_audio: bool,
     keeps_head: bool,
 ) -> WeightSizes:
-    inventory = tensors(spec)
-    stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
+    # Pairs, because equal tensors of two groups of layers are two.
+    stored = [(tensor, tensor.params * _bytes(tensor, scheme)) for tensor in tensors(spec)]
     whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
     stored_head = whole_head if spec.head_in_checkpoint else 0.0
-    checkpoint = sum(size for tensor, size in stored.items() if not tensor.copy) + stored_head
+    checkpoint = sum(size for tensor, size in stored if not tensor.copy) + stored_head
     scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0
     device = layers = read = expert_read = experts = 0.0
-    for tensor, size in stored.items():
+    for tensor, size in stored:
         if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
             continue
         share = size * scale * _share(tensor, tp)

@@ -21,6 +21,29 @@ _SLIDING: Final = "sliding_attention"
 _DRAFTERS: Final = frozenset({"gemma4_assistant", "gemma4_unified_assistant"})
 """Draft models that read the KV cache of their target, so their attention has no keys and values."""
 _GEMMA4: Final = frozenset({"gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"}) | _DRAFTERS
+_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "gemma2": {
+        "vocab_size": 256_000,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4_096,
+        "sliding_window_pattern": 2,
+        "max_position_embeddings": 8_192,
+        "tie_word_embeddings": True,
+    },
+    "gemma3_text": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4_096,
+        "sliding_window_pattern": 6,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+    },
+}
+"""Values of keys that published configs omit, by model type (transformers' Gemma2Config and Gemma3TextConfig, 4.57)."""
 _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
 _FOUR_BITS: Final = 4
@@ -83,7 +106,7 @@ def model_from_config(
     Raises PlanningError for a missing or invalid key, and for unsupported architectures.
     """
     top = _Reader(config, name)
-    text = top.block("text_config") or top
+    text = _with_defaults(top.block("text_config") or top)
     if text.whole("kv_lora_rank", default=0):
         raise PlanningError(f"{name}: multi-head latent attention (kv_lora_rank) is not supported. Measure it instead.")
     state = sorted(key for key in text.values if key.startswith(_STATE_SPACE))
@@ -127,10 +150,17 @@ def model_from_config(
     )
 
 
+def _with_defaults(text: _Reader) -> _Reader:
+    """Return the text part of a config with the values that its model type has for omitted keys."""
+    return _Reader({**_DEFAULTS.get(text.text("model_type"), {}), **text.values}, text.where)
+
+
 def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
     """Return the facts that the config does not specify or the planner does not compute, each as a clause."""
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
+    own = (top.block("text_config") or top).values
+    omitted = [key for key in _DEFAULTS.get(text.text("model_type"), {}) if key not in own and key not in top.values]
     clauses = {
         "the size of its files, which is computed because no safetensors index was passed": index is None,
         f"whether the image's vLLM has the architecture {named or top.text('model_type') or 'of this config'}": not gemma,
@@ -144,6 +174,9 @@ def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | No
         and not text.whole("sliding_window_pattern", default=0),
         "the runtime memory of its image or audio encoders": not gemma
         and any(top.block(key) is not None for key in ("vision_config", "audio_config")),
+        f"whether it changes the defaults of {text.text('model_type')} ({', '.join(omitted)}), which its config omits": bool(
+            omitted
+        ),
         "its draft layers, whose weights are not counted": bool(text.whole("num_nextn_predict_layers", default=0)),
     }
     return tuple(clause for clause, is_open in clauses.items() if is_open)

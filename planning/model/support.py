@@ -20,6 +20,8 @@ Loading = Literal["checkpoint", "on-load"]
 ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
+FP8_KV: Final = "fp8_kv"
+"""Precision of the KV cache in the table, for all of its fp8 formats."""
 _ANY_DEVELOPMENT: Final = 10**9
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -30,9 +32,12 @@ class Support:
     """A row of the table."""
 
     scheme: str
+    """Precision of the weights, or FP8_KV; empty for all."""
     devices: tuple[str, ...] = ()
     """Generations of accelerators; empty for all."""
     models: tuple[ModelKind, ...] = ()
+    is_gemma4: bool = False
+    """True if the row is about Gemma 4 only."""
     loading: Loading | None = None
     packings: tuple[str, ...] = ()
     """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
@@ -64,7 +69,7 @@ def support_of(
     image_version: str | None = None,
     image_supports: tuple[str, ...] = (),
 ) -> Support:
-    """Return the row for a precision of a model on a device.
+    """Return the row for a precision of a model's weights, or of its KV cache (FP8_KV), on a device.
 
     `image_version`: vLLM version; None for this project's image, empty or invalid if unknown.
     `image_supports`: precisions that the image's owner declares.
@@ -77,7 +82,8 @@ def support_of(
     generation, kind = generation_of(accelerator), kind_of_model(spec)
     for row in support_rows():
         if (
-            row.scheme == family
+            row.scheme in {"", family}
+            and (spec.is_gemma4 or not row.is_gemma4)
             and (not row.devices or generation in row.devices)
             and (not row.models or kind in row.models)
             and row.loading in {None, loading}

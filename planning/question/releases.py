@@ -5,6 +5,7 @@ An unknown release is treated as the one that leaves less memory and starts more
 
 from typing import Final, Literal
 
+from planning.data import overheads
 from planning.model.support import version_in_use, version_key
 from planning.question.resolved import Resolved
 
@@ -13,6 +14,8 @@ KEEPS_STORED_HEAD: Final = "0.28.0"
 2026-08-13 and 2026-08-20; 0.28.0 is dated 2026-08-26). That 0.28.0 has it is assumed: seen in 0.29.1rc1 on TPU and in 0.30.0 on an L4."""
 Runner = Literal[1, 2]
 """vLLM's model runners, V1 and V2."""
+SAMPLES_WITHOUT_SORTING: Final = "0.19.0"
+"""First release whose profiling run samples without sorted copies of the logits (`planning.data.overheads.SAMPLER_BYTES_PER_LOGIT`)."""
 RUNNER_V2: Final = "0.25.0"
 """First release whose second model runner serves dense models on GPUs (release notes, vllm-project/vllm#44443; config/vllm.py of 0.25.1 to 0.28.0:
 every model that is not a mixture of experts)."""
@@ -84,6 +87,14 @@ def runners(resolved: Resolved) -> tuple[Runner, ...]:
         return (1,)
     is_own_kind = not config or bool(method) or resolved.drafter is not None
     return (2,) if is_known_from(resolved, first) and is_own_kind else (1, 2)
+
+
+def sampler_bytes_per_logit(resolved: Resolved, runner: Runner) -> int:
+    """Return the bytes per logit at the peak of the sampler's profiling run."""
+    if runner != 1:
+        return overheads.SAMPLER_V2_BYTES_PER_LOGIT
+    sorts = is_before(resolved, SAMPLES_WITHOUT_SORTING)
+    return overheads.SORTING_SAMPLER_BYTES_PER_LOGIT if sorts else overheads.SAMPLER_BYTES_PER_LOGIT
 
 
 def profiles_encoder(resolved: Resolved, runner: Runner) -> bool:

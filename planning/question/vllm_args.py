@@ -40,9 +40,12 @@ class Limit:
     at_most: float | None = None
     one_of: tuple[int, ...] = ()
     """The only allowed numbers; empty for any within the limits."""
+    multiple_of: int = 1
 
     def __str__(self) -> str:
-        """Return the limits in words: "1 or more", "above 0 and at most 1", "8 or 16"."""
+        """Return the limits in words: "1 or more", "above 0 and at most 1", "8 or 16", "a multiple of 16"."""
+        if self.multiple_of > 1:
+            return f"a multiple of {self.multiple_of}"
         if self.one_of:
             return f"{', '.join(map(str, self.one_of[:-1]))} or {self.one_of[-1]}"
         words = (
@@ -57,6 +60,7 @@ class Limit:
         return (
             is_number(value)
             and (not self.one_of or value in self.one_of)
+            and (self.multiple_of == 1 or value % self.multiple_of == 0)
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
@@ -71,6 +75,10 @@ class Limit:
         from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
         yield from Interval(ge=self.at_least, gt=self.above, le=LARGEST if self.at_most is None else self.at_most)
+        if self.multiple_of > 1:
+            from annotated_types import MultipleOf  # noqa: PLC0415 - as above
+
+            yield MultipleOf(self.multiple_of)
         if self.one_of:
             from annotated_types import Predicate  # noqa: PLC0415 - as above
 
@@ -174,7 +182,11 @@ class VllmOptions:
         _Tokens, Doc("Maximum tokens per step. The longest image or audio item must fit in one step.")
     ] = None
     block_size: Annotated[
-        _Tokens, Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request.")
+        Annotated[int, Limit(at_least=16, multiple_of=16)] | None,
+        Unit("tokens"),
+        Doc(
+            "Size of one block of the KV cache, a multiple of 16. On a TPU the default depends on the longest request."
+        ),
     ] = None
     enforce_eager: Annotated[
         _Switch, Doc("Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding.")
@@ -313,7 +325,7 @@ KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
     int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
     float: ("a number", float),
     str: ("text", str),
-    Mapping: ("a JSON object", _json_object),
+    Mapping: ('a JSON object, such as {"name": "value"}', _json_object),
     tuple: ("words with spaces between them", lambda text: tuple(text.split())),
 }
 """For each kind of option: description of its value, and its parser for command-line text."""

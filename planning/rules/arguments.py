@@ -48,6 +48,19 @@ _SAME_AS: Final[Mapping[str, str]] = {
     ),
 }
 """Flags that change the value of an option with another flag (vLLM's config/vllm.py, config/multimodal.py and entrypoints/cli/serve.py)."""
+_UNPLANNED: Final = frozenset(
+    {
+        "--hf-overrides",
+        "--kv-cache-memory-bytes",
+        "--num-gpu-blocks-override",
+        "--pipeline-parallel-size",
+        "--enable-expert-parallel",
+        "--attention-backend",
+        "--compilation-config",
+        "--kv-transfer-config",
+    }
+)
+"""Flags that change memory or speed, and that the plan ignores."""
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
@@ -77,7 +90,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
     repeated = {one: owner for one in read if (owner := _owner(one.name, read, options))}
     if not repeated:
-        return None
+        return _ignored(subject, [one for one in read if one.name in _UNPLANNED])
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
     kept, moved = kept_arguments(subject, tuple(repeated)), _moved(repeated)
     return RuleResult(
@@ -87,6 +100,18 @@ def _own_key(subject: Subject) -> RuleResult | None:
             *((Remedy(changes={**moved, "vllm.extra_args": kept}),) if moved else ()),
             change("vllm.extra_args", kept),
         ),
+    )
+
+
+def _ignored(subject: Subject, found: Sequence[ServerArgument]) -> RuleResult | None:
+    """Return the result for arguments that the plan ignores; None without any."""
+    if not found:
+        return None
+    listed = ", ".join(dict.fromkeys(one.name for one in found))
+    return RuleResult(
+        f"`vllm.extra_args` has {listed}, which changes memory or speed, but the plan ignores it.",
+        severity="warn",
+        remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
 
 

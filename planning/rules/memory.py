@@ -12,11 +12,13 @@ from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
 from planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
+from planning.memory.host_memory import with_margin_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
-from planning.model.support import support_of
+from planning.model.support import FP8_KV, Support, support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
+from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.alternatives import (
     alternatives_for,
@@ -94,13 +96,23 @@ def _offload(subject: Subject) -> RuleResult | None:
 @rule("FIT03")
 def _host_memory(subject: Subject) -> RuleResult | None:
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
-    have = min(subject.resolved.server_memory_gib, host.max_memory_gib)  # HST01 rejects more
-    if need <= have:
+    have, enough = (
+        min(subject.resolved.server_memory_gib, host.max_memory_gib),
+        with_margin_gib(need),
+    )  # HST01 rejects more
+    if enough <= have:
         return None
-    is_too_large = need > host.max_memory_gib
+    loading = f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory"
+    if need <= have:
+        return RuleResult(
+            f"{loading}, and {enough - need:.2f} GiB should stay free, but the host has {have:g} GiB. Starts will be killed at random.",
+            severity="warn",
+            remedies=_larger_hosts(subject),
+        )
+    is_too_large = enough > host.max_memory_gib
     return RuleResult(
-        f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory, "
-        f"but the host has {have:g} GiB.",
+        f"{loading}, but the host has {have:g} GiB.",
+        severity="block",
         remedies=_larger_hosts(subject),
         last_resorts=() if is_out_of_memory(subject.memory) else alternatives_for(subject),  # FIT01 lists them too
         advice=f"The platform maximum is {host.max_memory_gib:g} GiB." if is_too_large else "",
@@ -110,16 +122,15 @@ def _host_memory(subject: Subject) -> RuleResult | None:
 def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     """Yield sufficient host memory, with the vCPUs that Cloud Run requires for it."""
     resolved = subject.resolved
-    host, need = resolved.host, subject.memory.load_peak_host_gib
+    host, need = resolved.host, with_margin_gib(subject.memory.load_peak_host_gib)
     if resolved.platform != "cloud-run":
         yield from fewer_replicas(resolved)
         yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
         return
-    usual = host.memory_gib if need <= host.memory_gib else 0
     if resolved.collects_on_cloud_run:
         yield change("watch.metrics_enabled", False)
         need += COLLECTOR_MIN_GIB
-    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib, usual)
+    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib)
     taken = COLLECTOR_VCPU if resolved.collects_on_cloud_run else 0
     enough = (vcpu for vcpu in CLOUD_RUN_VCPU if (vcpu - taken) * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
     vcpu = next(enough, None)
@@ -134,8 +145,8 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
 @rule("FIT04")
 def _one_request(subject: Subject) -> RuleResult | None:
     memory, resolved = subject.memory, subject.resolved
-    if is_out_of_memory(memory) or memory.max_concurrency >= 1:
-        return None
+    if is_out_of_memory(memory) or memory.max_concurrency >= 1 or resolved.max_model_len > resolved.spec.max_positions:
+        return None  # LEN03 shortens requests that no model of this kind supports
     longest = memory.largest_max_model_len
     shorter = (change("vllm.max_model_len", longest),) if longest > 0 else ()
     replicas = fewer_replicas(resolved)
@@ -198,22 +209,30 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
         yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
 
 
+def _support(resolved: Resolved, precision: str) -> Support:
+    deployment = resolved.deployment
+    version, supports = deployment.image_version, deployment.image_supports
+    return support_of(precision, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
+
+
 @rule("FIT06")
 def _precision(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
-    row = support_of(
-        resolved.scheme.name,
-        resolved.spec,
-        resolved.accelerator,
-        image_version=resolved.deployment.image_version,
-        image_supports=resolved.deployment.image_supports,
-    )
+    row = _support(resolved, resolved.scheme.name)
     served = f"{resolved.model_id} as {resolved.scheme.name}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
     if row.answer == "yes":
-        if resolved.is_tpu or not row.is_weight_only:
+        if resolved.is_tpu:
+            return None
+        if resolved.kv_dtype.startswith("fp8") and (kv := _support(resolved, FP8_KV)).answer == "no":
+            return RuleResult(
+                f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}: {kv.note}.",
+                remedies=(change("vllm.kv_cache_dtype", "int8_per_token_head"), change("vllm.kv_cache_dtype", None)),
+                source=f"{kv.source}, {kv.seen_on}",
+            )
+        if not row.is_weight_only:
             return None
         return RuleResult(
             f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} "
@@ -273,7 +292,7 @@ def _parallelism(subject: Subject) -> RuleResult | None:
         fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     else:
         return None
-    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0))
+    divisors = (None, *(count for count in range(devices, 0, -1) if heads % count == 0 and not resolved.is_tpu))
     usual, *others = [change("vllm.tensor_parallel_size", count) for count in divisors]
     replicas = f" and `vllm.data_parallel_size` is {resolved.dp}" if resolved.dp > 1 else ""
     return RuleResult(

@@ -162,9 +162,9 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
         return
     host = host_of(accelerator, "cloud-run")
     instance = partial(instance_parts, prices, gpu=accelerator.name, zonal_redundancy=False)
-    for vcpu in map(float, cloud_run_vcpu(host)):
-        gib = float(min(vcpu * CLOUD_RUN_GIB_PER_VCPU, host.max_memory_gib))
-        if gib >= host.min_memory_gib:
+    for gib in map(float, range(int(host.min_memory_gib), int(host.max_memory_gib) + 1, CLOUD_RUN_GIB_PER_VCPU)):
+        vcpu = next((float(one) for one in cloud_run_vcpu(host) if one * CLOUD_RUN_GIB_PER_VCPU >= gib), None)
+        if vcpu is not None:
             cheapest, usd = _cheapest({place: instance(vcpu=vcpu, memory_gib=gib, place=place) for place in places})
             yield HostShape(
                 accelerator=accelerator,

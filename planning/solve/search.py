@@ -44,6 +44,8 @@ from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
 _CENT: Final = 0.005
+_HOST_MEMORY: Final = "FIT03"
+"""The only finding that a larger host ends."""
 Goal = Literal["cost", "latency", "throughput"]
 """Rank by the price per hour, the time per request, or the price per million tokens."""
 Hosts = tuple[HostShape, ...]
@@ -322,6 +324,7 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
     """Return the deployment on the cheapest host without findings that block or warn of a risk."""
     reasons: tuple[str, ...] = ()
     for place in hosts:
+        is_small = False
         here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
         for mode in sorted(WEIGHTS_MODES[place.platform], key=lambda mode: _start_s(here, mode)):
             subject = with_concurrency(replace(here, weights_mode=mode))
@@ -329,6 +332,9 @@ def _deployed(deployment: Deployment, served: Served, hosts: Hosts) -> Solution 
             if subject.workload is not None and all(RULES[name].is_choice for name in found):
                 return Solution(served=served, subject=subject, warnings=found)
             reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
+            is_small = is_small or _HOST_MEMORY in found
+        if not is_small:
+            break
     return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 
 

@@ -99,15 +99,9 @@ def test_every_phase_of_a_stacks_start_on_the_local_cloud_is_within_the_plans_ba
 
 
 CLOUD_RUN = [stack for stack in STACKS if settings_of(stack).cloud_run is not None]
-KILLED = pytest.mark.xfail(
-    strict=True,
-    reason="the plan accepts memory in which the start is killed: it counts the load's peak without a reserve (planning/memory/host_memory.py)",
-)
 
 
-@pytest.mark.parametrize(
-    "stack", [pytest.param(name, marks=[KILLED] if name == "l4-qat" else []) for name in CLOUD_RUN]
-)
+@pytest.mark.parametrize("stack", CLOUD_RUN)
 def test_the_least_memory_that_the_plan_accepts_without_a_finding_starts(stack: str, tmp_path: Path):
     deployment = to_deployment(settings_of(stack), ROOT)
     shipped = {finding.id for finding in plan(deployment).findings}

@@ -111,6 +111,15 @@ def test_more_items_leave_less_for_the_kv_cache():
     ] * 2
 
 
+def test_a_release_that_sorts_logits_reserves_more_of_a_large_vocabulary():
+    """llm-d profiled 4.76 GiB for 1,024 sequences of Llama 3.1 8B, whose vocabulary has 128,256 tokens, with vLLM 0.11."""
+    old, new = (overheads.SORTING_SAMPLER_BYTES_PER_LOGIT, overheads.SAMPLER_BYTES_PER_LOGIT)
+    assert 1_024 * 128_256 * old / GIB == pytest.approx(4.76, rel=0.01)
+    options = {"max_num_seqs": 1_024, "limit_mm_per_prompt": TEXT_ONLY}
+    before, after = (gpu_activation_gib(resolved("31B-it", "H200", one, **options)) for one in ("0.18.1", "0.19.0"))
+    assert before - after == pytest.approx(1_024 * 262_144 * (old - new) / GIB)
+
+
 def test_the_second_runner_profiles_no_encoder_before_0_29():
     old, new = (
         resolved("31B-it", version=v, max_num_seqs=16, max_num_batched_tokens=16_384) for v in ("0.28.0", "0.29.0")

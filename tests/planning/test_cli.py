@@ -134,7 +134,7 @@ def example(path: str) -> object:
         return ("PRB01", "TPU04")
     if path in {"vllm.image_tokens", "vllm.max_image_tokens"}:
         return 560
-    if path == "vllm.max_lora_rank":
+    if path in {"vllm.max_lora_rank", "vllm.block_size"}:
         return 32
     if typing.get_origin(hint) is typing.Literal:
         return typing.get_args(hint)[-1]

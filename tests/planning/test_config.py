@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from planning import Deployment, PlanningError, plan
+from planning import Deployment, PlanningError, VllmOptions, plan
 from planning.data.tables import data_file
 from planning.model.hf_config import model_from_config
-from planning.model.spec import active_params, tensors
+from planning.model.spec import active_params, tensors, text_params
 
 GIB = 2**30
 
@@ -53,6 +53,50 @@ def test_other_architectures_give_their_published_size(config: dict[str, object]
     spec = model_from_config(config, name="other")
     assert sum(t.params for t in tensors(spec)) / 1e9 == pytest.approx(billions, abs=0.002)
     assert active_params(spec) / 1e9 == pytest.approx(active, abs=0.005)
+
+
+GEMMA_2_27B = {
+    "model_type": "gemma2",
+    "hidden_size": 4_608,
+    "intermediate_size": 36_864,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 16,
+    "head_dim": 128,
+    "vocab_size": 256_000,
+    "sliding_window": 4_096,
+    "max_position_embeddings": 8_192,
+}
+GEMMA_3_27B = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 5_376,
+        "intermediate_size": 21_504,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "sliding_window": 1_024,
+    },
+    "vision_config": {"hidden_size": 1_152, "intermediate_size": 4_304, "num_hidden_layers": 27, "patch_size": 14},
+}
+
+
+def test_gemma_2_and_3_are_read_as_published():
+    """Their configs omit what the model type defines: vocabulary, the pattern of windows, the tied output head."""
+    two, three = (model_from_config(one, name="gemma") for one in (GEMMA_2_27B, GEMMA_3_27B))
+    assert text_params(two) / 1e9 == pytest.approx(27.23, abs=0.01)
+    assert text_params(three) / 1e9 == pytest.approx(27.01, abs=0.01)
+    assert {group.attention.window: group.count for group in two.groups} == {4_096: 23, None: 23}
+    assert {group.attention.window: group.count for group in three.groups} == {1_024: 52, None: 10}
+    assert any("vocab_size, sliding_window_pattern" in one for one in three.unmodelled)
+    one, both = (
+        Deployment(model="gemma", accelerator=name, model_spec=two, vllm=VllmOptions(max_model_len=2_048))
+        for name in ("L4", "L4x2")
+    )
+    assert not plan(one).fits
+    assert not plan(both).fits
 
 
 def test_kv_of_a_dense_model_is_layers_times_heads():

@@ -83,7 +83,7 @@ TWO_LARGE = {"cloudRun.maxInstances": 2, "cloudRun.memory": "32Gi"}
 INCIDENTS: Mapping[str, Incident] = {
     "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB is usable.*RTX PRO 6000.*12B-it-qat"),
     "FIT02": Incident("l4-qat", {"model": QAT, "vllm.cpuOffloadGib": 14}, "warn", r"14\.0 GiB .* 0\.\d+ tokens/s"),
-    "FIT03": Incident("l4-qat", SMALL, "block", r"19\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 32Gi"),
+    "FIT03": Incident("l4-qat", SMALL, "block", r"19\.\d+ GiB .* 16 GiB\..*cloudRun\.memory: 24Gi"),
     "FIT04": Incident("tpu-v6e4", {"model": BF16, "vllm.maxModelLen": 262_144, "vllm.gpuMemoryUtilization": 0.9}, "block", r"tokens.*vllm\.maxModelLen: \d+"),
     "FIT05": Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.99}, "block", r"0\.22 GiB .* vllm\.gpuMemoryUtilization: 0\.9\d"),
     "FIT06": Incident("tpu-v6e1-e4b", {"model": "google/gemma-4-E4B-it-qat-w4a16-ct"}, "block", r"- set model: google/gemma-4-E4B-it and remove modelRev"),
@@ -159,6 +159,8 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"The endpoint is public: anyone can use it, at a cost of up to \$974")),
     ("SEC06", Incident("tpu-v6e4", MEDIA_IN_A_NETWORK, "block", r"in your network \(tpu\.existingNetwork\)")),
+    ("FIT03", Incident("l4-qat", {"cloudRun.memory": "16Gi"}, "warn", r"15\.69 GiB .*1\.00 GiB should stay free.*at random\. Set cloudRun\.memory: 20Gi")),
+    ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--kv-cache-memory-bytes=1000000000"]}, "warn", r"plan ignores it.*Set vllm\.extraArgs: \[\]")),
     ("SEC06", Incident("l4-qat", {"cloudRun.directVpc": True, "vllm.allowedMediaDomains": ["a.example"]}, "block", r"your network \(cloudRun\.directVpc\)")),
     ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
     ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),

@@ -11,7 +11,9 @@ from planning import CloudRunOptions, Deployment, PlanningError, StartupProbe, T
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import WEIGHTS_MODES, resolve
+from planning.memory.weights import weights_of
 from planning.model.catalog import model_ids
+from planning.model.hf_config import model_from_config
 from planning.solve.plan_json import plan_json
 from planning.units import align_to, ceil_div, from_gib, next_power_of_two, to_gib
 from tests.laws import examples
@@ -46,6 +48,28 @@ def test_a_device_with_more_memory_never_holds_less(model, accelerator, length, 
     assert after.max_concurrency >= before.max_concurrency
     assert after.largest_max_model_len >= before.largest_max_model_len
     assert after.weights_gib == before.weights_gib
+
+
+@laws
+@given(
+    st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=1, max_size=12),
+    st.sampled_from([1, 4, 16]),
+    st.booleans(),
+    st.sampled_from([0, 8]),
+)
+def test_a_checkpoint_has_two_bytes_for_each_parameter(layers, kv_heads, tied, experts):
+    hidden, heads, dim, mlp, vocab = 512, 16, 64, 1_024, 10_000
+    config = {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": len(layers), "layer_types": layers}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "vocab_size": vocab}
+    config |= {"num_experts": experts, "num_experts_per_tok": 2, "tie_word_embeddings": tied, "sliding_window": 128}
+    attention = 2 * hidden * dim * (heads + kv_heads)
+    feed_forward = 3 * hidden * mlp * max(experts, 1) + hidden * experts
+    layer = attention + feed_forward + 2 * hidden
+    params = len(layers) * layer + vocab * hidden * (1 if tied else 2) + hidden
+    spec = model_from_config({"model_type": "drawn", **config}, name="drawn")
+    sizes = weights_of(resolve(Deployment(model="drawn", accelerator="H200", model_spec=spec)))
+    assert sizes.checkpoint == 2 * params
+    assert sizes.device - sizes.tables == 2 * params
 
 
 @laws

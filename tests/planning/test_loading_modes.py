@@ -74,8 +74,8 @@ def test_memory_that_a_way_needs_beyond_the_present_is_priced():
     rows = by_mode(small)
     assert (rows["memory"].memory_gib, rows["memory"].extra_usd_per_hour) == (16, 0)
     cached = rows["fuse-cached"]
-    assert (cached.memory_gib, cached.vcpu) == (20, 6)
-    assert cached.extra_usd_per_hour == pytest.approx(3600 * (2 * 0.000018 + 4 * 0.000002), rel=0.01)
+    assert (cached.memory_gib, cached.vcpu) == (24, 6)
+    assert cached.extra_usd_per_hour == pytest.approx(3600 * (2 * 0.000018 + 8 * 0.000002), rel=0.01)
     assert by_mode(L4_26B)["fuse-cached"].memory_gib is None  # checkpoint and cache, and an L4 has 32 GiB
 
 
@@ -84,7 +84,7 @@ def test_a_copy_in_memory_that_does_not_fit_is_blocked_with_the_memory_that_does
     found = plan(mode("memory", replace(L4_26B, host_memory_gib=memory_gib, vcpu=8)))
     blocked = [finding for finding in found.findings if finding.id == "FIT03"]
     assert (not blocked) is fits
-    assert fits or blocked[0].remedies[0].changes["host_memory_gib"] == 32
+    assert fits or blocked[0].remedies[0].changes["host_memory_gib"] == 24
 
 
 def test_the_streamers_buffer_holds_the_largest_tensor_and_no_more_than_it_needs():

@@ -132,7 +132,8 @@ def test_an_option_reads_its_value_from_a_command_line(key: str, text: str, valu
         ("enforceEager", "maybe", 'enforceEager is "maybe"; it must be true or false.'),
         ("limitMmPerPrompt", '{"smell": 1}', 'limitMmPerPrompt.smell is "smell". Allowed: image, audio, video.'),
         ("limitMmPerPrompt", '{"image": -1}', "limitMmPerPrompt.image is -1; it must be 0 or more."),
-        ("speculativeConfig", "5", 'speculativeConfig is "5"; it must be a JSON object.'),
+        ("blockSize", "7", "blockSize is 7; it must be a multiple of 16."),
+        ("speculativeConfig", "5", 'speculativeConfig is "5"; it must be a JSON object, such as {"name": "value"}.'),
     ],
 )
 def test_a_wrong_value_is_one_sentence_with_the_key_and_what_is_allowed(key: str, text: str, sentence: str):

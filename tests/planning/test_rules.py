@@ -417,7 +417,7 @@ def test_what_was_seen_to_run_is_not_stopped(good: Deployment):
 
 
 def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
-    finding = the(plan(MEASURED["qat-31b-l4"]), "FIT01")
+    finding = the(plan(replace(MEASURED["qat-31b-l4"], image_version="0.22.0")), "FIT01")
     assert "21.96 GiB is usable" in finding.message
     assert "19.5 GiB of weights" in finding.message
     deployable = {r.title: r.usd_per_hour for r in finding.remedies if r.is_deployable}

@@ -341,7 +341,7 @@ def test_a_miss_says_what_fell_short(workload, model, accelerator, said):
 def test_a_miss_on_the_smallest_host_names_the_host_that_it_takes():
     held = "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
     miss = solved(CHAT, held, "L4", ServiceLimits(max_usd_per_hour=1.1)).nearest
-    assert "$1.23/h exceeds --max-usd-per-hour 1.1" in str(miss)
+    assert "$1.20/h exceeds --max-usd-per-hour 1.1" in str(miss)
     slow = solved(CHAT, held, "L4", ServiceLimits(max_tpot_s=0.01)).nearest
     assert slow.place.usd_per_hour == pytest.approx(1.2345, abs=0.01)
     assert "exceeds --max-tpot-s 0.01" in str(slow)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planning import Deployment, Finding, Plan, plan
+from planning import Deployment, Finding, Plan, VllmOptions, plan
 from planning.cost.subject import examine
 from planning.data.images import IMAGES
 from planning.machine.hardware import ACCELERATORS
@@ -41,9 +41,34 @@ def finding(p: Plan) -> Finding | None:
 
 
 def test_bf16_loads_everywhere(subtests: pytest.Subtests):
-    for accelerator, version in product(ACCELERATORS, [None, "", "0.11.1", "nightly"]):
+    for accelerator, version in product(ACCELERATORS, [None, "", "0.22.0", "nightly"]):
         with subtests.test(f"{accelerator}, image {version}"):
             assert {answer("bf16", spec, accelerator, image_version=version) for spec in MODELS.values()} == {"yes"}
+
+
+@pytest.mark.parametrize(("model", "first"), [("12B-it", "0.22.0"), ("31B-it", "0.19.0"), ("26B-A4B-it", "0.19.0")])
+def test_a_release_without_the_architecture_is_refused(model: str, first: str):
+    before = {"0.22.0": "0.21.0", "0.19.0": "0.18.1"}[first]
+    asked = Deployment(model=f"google/gemma-4-{model}", accelerator="H100", image_version=before)
+    refused = finding(plan(asked))
+    assert refused
+    assert refused.severity == "block"
+    assert finding(plan(replace(asked, image_version=first))) is None
+    llama = replace(DENSE, is_gemma4=False)
+    assert answer("bf16", llama, "H100", image_version="0.11.0") == "yes"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "dtype", "loads"),
+    [("A100-80GB", "fp8", False), ("A100-80GB", "int8_per_token_head", True), ("L4", "fp8", True)],
+)
+def test_a_cache_in_fp8_needs_a_gpu_that_converts_to_it(accelerator: str, dtype: str, *, loads: bool):
+    options = VllmOptions(kv_cache_dtype=dtype)  # pyright: ignore[reportArgumentType] - one of its values
+    asked = Deployment(model="google/gemma-4-E2B-it", accelerator=accelerator, vllm=options)
+    refused = finding(plan(asked))
+    assert (refused is None) is loads
+    for remedy in refused.remedies if refused else ():
+        assert finding(plan(changed(asked, remedy.changes))) is None
 
 
 @pytest.mark.parametrize(

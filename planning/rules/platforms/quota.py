@@ -11,6 +11,7 @@ from planning.machine.hardware import (
     REVISIONS_AT_AN_UPDATE,
     cloud_run_vcpu,
 )
+from planning.memory.host_memory import with_margin_gib
 from planning.question.resolved import Resolved
 from planning.question.types import Remedy
 from planning.rules.registry import RuleResult, rule
@@ -115,7 +116,7 @@ def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str
     for vcpu in reversed(cloud_run_vcpu(host)):
         memory_gib = int(min(most_gib, vcpu * CLOUD_RUN_GIB_PER_VCPU))
         fits = vcpu <= min(room.get("vcpu", vcpu), subject.resolved.vcpu)
-        if fits and memory_gib >= max(host.min_memory_gib, subject.memory.load_peak_host_gib):
+        if fits and memory_gib >= max(host.min_memory_gib, with_margin_gib(subject.memory.load_peak_host_gib)):
             return {"host_memory_gib": float(memory_gib), "vcpu": float(vcpu)}
     return None
 
