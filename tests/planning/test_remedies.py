@@ -206,7 +206,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
     )
 
 
-EXAMPLES = examples(test=60, part=300, night=10_000)
+EXAMPLES = examples(test=30, part=300, night=10_000)
 """Of each of the two laws."""
 
 drawn = settings(
