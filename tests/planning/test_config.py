@@ -76,7 +76,6 @@ def test_the_index_says_how_large_the_checkpoint_is():
     [
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "w4a16"),
-        ({"quant_method": "gptq", "bits": 4}, "w4a16"),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "w4a16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
@@ -89,11 +88,6 @@ def test_the_index_says_how_large_the_checkpoint_is():
             "nvfp4",
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
-        (
-            {"quant_method": "auto-round", "bits": 4, "data_type": "int", "packing_format": "auto_round:auto_gptq"},
-            "w4a16",
-        ),
-        ({"quant_method": "intel/auto-round", "bits": 4, "data_type": "int"}, "w4a16"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mxfp4"),
         ({"quant_method": "mxfp4"}, "mxfp4"),
         (

@@ -195,6 +195,7 @@ def test_a_plan_fills_in_the_recommended_options():
             'The model "google/gemma-4-27B-it" is not in the catalog. Did you mean google/',
         ),
         ({"accelerator": "T4"}, 'The accelerator "T4" is unknown. Allowed: v5e-1'),
+        ({"accelerator": "v5p-8"}, "in us-central1-a, us-east5-a; one host (v5p-8) has 4 chips of 95 GiB"),
         (
             {"accelerator": "v7x-8"},
             "TPU7x needs Compute Engine or Google Kubernetes Engine, and this project deploys it with neither. Google offers it in us-central1-c",

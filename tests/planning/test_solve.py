@@ -122,7 +122,7 @@ WORKLOADS = st.builds(
 
 @pytest.mark.law
 @given(WORKLOADS, st.sampled_from(FAMILIES), st.booleans())
-@settings(max_examples=examples(test=15, part=40, night=400), deadline=None)
+@settings(max_examples=examples(test=8, part=40, night=400), deadline=None)
 def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
     limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, conservative=sure)
     answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))

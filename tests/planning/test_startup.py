@@ -91,12 +91,6 @@ def test_only_an_archive_makes_a_new_machine_start_warm():
     assert off.restart_s == off.recompile_s
 
 
-def test_weights_in_shared_memory_are_fetched_again_after_a_reboot():
-    memory, disk = (plan(replace(TPU, weights_mode=mode)).startup for mode in ("memory", "disk"))  # pyright: ignore[reportArgumentType]
-    assert memory.restart_s == disk.restart_s
-    assert (memory.reboot_s or 0) > (disk.reboot_s or 0)
-
-
 def test_off_a_tpu_machine_there_is_no_machine_that_keeps_anything():
     start = plan(RUN).startup
     assert (start.recompile_s, start.reboot_s, start.node_replacement_s) == (None, None, None)
@@ -140,12 +134,6 @@ def test_a_fast_core_compiles_in_half_the_time_and_an_unknown_one_widens_the_ban
     assert own.compile_low_s < 0.7 * l4.compile_low_s
     large = plan(replace(TPU, device=parse_device("memory=141GiB,bandwidth=4800GB/s,tflops=989"))).startup
     assert large.compile_high_s > 1.5 * h200.compile_high_s
-
-
-def test_the_start_on_a_cloud_run_instance_of_unknown_cores_is_planned_with_slow_ones():
-    run = replace(TPU, model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="RTX PRO 6000", platform="cloud-run")
-    on_run, on_gce = plan(run).startup, plan(replace(run, platform="gce")).startup
-    assert on_run.compile_s > 1.5 * on_gce.compile_s
 
 
 V5E_PROGRAMS = {

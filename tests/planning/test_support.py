@@ -48,12 +48,10 @@ def test_bf16_loads_everywhere(subtests: pytest.Subtests):
     ("version", "dense", "others"),
     [
         (None, "no", "no"),
-        ("0.23.0", "no", "no"),
         ("0.29.1rc1.dev468+g0b7f11a1e", "no", "no"),
         ("0.30.0", "no", "no"),
         ("0.30.1rc1.dev221+gc8d7a7dd1", "unknown", "unknown"),
         ("0.31.0", "yes", "unknown"),
-        ("0.32.0", "yes", "unknown"),
         ("", "unknown", "unknown"),
         ("of my own", "unknown", "unknown"),
     ],
