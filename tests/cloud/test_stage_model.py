@@ -1,6 +1,5 @@
 """The command that stages: what it refuses, and what it writes into the stack's file."""
 
-import errno
 import json
 import os
 import re
@@ -72,23 +71,6 @@ def test_staging_needs_a_folder(file, capsys, prefix):
     file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
-
-
-def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, monkeypatch, capsys):
-    before, write = file.read_text(), Path.write_text
-
-    def full(path, text, **options):
-        write(path, "", **options)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert stage("--from", "checkpoint") == ExitCode.FAILED
-    assert file.read_text() == before
-    assert [path.name for path in sorted(file.parent.iterdir())] == ["Pulumi.mine.yaml", "Pulumi.yaml", "checkpoint"]
-    assert (
-        f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device). "
-        f"Set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
-    )
 
 
 def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
