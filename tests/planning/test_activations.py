@@ -1,6 +1,7 @@
 """What vLLM's profiling run leaves for the KV cache of a GPU, by release and model runner."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -95,6 +96,19 @@ def test_the_encoder_is_profiled_for_as_many_items_as_a_step_holds(
     if limits is None:
         deployment = replace(deployment, vllm=replace(deployment.vllm, limit_mm_per_prompt={}))
     assert profiled_items(resolve(deployment)) == found
+
+
+def test_more_items_leave_less_for_the_kv_cache():
+    sizes = [
+        memory_plan(
+            resolved("31B-it", version="0.24.0", max_num_seqs=16, max_num_batched_tokens=tokens)
+        ).activations_gib
+        for tokens in (4_096, 8_192, 16_384)
+    ]
+    one_video = 2_240 * 9 * 2 * (3 * 4_304 + 4 * 1_152) / GIB
+    assert [more - less > steps * one_video for (less, more), steps in zip(pairwise(sizes), (2, 3), strict=True)] == [
+        True
+    ] * 2
 
 
 def test_the_second_runner_profiles_no_encoder_before_0_29():
